@@ -36,7 +36,9 @@ TASK = Task("run", "node", 1)
 
 @pytest.fixture
 def node(repo, tmp_path):
-    return worktree_of(repo, tmp_path, TASK)
+    made = worktree_of(repo, tmp_path, TASK)
+    made.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
+    return made
 
 
 def worktree_of(repo, tmp_path, task):
@@ -51,12 +53,15 @@ def work(node, script, owner="1"):
     return run_inside(node.path, enter(GitView(node.git, node.path), owner), script).stdout.strip()
 
 
+def tip_of_main(repo):
+    return git(repo, "rev-parse", "main")
+
+
 def tip(repo):
     return git(repo, "rev-parse", f"refs/heads/{BRANCH}")
 
 
 def test_a_failed_nodes_commits_and_files_are_under_its_rescue_ref(repo, node):
-    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, "echo a > a; git add a; git commit -qm a; echo b > b")
     ref = node.save("left when it failed")
     assert git(repo, "ls-tree", "--name-only", ref).split() == ["a", "b", "calc.py", "notes.txt"]
@@ -66,12 +71,7 @@ def test_a_failed_nodes_commits_and_files_are_under_its_rescue_ref(repo, node):
     assert not node.path.parent.exists(), "nothing is left in the folder of worktrees"
 
 
-def tip_of_main(repo):
-    return git(repo, "rev-parse", "main")
-
-
 def test_an_interval_snapshot_has_the_commits_of_a_working_agent(repo, node, capsys, tmp_path):
-    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, "echo a > a; git add a; git commit -qm a")
     argv = ["--repo", str(repo), "--tree", str(node.path), "--stem", "refs/garrison/rescue/run/node/1-live",
             "--base", "main", "--home", str(tmp_path / "home")]
@@ -81,7 +81,6 @@ def test_an_interval_snapshot_has_the_commits_of_a_working_agent(repo, node, cap
 
 
 def test_a_successor_continues_in_its_predecessors_view(repo, node):
-    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, "echo a > a; git add a; git commit -qm a; echo s > calc.py; git stash -q; git branch mine")
     assert work(node, "git stash list; git branch --list mine").splitlines() == ["stash@{0}: WIP on garrison/run/node: "
                                                                                  + git(repo, "rev-parse", "--short",
@@ -121,7 +120,6 @@ def test_commits_in_a_partial_clone_are_collected_without_what_was_never_fetched
 
 
 def test_a_later_attempt_begins_in_a_view_of_its_own_with_the_merge_to_finish(repo, node, tmp_path):
-    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, "echo mine > calc.py; git commit -qam mine")
     (repo / "calc.py").write_text("theirs\n")
     git(repo, "commit", "-qam", "theirs")
@@ -141,7 +139,6 @@ def test_a_later_attempt_begins_in_a_view_of_its_own_with_the_merge_to_finish(re
 
 
 def test_a_dropped_attempts_commits_are_saved_before_a_fresh_one(repo, node, tmp_path):
-    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, "echo a > a; git add a; git commit -qm a")
     second = worktree_of(repo, tmp_path, replace(TASK, attempt=2, rework="fresh"))
     second.prepare(tip_of_main(repo), is_new_attempt=True, agent_alive=False)
@@ -151,7 +148,6 @@ def test_a_dropped_attempts_commits_are_saved_before_a_fresh_one(repo, node, tmp
 
 
 def test_commits_that_cannot_be_on_the_branch_are_saved(repo, node):
-    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, "echo a > a; git add a; git commit -qm a")
     git(repo, "update-ref", f"refs/heads/{BRANCH}", git(repo, "commit-tree", "-m", "theirs", "main^{tree}"))
     reason = collect_commits(node.git, node.path, "run", "node", 1)
@@ -165,7 +161,6 @@ def test_commits_that_cannot_be_on_the_branch_are_saved(repo, node):
 
 
 def test_what_an_agent_does_to_its_branch_is_never_a_move_from_elsewhere(repo, node):
-    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, "echo a > a; git add a; git commit -qm a")
     for script in ("git checkout -q --detach; git commit -q --allow-empty -m d", "git branch -f garrison/run/node HEAD",
                    "git commit -q --allow-empty -m e; git branch -f garrison/run/node; git switch -q garrison/run/node",
@@ -180,7 +175,6 @@ def test_what_an_agent_does_to_its_branch_is_never_a_move_from_elsewhere(repo, n
 
 
 def test_what_git_refuses_keeps_no_files_from_being_saved(repo, node):
-    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, f"echo a > a; git add a; git commit -qm a; cd {REPOSITORY}; rm -rf objects/??; mkfifo x; "
                "rm HEAD; mkfifo HEAD; chmod 0 refs")
     ref = save_worktree(node.git, node.path, "run", "node", 1, "left")
@@ -192,7 +186,6 @@ def test_what_git_refuses_keeps_no_files_from_being_saved(repo, node):
 
 
 def test_a_worktree_that_a_killed_run_left_is_collected_before_it_is_removed(repo, node):
-    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, "echo a > a; git add a; git commit -qm a")
     orphan = OrphanedWorktree(node.path, "run", "node", "tree")
     save_and_remove(node.git, orphan, 1)
@@ -201,7 +194,6 @@ def test_a_worktree_that_a_killed_run_left_is_collected_before_it_is_removed(rep
 
 
 def test_an_agents_stash_and_other_branches_are_saved_when_its_worktree_goes(repo, node):
-    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, "git switch -qc side; echo s > s; git add s; git commit -qm side; git switch -q -; git branch same; "
                "echo t > calc.py; git stash -q; git switch -qc packed; git commit -q --allow-empty -m packed; "
                "git switch -q -; git pack-refs --all; git reset -q --hard; git clean -qfd")
@@ -214,7 +206,6 @@ def test_an_agents_stash_and_other_branches_are_saved_when_its_worktree_goes(rep
 
 
 def test_commits_of_a_worktree_that_vanished_are_on_its_branch_and_in_the_next_worktree(repo, node):
-    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, "echo a > a; git add a; git commit -qm a")
     for how, content in (("removed", "a"), ("unregistered", "a\nmore")):
         shutil.rmtree(node.path)
@@ -229,7 +220,6 @@ def test_commits_of_a_worktree_that_vanished_are_on_its_branch_and_in_the_next_w
 
 
 def test_a_person_who_takes_over_commits_to_the_repository_and_the_agent_continues_there(repo, node):
-    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, "echo a > a; git add a; git commit -qm a")
     with lend_worktree(node.git, node.path, "run", "node", 1):
         assert git(node.path, "log", "-1", "--format=%s") == "a"
@@ -242,7 +232,6 @@ def test_a_person_who_takes_over_commits_to_the_repository_and_the_agent_continu
 
 
 def test_objects_of_git_lfs_come_out_if_they_are_what_their_names_say(repo, node):
-    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     (repo / ".git/lfs/objects").mkdir(parents=True)
     work(node, f"""
       o=$(printf big | sha256sum | cut -d' ' -f1)
@@ -261,8 +250,9 @@ def test_objects_of_git_lfs_come_out_if_they_are_what_their_names_say(repo, node
     assert not (repo / ".git/lfs/objects/00/00" / forged).exists()
 
 
-def test_a_lock_that_a_killed_git_left_on_the_branch_keeps_no_worktree_from_being_made(repo, node):
+def test_a_lock_that_a_killed_git_left_on_the_branch_keeps_no_worktree_from_being_made(repo, tmp_path):
     """Seen in a soak: the runner was killed while git made the worktree, and no successor could make it."""
+    node = worktree_of(repo, tmp_path, TASK)
     node.git.retry_seconds = 0.2
     lock = repo / f".git/refs/heads/{BRANCH}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -275,7 +265,6 @@ def test_a_lock_that_a_killed_git_left_on_the_branch_keeps_no_worktree_from_bein
 @pytest.mark.parametrize("again", [False, True], ids=["once", "beside one that runs"])
 def test_what_a_gc_takes_before_its_ref_is_there_is_brought_over_again(repo, node, monkeypatch, again):
     """The agent's git directory has all; a ref without its objects would break the person's own `git gc` for ever."""
-    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, "echo a > a; git add a; git commit -qm a; echo b > b; git add b; git commit -qm b")
     calls = []
 

@@ -106,6 +106,11 @@ def test_the_table_is_complete(place):
     for layer in SETS])
 def test_killed_at_every_step(place, layer):
     assert set(killed_at(place, SETS[layer], times=1)) == set(SETS[layer])
+    if layer == "orchestrator":  # each death is reported, though the runner dies meanwhile
+        told = [record["data"] for record in place.journal() if record["data"].get("type") == "ORCHESTRATOR_CRASHED"]
+        assert {(one["node"], one["why"] != "") for one in told} == {("a", True)}
+        deaths = [point for point in SETS[layer] if point.startswith(("orchestrator:", "collect:"))]
+        assert len(told) == len(deaths)
 
 
 @pytest.mark.slow  # once at each of them: test_killed_at_every_step
@@ -114,12 +119,6 @@ def test_a_command_that_has_ended_is_not_repeated(place):
     points = ["orchestrator:ended", "orchestrator:committed"]
     assert killed_at(place, points, times=3) == dict.fromkeys(points, 3)
     assert len(place.finished_work()) == 1
-
-
-def test_a_death_is_reported_though_the_runner_dies_meanwhile(place):
-    killed_at(place, ["runner:death-recorded", "orchestrator:working"], times=1)
-    told = [record["data"] for record in place.journal() if record["data"].get("type") == "ORCHESTRATOR_CRASHED"]
-    assert [(one["node"], one["why"] != "") for one in told] == [("a", True)]
 
 
 @pytest.mark.slow

@@ -38,9 +38,10 @@ def held(place: Place, number: int = 1, gate: str = "") -> subprocess.Popen[byte
 
 
 @pytest.mark.parametrize("terminal", ["process", pytest.param("tmux", marks=pytest.mark.slow)])
-def test_processes_that_an_agent_forked_end_with_its_incarnation_and_its_work(
+def test_processes_that_an_agent_forked_end_with_its_incarnation_and_half_written_files_with_the_run(
         places: Callable[..., Place], terminal: str) -> None:
-    """Seen to outlive the run, as children of init, before orchestrators were subreapers below a keeper."""
+    """Seen to outlive the run, as children of init, before orchestrators were subreapers below a keeper; half-written
+    files were seen to stay for the doctor to find, who moved them aside."""
     if terminal == "tmux" and shutil.which("tmux") is None:
         pytest.skip("tmux is not installed")
     place = places(terminal=terminal)
@@ -51,20 +52,6 @@ def test_processes_that_an_agent_forked_end_with_its_incarnation_and_its_work(
     assert place.pid("orchestrator-a", incarnation=2)
     place.wait_until_held("a")
     assert not set(first) & set(naps(place)), "the dead life's live on beside its successor"
-    place.release("a")
-    assert place.finish(child) == 0, place.logs()
-    assert not naps(place)
-    place.check("a")
-    assert decoy.poll() is None
-    decoy.kill()
-    decoy.wait()
-
-
-def test_half_written_files_are_removed_with_the_run(place: Place) -> None:
-    """Seen to stay for the doctor to find, who moved it aside."""
-    place.env |= {"GARRISON_RESCAN": "0.3"}
-    child = place.launch(place.graph(Node("a", before=place.hold("a"))))
-    place.wait_until_held("a")
     dead = subprocess.Popen(["true"])
     dead.wait()
     hook, inbox = place.home / "hooks" / ".runner-a@r1.json", place.home / "signals" / "guardian-crew@r1"
@@ -77,7 +64,12 @@ def test_half_written_files_are_removed_with_the_run(place: Place) -> None:
     os.utime(young, (young.stat().st_atime, young.stat().st_mtime + 600))
     place.release("a")
     assert place.finish(child) == 0, place.logs()
+    assert not naps(place)
     assert [path for path in (*halves, young, working) if path.exists()] == [young, working]
+    place.check("a")
+    assert decoy.poll() is None
+    decoy.kill()
+    decoy.wait()
 
 
 @pytest.mark.slow

@@ -4,21 +4,26 @@ end: one of version 0.1, and one of ed856ddb.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from garrison.cli.main import main
 from garrison.delegation.conversation import Conversation
 from recorded_home import ARCHIVE, LATER, unpack
-from support import CONFIG, Place, git, load, wait_for
+from support import CONFIG, Place, checkout_in, git, load, wait_for
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 BEFORE = {"finished": "done", "failed": "failed", "stopped": "stopped", "killed": "running"}
@@ -27,16 +32,55 @@ SHOWN = {**BEFORE, "killed": "interrupted"}
 """Run → its status in every view: no process of a recorded home is alive."""
 
 
-@pytest.fixture
-def old(places: Callable[..., Place]) -> Place:
-    """A place with the recorded home in it."""
-    place = places()
+class ReadHere(Place):
+    """A place whose commands run in this process, as those of an installed garrison."""
+
+    def command(self, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+        said = [io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2)]
+        before = Path.cwd()
+        os.chdir(self.root)
+        try:
+            with mock.patch.dict(os.environ, {**self.env, **env}, clear=True), \
+                    mock.patch("garrison.directories.checkout", lambda: None), \
+                    contextlib.redirect_stdout(said[0]), contextlib.redirect_stderr(said[1]):
+                code = main([*map(str, arguments)])
+        finally:
+            os.chdir(before)
+        for stream in said:
+            stream.seek(0)
+        return subprocess.CompletedProcess(arguments, code, *(stream.read() for stream in said))
+
+
+def recorded(place: Place) -> Place:
+    """Put the recorded home into a place."""
     shutil.rmtree(place.repo)
     unpack(place.root, repo=place.repo, home=place.home, trees=place.trees)
     with (place.home / "config.toml").open("a") as config:  # version 0.1 had no sandbox whose files it could name
         config.write("\n" + CONFIG.format(root=place.root))
     place.start = git(place.repo, "rev-list", "--max-parents=0", "main")
     return place
+
+
+@pytest.fixture(scope="module")
+def read(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Yield a place whose recorded home is only read."""
+    folder = tmp_path_factory.mktemp("read")
+    shutil.copytree(template, checkout_in(folder), symlinks=True)
+    place = recorded(ReadHere(folder))
+    before = records(place.home)
+    yield place
+    assert records(place.home) == before
+
+
+def records(home: Path) -> dict[Path, bytes]:
+    folders = ("identities", "hooks", "signals", "runs", "merge-queue", "pipelines", "workflows", "conversations")
+    return {path: path.read_bytes() for name in folders for path in (home / name).rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def old(places: Callable[..., Place]) -> Place:
+    """Return a place whose recorded home goes on."""
+    return recorded(places())
 
 
 def output(place: Place, *words: object, code: int = 0, **env: str) -> str:
@@ -66,25 +110,25 @@ def one_line(text: str, *words: str) -> bool:
 # ---------------------------------------------------------------------------------------------------------- reading
 
 
-def test_status_shows_every_run(old: Place) -> None:
-    listed = output(old, "status")
+def test_status_shows_every_run(read: Place) -> None:
+    listed = output(read, "status")
     for run, status in BEFORE.items():
-        assert old.status(run) == status
+        assert read.status(run) == status
         assert one_line(listed, run, SHOWN[run])
-    stopped = from_json(old, "status", "stopped")
+    stopped = from_json(read, "status", "stopped")
     assert (stopped["status"], stopped["total"], stopped["reason"]) == ("stopped", 2, "stopped by a person")
     assert {layer["agent"]: (layer["incarnation"], layer["living"]) for layer in stopped["layers"]}[
         "orchestrator-second@stopped"] == (1, False)
-    killed = from_json(old, "status", "killed")
+    killed = from_json(read, "status", "killed")
     assert killed["status"] == "interrupted" and "garrison up" in killed["hint"]
     for run in BEFORE:
-        assert f"run {run}" in output(old, "status", run)
-    assert "exit code 3: no" in output(old, "status", "failed")
-    assert "Ship it?" in output(old, "status", "killed")
+        assert f"run {run}" in output(read, "status", run)
+    assert "exit code 3: no" in output(read, "status", "failed")
+    assert "Ship it?" in output(read, "status", "killed")
 
 
-def test_why_and_events_replay_what_was_recorded(old: Place) -> None:
-    lines = from_json(old, "why", "plan", "--run", "finished")
+def test_why_and_events_replay_what_was_recorded(read: Place) -> None:
+    lines = from_json(read, "why", "plan", "--run", "finished")
     assert {line["kind"] for line in lines} >= {"node", "spawn", "death", "fenced"}
     replayed = [line for line in lines if line["same"] is not None]
     assert len(replayed) >= 5
@@ -92,73 +136,73 @@ def test_why_and_events_replay_what_was_recorded(old: Place) -> None:
     [death] = [line for line in lines if line["kind"] == "death"]
     assert "is gone" in death["text"]
     for run in BEFORE:
-        recorded = [json.loads(line) for line in output(old, "events", run, "--json").splitlines()]
-        journals = [*old.home.glob(f"runs/{run}/journal.jsonl"), *old.home.glob(f"runs/{run}/layers/*.jsonl")]
+        recorded = [json.loads(line) for line in output(read, "events", run, "--json").splitlines()]
+        journals = [*read.home.glob(f"runs/{run}/journal.jsonl"), *read.home.glob(f"runs/{run}/layers/*.jsonl")]
         assert len(recorded) >= sum(len(path.read_text().splitlines()) for path in journals)
-        assert output(old, "events", run)
+        assert output(read, "events", run)
 
 
-def test_queues_of_both_targets_are_listed_and_their_landings_logged(old: Place) -> None:
-    assert {entry["node"]: entry["status"] for entry in entries(old, "main")} == {
+def test_queues_of_both_targets_are_listed_and_their_landings_logged(read: Place) -> None:
+    assert {entry["node"]: entry["status"] for entry in entries(read, "main")} == {
         "plan": "landed", "write": "landed", "first": "landed", "make": "landed"}
-    assert {entry["node"]: entry["status"] for entry in entries(old, "release")} == {
+    assert {entry["node"]: entry["status"] for entry in entries(read, "release")} == {
         "good": "landed", "broken": "rejected", "later": "queued", "kept": "held"}
-    log = output(old, "merge-queue", "log", "--repo-root", old.repo, "--target", "main")
+    log = output(read, "merge-queue", "log", "--repo-root", read.repo, "--target", "main")
     for node in ("plan", "write", "first", "make"):
         assert node in log
-    [rejected] = [entry["id"] for entry in entries(old, "release") if entry["status"] == "rejected"]
-    assert "exit code 1" in output(old, "merge-queue", "show", rejected)
+    [rejected] = [entry["id"] for entry in entries(read, "release") if entry["status"] == "rejected"]
+    assert "exit code 1" in output(read, "merge-queue", "show", rejected)
 
 
-def test_agents_signals_costs_logs_and_rescues_are_listed(old: Place) -> None:
-    agents = {f"{one['role']}-{one['name']}": one for one in from_json(old, "agents", "list")}
+def test_agents_signals_costs_logs_and_rescues_are_listed(read: Place) -> None:
+    agents = {f"{one['role']}-{one['name']}": one for one in from_json(read, "agents", "list")}
     assert len(agents) >= 18
     assert agents["orchestrator-plan"]["incarnation"] == 2
     assert agents["orchestrator-by_hand"]["status"] == "crashed"
-    assert "runner-write@finished" in output(old, "agents", "graph")
-    assert from_json(old, "agents", "show", "runner", "by_hand")["worktree"] == "/tree"
-    signals = from_json(old, "signals", "list")
+    assert "runner-write@finished" in output(read, "agents", "graph")
+    assert from_json(read, "agents", "show", "runner", "by_hand")["worktree"] == "/tree"
+    signals = from_json(read, "signals", "list")
     assert {one["state"] for one in signals} == {"taken", "waiting"}
     [waiting] = [one for one in signals if one["state"] == "waiting"]
     assert waiting["payload"]["question"] == "Which parser?"
-    assert from_json(old, "cost") == [{"of": "finished/write", "calls": 3, "input": 3000, "output": 150, "usd": 0.015,
+    assert from_json(read, "cost") == [{"of": "finished/write", "calls": 3, "input": 3000, "output": 150, "usd": 0.015,
                                        "limit": None}]
-    assert output(old, "logs", "broken", "--run", "failed").strip().endswith("no")
-    [rescue] = from_json(old, "rescue", "list")
+    assert output(read, "logs", "broken", "--run", "failed").strip().endswith("no")
+    [rescue] = from_json(read, "rescue", "list")
     assert (rescue["node"], rescue["files"]) == ("broken", 1)
-    assert "half.txt" in output(old, "rescue", "show", rescue["ref"])
-    metrics = output(old, "metrics")
+    assert "half.txt" in output(read, "rescue", "show", rescue["ref"])
+    metrics = output(read, "metrics")
     for run, status in SHOWN.items():
         assert f'garrison_run_status{{run="{run}",status="{status}"}} 1.0' in metrics
 
 
-def test_workflows_sessions_and_conversations_are_shown(old: Place) -> None:
-    [listed] = from_json(old, "workflow", "list")
+def test_workflows_sessions_and_conversations_are_shown(read: Place) -> None:
+    [listed] = from_json(read, "workflow", "list")
     assert (listed["session_id"], listed["status"]) == ("report-1", "failed")
-    assert one_line(output(old, "workflow", "show", "report-1"), "words", "completed", "one two")
-    session = from_json(old, "session", "show", "helper")
+    assert one_line(output(read, "workflow", "show", "report-1"), "words", "completed", "one two")
+    session = from_json(read, "session", "show", "helper")
     assert session["turn_count"] == 2
     assert [message["content"] for message in session["messages"]] == [
         "How are you?", "I am well.", "Really?", "I am well."]
-    asked, answered = Conversation(old.home / "conversations").entries
+    asked, answered = Conversation(read.home / "conversations").entries
     assert asked.content == "What needs me today?"
     assert answered.content == "One run is stopped."
     assert [delegation.result.agent_type for delegation in answered.delegations] == ["triage"]
 
 
-def test_the_scripts_read_hooks_identities_and_signals_made_by_hand(old: Place) -> None:
-    hook = json.loads(script(old, "hook_manager.py", "read", "runner", "by_hand"))
+def test_the_scripts_read_hooks_identities_and_signals_made_by_hand(read: Place) -> None:
+    hook = json.loads(script(read, "hook_manager.py", "read", "runner", "by_hand"))
     assert (hook["phase"], hook["resumption_instructions"]) == ("executing", "Look at the parser first.")
-    assert "Look at the parser first." in script(old, "hook_manager.py", "wisdom", "runner", "by_hand")
-    assert json.loads(script(old, "identity_registry.py", "show", "runner", "by_hand"))["session_id"] == "s1"
-    [path] = (old.home / "signals/guardian-hand").glob("*.json")
-    assert json.loads(script(old, "signal_protocol.py", "read", str(path)))["signal_type"] == "NEEDS_INPUT"
-    stale = json.loads(script(old, "identity_registry.py", "find-stale"))
+    assert "Look at the parser first." in script(read, "hook_manager.py", "wisdom", "runner", "by_hand")
+    assert json.loads(script(read, "identity_registry.py", "show", "runner", "by_hand"))["session_id"] == "s1"
+    [path] = (read.home / "signals/guardian-hand").glob("*.json")
+    assert json.loads(script(read, "signal_protocol.py", "read", str(path)))["signal_type"] == "NEEDS_INPUT"
+    stale = json.loads(script(read, "identity_registry.py", "find-stale"))
     assert "launch" in json.dumps(stale)
 
 
-def test_doctor_finds_nothing_corrupt(old: Place) -> None:
-    found = json.loads(old.command("doctor", "--json").stdout)
+def test_doctor_finds_nothing_corrupt(read: Place) -> None:
+    found = json.loads(read.command("doctor", "--json").stdout)
     wrong = [finding for finding in found if finding["wrong"]]
     assert {finding["check"] for finding in wrong} <= {"identities", "runs"}, wrong
     assert {finding["severity"] for finding in wrong} == {"warning"}

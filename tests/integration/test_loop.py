@@ -16,7 +16,7 @@ from garrison.processes.loop import HINDERED, read_hindrance, run
 from garrison.system.event_loop import Wakeup
 from garrison.system.git import GitError
 
-RESCAN = 0.2
+RESCAN = 0.05
 
 
 class Failing:
@@ -130,23 +130,14 @@ class Quiet:
     def stop(self, signum: int) -> None: ...
 
 
-def test_no_turn_is_made_while_the_fingerprint_is_the_same() -> None:
-    process = Quiet(8)
+@pytest.mark.parametrize(("process", "turns"), [
+    pytest.param(Quiet(8), 2, id="the first, and the one that a change asks for"),
+    # The clock advances a second at each reading.
+    pytest.param(Quiet(90), 3, id="a whole one after a minute of equal fingerprints as well"),
+    pytest.param(Quiet(5, blind=True), 5, id="without a fingerprint at each timer")])
+def test_no_turn_is_made_while_the_fingerprint_is_the_same(process: Quiet, turns: int) -> None:
     assert drive(process, 0.001) == 0
-    assert process.turns == 2, "the first, and the one that the change asked for"
-
-
-def test_equal_fingerprints_are_believed_for_a_minute() -> None:
-    """The clock advances a second at each reading: after a minute of fingerprints comes a whole turn."""
-    process = Quiet(90)
-    drive(process, 0.001)
-    assert process.turns == 3
-
-
-def test_a_process_without_a_fingerprint_makes_a_turn_at_each_timer() -> None:
-    process = Quiet(5, blind=True)
-    drive(process, 0.001)
-    assert process.turns == 5
+    assert process.turns == turns
 
 
 class RunsGit(Quiet):
@@ -186,14 +177,10 @@ class NoInotify:
     def close(self) -> None: ...
 
 
-def test_an_idle_process_without_inotify_checks_ever_more_rarely() -> None:
+@pytest.mark.parametrize(("is_event_driven", "waits"), [(True, [1.0, 2.0, 4.0, 5.0, 5.0]), (False, [1.0] * 5)])
+def test_an_idle_process_without_inotify_checks_ever_more_rarely_and_one_without_events_at_each_rescan(
+        is_event_driven: bool, waits: list[float]) -> None:
     process, loop = Quiet(6), NoInotify()
-    process.is_event_driven = True
+    process.is_event_driven = is_event_driven
     assert drive(process, 1.0, event_loop=loop) == 0
-    assert loop.waits == [1.0, 2.0, 4.0, 5.0, 5.0]
-
-
-def test_a_process_without_events_checks_at_each_rescan() -> None:
-    process, loop = Quiet(6), NoInotify()
-    assert drive(process, 1.0, event_loop=loop) == 0
-    assert loop.waits == [1.0] * 5
+    assert loop.waits == waits

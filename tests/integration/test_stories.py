@@ -43,9 +43,7 @@ def main():
 }
 
 
-@pytest.fixture
-def traces(tmp_path: Path) -> list[Process]:
-    """The processes of a program that uses all kinds of calls."""
+def test_each_call_is_traced_once_with_its_caller_and_counted_and_none_that_an_import_makes(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "traces").mkdir()
     for name, text in PACKAGE.items():
@@ -54,21 +52,13 @@ def traces(tmp_path: Path) -> list[Process]:
                f"call_trace.start({str(tmp_path / 'traces')!r}, {str(tmp_path / 'package')!r}); "
                "from package import one; one.main()")
     subprocess.run([sys.executable, "-c", program], check=True)
-    return sorted(read_processes(tmp_path / "traces"), key=lambda process: process.at)
-
-
-def test_each_call_is_traced_once_with_its_caller_and_none_that_an_import_makes(traces: list[Process]) -> None:
-    parent, child = traces
+    parent, child = traces = sorted(read_processes(tmp_path / "traces"), key=lambda process: process.at)
     calls = [(call.function, call.caller) for call in parent.calls]
     assert calls == [("main", None), ("numbers", "main"), ("leaf", "numbers"), ("leaf", "numbers"), ("leaf", "main"),
                      ("leaf", "main"), ("fail", "main"), ("leaf", "main")]
     assert [(call.file, call.function, call.caller_file, call.caller) for call in child.calls] == [
         ("two.py", "leaf", "one.py", "main")]
     assert child.ppid == parent.pid
-
-
-def test_figures_count_files_rooms_functions_crossings_and_jumps(traces: list[Process]) -> None:
-    parent = traces[0]
     leg = Leg(parent, parent.calls[0].at, parent.calls[-1].at)
     figures = Story("", "", leg.calls(traces)).figures()
     assert {name: figures[name] for name in ("files", "rooms", "functions", "crossings", "jumps")} == {

@@ -26,8 +26,6 @@ FAST = 50
 PART = 50
 FLOW_SEEDS = 40
 
-"""Hundreds of thousands of steps: to trace each would take a minute, and cover nothing that other tests do not."""
-
 
 @pytest.mark.parametrize("first", [first if first < FAST else pytest.param(first, marks=pytest.mark.slow)
                                    for first in range(0, SEEDS, PART)])

@@ -80,10 +80,8 @@ def test_an_ended_incarnation_is_ended_whatever_runs(status: str, what: Observat
 
 
 def test_which_verdicts_count_as_living() -> None:
-    living = {state: Verdict(state, "").living for state in ("alive", "starting", "elsewhere", "dead", "lapsed",
-                                                             "ended")}
-    assert living == {"alive": True, "starting": True, "elsewhere": True, "dead": False, "lapsed": False,
-                      "ended": False}
+    assert [Verdict(state, "").living for state in ("alive", "starting", "elsewhere")] == [True] * 3
+    assert [Verdict(state, "").living for state in ("dead", "lapsed", "ended")] == [False] * 3
 
 
 def test_every_combination_has_a_verdict_and_only_a_process_or_a_heartbeat_makes_it_alive() -> None:

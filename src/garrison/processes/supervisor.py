@@ -117,7 +117,7 @@ class Supervisor:
     def child_state(self, key: Key) -> ChildState:
         """Return a name's record and the verdict on it, as they are now.
 
-        Of a name that was never started or is over only the stamp is looked at: a run has thousands, in every turn.
+        For a name that was never started, or is over, only the stamp is looked at: a run has thousands, in every turn.
         """
         if (paths := self._paths.get(key)) is None:
             store = self.runtime.store

@@ -78,28 +78,29 @@ def test_a_worktree_of_the_target_is_moved_along_and_no_other_is(world, tmp_path
     assert git(world.repo, "rev-parse", "HEAD") == world.start
 
 
-@pytest.mark.parametrize("way", ["index.lock", "MERGE_HEAD", "rebase"])
-def test_a_landing_waits_for_git_at_work_in_the_checkout(world, way):
-    if way == "rebase":
-        (world.repo / "x").write_text("x")
-        git(world.repo, "add", "-A")
-        git(world.repo, "commit", "-qm", "x")
-        subprocess.run(["git", "-c", "sequence.editor=sed -i s/pick/edit/", "rebase", "-qi", "HEAD~1"],
-                       cwd=world.repo, capture_output=True, check=True)
-        assert git(world.repo, "symbolic-ref", "-q", "HEAD", check=False) == ""
-    else:
-        (world.repo / ".git" / way).write_text(world.start)
-    world.enqueue("two")
-    assert world.drain(until="blocked").text
-    assert world.entry("two").status == "landing_blocked"
-    if way == "rebase":
-        git(world.repo, "rebase", "--continue")
-    else:
-        Checkout(world.queue.git, world.repo).recover()
-        (world.repo / ".git" / way).unlink()  # which nobody but the user's git removes
-    world.drain()
-    assert world.entry("two").status == "landed"
-    check(world, foreign=int(way == "rebase"))
+def test_a_landing_waits_for_git_at_work_in_the_checkout(world):
+    for node, way in (("one", "index.lock"), ("two", "MERGE_HEAD"), ("three", "rebase")):
+        if way == "rebase":
+            (world.repo / "x").write_text("x")
+            git(world.repo, "add", "-A")
+            git(world.repo, "commit", "-qm", "x")
+            world.branch(node, {"three.txt": "3\n"}, start=world.start)
+            subprocess.run(["git", "-c", "sequence.editor=sed -i s/pick/edit/", "rebase", "-qi", "HEAD~1"],
+                           cwd=world.repo, capture_output=True, check=True)
+            assert git(world.repo, "symbolic-ref", "-q", "HEAD", check=False) == ""
+        else:
+            (world.repo / ".git" / way).write_text(world.start)
+        world.enqueue(node)
+        assert world.drain(until="blocked").text
+        assert world.entry(node).status == "landing_blocked", way
+        if way == "rebase":
+            git(world.repo, "rebase", "--continue")
+        else:
+            Checkout(world.queue.git, world.repo).recover()
+            (world.repo / ".git" / way).unlink()  # which nobody but the user's git removes
+        world.drain()
+        assert world.entry(node).status == "landed"
+    check(world, foreign=1)
 
 
 def test_the_checkout_is_locked_between_rehearsal_and_move(world, monkeypatch):

@@ -156,24 +156,25 @@ def test_forty_concurrent_enqueues_are_forty_entries(tmp_path):
 
 def _die_enqueueing(world: World, point: str) -> None:
     os.environ["GARRISON_FAILPOINT"] = point
-    world.enqueue("one")
+    world.enqueue(point)
 
 
-@pytest.mark.parametrize("point", queue_module.FAILPOINTS)
-def test_a_killed_enqueue_can_be_repeated(tmp_path, point, monkeypatch):
+def test_a_killed_enqueue_can_be_repeated(tmp_path, monkeypatch):
     world, synced = World(tmp_path), []
-    world.branch("one", {"one.txt": "1\n"})
-    for again in (False, True):
-        process = FORK.Process(target=_die_enqueueing, args=(world, point))
-        process.start()
-        process.join(DEADLINE)
-        assert process.exitcode == (0 if again and point == "enq_written" else -signal.SIGKILL)
-    monkeypatch.setattr(queue_module.journal, "sync", lambda path: synced.append(path.stat().st_size))
-    entry = world.enqueue("one")
-    assert synced == [world.queue.path.stat().st_size]  # also what another process wrote is durable before the answer
-    assert [each.id for each in world.queue.entries()] == [entry.id]
+    for point in queue_module.FAILPOINTS:
+        world.branch(point, {f"{point}.txt": "1\n"})
+        for again in (False, True):
+            process = FORK.Process(target=_die_enqueueing, args=(world, point))
+            process.start()
+            process.join(DEADLINE)
+            assert process.exitcode == (0 if again and point == "enq_written" else -signal.SIGKILL)
+        with monkeypatch.context() as patched:
+            patched.setattr(queue_module.journal, "sync", lambda path: synced.append(path.stat().st_size))
+            entry = world.enqueue(point)
+        assert synced.pop() == world.queue.path.stat().st_size, "what another process wrote is durable as well"
+        assert [each.id for each in world.queue.state.entries_of("r", point)] == [entry.id]
     world.drain()
-    assert world.entry("one").status == "landed"
+    assert {entry.status for entry in world.queue.entries()} == {"landed"} and synced == []
     check(world)
 
 

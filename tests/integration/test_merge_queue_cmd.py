@@ -149,20 +149,21 @@ def test_the_configuration_is_shown_and_changed(world):
     assert call("log").stdout.splitlines()[1].endswith("no gate")
 
 
-@pytest.mark.parametrize(("arguments", "code", "words"), [
-    (("enqueue", "n", "one", "--strategy", "octopus"), 2, "octopus"),
-    (("enqueue", "n", "one", "--priority", "99"), 2, "99"),
-    (("enqueue", "n", "one", "--depends-on", "unknown"), 1, "no node unknown"),
-    (("enqueue", "n", "one", "--target", "nowhere:main"), 1, "no remote nowhere"),
-    (("enqueue", "n", "one", "--target", ":main"), 2, "not a branch"),
-    (("hold", "unknown"), 1, "no merge entry unknown"), (("release", "unknown"), 1, "no merge entry unknown"),
-    (("retry", "unknown"), 1, "no merge entry unknown"), (("lits",), 2, "did you mean 'list'"),
-    (("config", "--gate", "a", "--no-gate"), 2, "mutually exclusive"), (("config", "--timeout", "0"), 2, "timeout"),
-    (("process", "--watch", "--drain"), 2, "mutually exclusive"),
-    (("process", "--watch", "--no-wait"), 2, "omit --no-wait"),
-    (("log", "-n", "0"), 2, "-n"), (("conflicts", "--target", "nowhere"), 1, "does not exist")])
-def test_misuse_is_one_clear_line(world, arguments, code, words):
-    assert words in refused(*arguments, code=code)
+def test_misuse_is_one_clear_line(world):
+    for arguments, code, words in (
+            (("enqueue", "n", "one", "--strategy", "octopus"), 2, "octopus"),
+            (("enqueue", "n", "one", "--priority", "99"), 2, "99"),
+            (("enqueue", "n", "one", "--depends-on", "unknown"), 1, "no node unknown"),
+            (("enqueue", "n", "one", "--target", "nowhere:main"), 1, "no remote nowhere"),
+            (("enqueue", "n", "one", "--target", ":main"), 2, "not a branch"),
+            (("hold", "unknown"), 1, "no merge entry unknown"), (("release", "unknown"), 1, "no merge entry unknown"),
+            (("retry", "unknown"), 1, "no merge entry unknown"), (("lits",), 2, "did you mean 'list'"),
+            (("config", "--gate", "a", "--no-gate"), 2, "mutually exclusive"),
+            (("config", "--timeout", "0"), 2, "timeout"),
+            (("process", "--watch", "--drain"), 2, "mutually exclusive"),
+            (("process", "--watch", "--no-wait"), 2, "omit --no-wait"),
+            (("log", "-n", "0"), 2, "-n"), (("conflicts", "--target", "nowhere"), 1, "does not exist")):
+        assert words in refused(*arguments, code=code)
 
 
 def test_several_queues_of_a_repository_are_distinguished(world):

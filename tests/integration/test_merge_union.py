@@ -62,19 +62,26 @@ def test_the_targets_attributes_decide_and_not_those_of_a_branch_or_a_checkout(w
     assert (world.entry("d").status, world.entry("d").files) == ("conflict", ("notes.txt",))
 
 
-@pytest.mark.parametrize(("mine", "theirs"), [
-    ({"steps/CHANGES.md": "1. old\n2. a\n"}, {"steps/CHANGES.md": "1. old\n2. b\n"}),
-    ({"CHANGELOG.md": "# Changelog\n\n- older\n"}, {"CHANGELOG.md": "# Changelog\n\n- oldest\n"}),
-    ({"CHANGELOG.md": None}, {"CHANGELOG.md": f"{START}- b\n"}),
-    ({"CHANGELOG.md": f"{START}- a\n", "lines.txt": "a\n"}, {"CHANGELOG.md": f"{START}- b\n", "lines.txt": None}),
-    ({"CHANGELOG.md": f"{START}- a\0\n"}, {"CHANGELOG.md": f"{START}- b\n"})])
-def test_what_is_numbered_changed_removed_or_binary_is_an_ordinary_conflict(world, mine, theirs):
-    world.branch("a", mine)
-    world.branch("b", theirs)
-    for name in "ab":
-        world.enqueue(name)
+def test_what_is_numbered_changed_removed_or_binary_is_an_ordinary_conflict(world):
+    """Each pair in its own folder."""
+    pairs = [
+        ({"CHANGES.md": "1. old\n2. a\n"}, {"CHANGES.md": "1. old\n2. b\n"}),
+        ({"CHANGELOG.md": "# Changelog\n\n- older\n"}, {"CHANGELOG.md": "# Changelog\n\n- oldest\n"}),
+        ({"CHANGELOG.md": None}, {"CHANGELOG.md": f"{START}- b\n"}),
+        ({"CHANGELOG.md": f"{START}- a\n", "lines": "a\n"}, {"CHANGELOG.md": f"{START}- b\n", "lines": None}),
+        ({"CHANGELOG.md": f"{START}- a\0\n"}, {"CHANGELOG.md": f"{START}- b\n"})]
+    start = {"CHANGES.md": "1. old\n", "CHANGELOG.md": START, "lines": "old\n"}
+    world.branch("main", {f"{number}/{path}": text for number in range(len(pairs)) for path, text in start.items()})
+    git(world.repo, "reset", "-q", "--hard")
+    world.start = world.tip()
+    names = [[f"{side}{number}" for side in "ab"] for number in range(len(pairs))]
+    for number, pair in enumerate(pairs):
+        for name, changes in zip(names[number], pair, strict=True):
+            world.branch(name, {f"{number}/{path}": text for path, text in changes.items()})
+            world.enqueue(name)
     world.drain()
-    assert sorted(world.entry(name).status for name in "ab") == ["conflict", "landed"]
+    for each in names:
+        assert sorted(world.entry(name).status for name in each) == ["conflict", "landed"], each
     check(world)
 
 

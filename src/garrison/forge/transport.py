@@ -130,7 +130,7 @@ def _connect(address: str, headers: Mapping[str, str]) -> httpx2.Client:
     """Return connections to a host, through the user's proxy for it; Unreachable if that cannot be used."""
     host = urlsplit(address).netloc
     try:
-        # The proxy and the certificates of the environment were read by `upstream`, for one way of reading them.
+        # `upstream` has read the proxy and the certificates; a ~/.netrc must not replace the token.
         return httpx2.Client(verify=tls_context(), proxy=user_proxy_url(urlsplit(address).scheme, host) or None,
                              headers={"User-Agent": "garrison", **headers}, trust_env=False)
     except (ImportError, ValueError, httpx2.InvalidURL) as error:  # they may name its password

@@ -93,8 +93,9 @@ def body_of(answer: bytes) -> Any:
 
 
 @contextlib.contextmanager
-def serving(home: Path, patience: Patience = SHORT, **given: Any) -> Iterator[RunningProxy]:
-    """Serve one listener with this registration."""
+def serving(home: Path, patience: Patience = SHORT, most: int = process.MAX_CONNECTIONS,
+            **given: Any) -> Iterator[RunningProxy]:
+    """Serve one listener with this registration, up to `most` connections."""
     folder = home / "runs" / "r1" / "nodes" / "a" / "1" / "network"
     registration = Registration("r1", "a", 1, str(folder), **given)
     access = Access(registration, parse_rules(registration.hosts), Ledger(home, registration), 0, patience)
@@ -103,7 +104,7 @@ def serving(home: Path, patience: Patience = SHORT, **given: Any) -> Iterator[Ru
     loop, ready, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
 
     async def serve() -> None:
-        server = await asyncio.start_server(process.acceptor(access), sock=listener)
+        server = await asyncio.start_server(process.acceptor(access, most=most), sock=listener)
         ready.set()
         await stop.wait()
         server.close()

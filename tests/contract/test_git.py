@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from garrison.errors import GarrisonError, Refused
-from garrison.system.git import ABSENT, Git, GitError, common_dir, repository, repository_key, validate_repository
+from garrison.system.git import ABSENT, Git, GitError, common_dir, repository_key, validate_repository
 from garrison.system.git.commits import Ident
 
 
@@ -294,10 +294,9 @@ def test_a_snapshot_leaves_out_what_git_would_read_for_hours(repo, ours):
 
 
 @pytest.mark.parametrize("what", ["rules", "markers"])
-def test_what_an_agent_s_settings_cost_git_has_a_bound(repo, ours, tmp_path, monkeypatch, what):
+def test_what_an_agent_s_settings_cost_git_has_a_bound(repo, ours, tmp_path, what):
     """Seen: 200,000 rules kept `git status` at work for an hour; a size of conflict markers took gigabytes."""
-    monkeypatch.setattr(repository, "MAX_SECONDS", 1.0)
-    monkeypatch.setattr(repository, "MAX_MEMORY", 256 << 20)
+    ours.max_seconds, ours.max_memory = 1.0, 256 << 20
     tree = tmp_path / "t"
     ours.add_worktree(tree, "one", "main")
     assert ours.uncommitted(tree) == {}

@@ -255,10 +255,8 @@ def test_a_head_that_drips_is_cut(tmp_path: Path) -> None:
         assert time.monotonic() - began < SHORT.head + 2
 
 
-def test_connections_beyond_the_limit_are_closed_and_others_served(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.sandbox.proxy.process.MAX_CONNECTIONS", 3)
-    with serving(tmp_path, hosts=("default",)) as proxy:
+def test_connections_beyond_the_limit_are_closed_and_others_served(tmp_path: Path) -> None:
+    with serving(tmp_path, most=3, hosts=("default",)) as proxy:
         held = [proxy.connect() for _ in range(3)]
         for client in held:
             client.sendall(b"G")

@@ -18,7 +18,7 @@ from garrison.errors import Refused
 from garrison.merge.slots import acquire_slot
 from garrison.node.rescue_refs import restore_worktree
 from garrison.sandbox.network import connect_for
-from garrison.system.git import Git, GitError, submodules
+from garrison.system.git import Git, GitError
 from garrison.system.worktree_files import (
     complete_worktree,
     count_lfs_pointers,
@@ -146,19 +146,6 @@ def test_work_in_a_submodule_is_saved_and_its_pointer_can_be_checked_out(parent:
     assert (parent / "lib/deep/made.txt").read_text() == "made deep\n"
 
 
-def test_a_rescue_keeps_what_is_uncommitted_in_submodules(parent: Path) -> None:
-    ours, tree = Git(parent), tree_of(parent)
-    complete_worktree(ours, tree)
-    (tree / "lib/half.txt").write_text("half\n")
-    (tree / "lib/deep/half.txt").write_text("half deep\n")
-    assert ours.save_work(tree, "refs/garrison/rescue/r/n/1", "kept") == "refs/garrison/rescue/r/n/1"
-    assert git(tree / "lib", "status", "--porcelain", "--ignore-submodules").splitlines() == ["?? half.txt"]
-    ours.remove_worktree(tree)
-    lib = parent / ".git/modules/lib"
-    assert git(lib, "show", "refs/garrison/rescue/r/n/1:half.txt") == "half"
-    assert git(lib / "modules/deep", "show", "refs/garrison/rescue/r/n/1:half.txt") == "half deep"
-
-
 @pytest.mark.parametrize("users", [True, False], ids=["the user has the submodule", "the user has not"])
 def test_a_rescue_of_submodules_is_restored_with_them(parent: Path, tmp_path: Path, users: bool) -> None:
     ours, tree = Git(parent), tree_of(parent)
@@ -171,8 +158,14 @@ def test_a_rescue_of_submodules_is_restored_with_them(parent: Path, tmp_path: Pa
     (tree / "lib/half.txt").write_text("half\n")
     (tree / "lib/deep/half.txt").write_text("half deep\n")
     ref = ours.save_work(tree, "refs/garrison/rescue/r/n/1", "kept")
-    assert ours.save_work(tree, "refs/garrison/rescue/r/n/1", "kept") == ref, "the same work is kept once"
+    assert ref == "refs/garrison/rescue/r/n/1"
+    assert ours.save_work(tree, ref, "kept") == ref, "the same work is kept once"
+    assert git(tree / "lib", "status", "--porcelain", "--ignore-submodules").splitlines() == ["?? half.txt"]
     ours.remove_worktree(tree)
+    if users:
+        lib = parent / ".git/modules/lib"
+        assert git(lib, "show", f"{ref}:half.txt") == "half"
+        assert git(lib / "modules/deep", "show", f"{ref}:half.txt") == "half deep"
     restore_worktree(ours, git(parent, "rev-parse", ref), tmp_path / "again")
     assert (tmp_path / "again/lib/half.txt").read_text() == "half\n"
     assert (tmp_path / "again/lib/deep/half.txt").read_text() == "half deep\n"
@@ -518,13 +511,14 @@ def test_a_submodule_is_fetched_through_the_proxy(repo: Path, tmp_path: Path, al
     assert (tree / "sub/calc.py").exists() is allowed
 
 
-def test_a_submodules_server_that_does_not_answer_is_given_up(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submodules, "FETCH_SECONDS", 0.5)
+def test_a_submodules_server_that_does_not_answer_is_given_up(repo: Path) -> None:
+    ours = Git(repo)
+    ours.fetch_seconds = 0.5
     with socket.create_server(("127.0.0.1", 0)) as server:
         tree, address = plant_address(repo, f"git://127.0.0.1:{server.getsockname()[1]}/silent")
         (repo / ".gitmodules").write_text(address)
         with pytest.raises(Refused, match=r"did not end within 0\.5 s"):
-            complete_worktree(Git(repo), tree, force=True)
+            complete_worktree(ours, tree, force=True)
         server.settimeout(5)
         caller, _ = server.accept()
         with caller:

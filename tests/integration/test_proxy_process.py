@@ -249,7 +249,7 @@ def test_it_is_started_by_the_first_connection(api: Web, user: NetworkUser) -> N
 def test_it_ends_after_its_last_user(api: Web, user: NetworkUser) -> None:
     with prepared(user, api, Mode.NONE) as (place, _):
         process = place.process
-        time.sleep(1.5)
+        time.sleep(1.2)
         assert is_running(process)
     wait_until_ended(process, 10)
     assert not (user.run_folder / "proxy.sock").exists()
@@ -296,7 +296,7 @@ os._exit(9)
 """
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         pid, ticks, env = json.loads(done.stdout)
-        time.sleep(2.5)
+        time.sleep(1.7)  # longer than a proxy stays without a user
         assert run(NetworkPlace(), env).returncode == 0
         sleeper.kill()
     wait_until_ended(processes.ProcessId(pid, ticks), 10)

@@ -123,7 +123,7 @@ class Proxy:
                 access.close()
 
 
-def acceptor(access: Access, forward: Forward | None = None,
+def acceptor(access: Access, forward: Forward | None = None, most: int = MAX_CONNECTIONS,
              ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
     """Return the function that serves each connection of a listener, by requests or as a forward."""
 
@@ -136,7 +136,7 @@ def acceptor(access: Access, forward: Forward | None = None,
         except Exception as error:  # one connection must not end the others
             print(f"proxy: {access.registration.node}: {type(error).__name__}: {error}", flush=True)
 
-    return Clients(serve, MAX_CONNECTIONS, access.connections).accept
+    return Clients(serve, most, access.connections).accept
 
 
 async def _pass_on(access: Access, client: Stream, forward: Forward) -> None:

@@ -97,7 +97,8 @@ class Repository:
         self.pinned: Mapping[str, str] = {}
         """Variables of every call that name its git directory, where what lies in `root` shall not."""
         self.has_foreign_objects = False
-        """True if its objects are as an agent made them: a call has limits then (`MAX_MEMORY`, `MAX_SECONDS`)."""
+        """True if its objects are as an agent made them: a call has limits then."""
+        self.max_memory, self.max_seconds = MAX_MEMORY, MAX_SECONDS
         self._registered: dict[Path, Path] = {}
         self.committer = (NAME, EMAIL)
         """Name and address of who commits what lands, and is the author of merges."""
@@ -159,7 +160,7 @@ class Repository:
         if cwd is not None and cwd != self.root and not os.access(cwd, os.X_OK):
             untrusted.mend_folder(cwd)  # who worked in this worktree took our rights away
         if self.has_foreign_objects:
-            timeout = min(timeout or MAX_SECONDS, MAX_SECONDS)
+            timeout = min(timeout or self.max_seconds, self.max_seconds)
         name, *rest = arguments
         command = ["git", *(DURABLE if durable else ()), name, *NO_DRIVERS.get(name, ()), *rest]
         named = {**self.pinned, **self._pin(cwd), **(extra or {})}
@@ -175,7 +176,7 @@ class Repository:
         with self._start(command, arguments, cwd or self.root, env, has_input=text is not None,
                          has_group=timeout is not None) as child:
             if self.has_foreign_objects or "GIT_WORK_TREE" in named or name in _MERGES:
-                _limit(child)
+                _limit(child, self.max_memory, int(self.max_seconds))
             try:
                 out, err = _converse(child, arguments, text, timeout, most)
             except subprocess.TimeoutExpired as error:
@@ -320,11 +321,11 @@ def _converse(child: subprocess.Popen[bytes], arguments: Sequence[str], text: st
     return begin + out, err
 
 
-def _limit(child: subprocess.Popen[bytes]) -> None:
-    """Give a git that has just started no more memory and time of a processor than `MAX_MEMORY` and `MAX_SECONDS`."""
+def _limit(child: subprocess.Popen[bytes], memory: int, seconds: int) -> None:
+    """Give a git that has just started no more memory, and time of a processor, than that."""
     with suppress(ProcessLookupError, PermissionError):
-        resource.prlimit(child.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
-        resource.prlimit(child.pid, resource.RLIMIT_CPU, (int(MAX_SECONDS), int(MAX_SECONDS) + 5))
+        resource.prlimit(child.pid, resource.RLIMIT_DATA, (memory, memory))
+        resource.prlimit(child.pid, resource.RLIMIT_CPU, (seconds, seconds + 5))
 
 
 def environment(source: Mapping[str, str] | None = None) -> dict[str, str]:

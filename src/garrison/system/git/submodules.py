@@ -37,8 +37,6 @@ _OF_MIRROR = "garrison: work in a repository that lies in a worktree"
 """Message of such a commit, always the same: the same work is the same commit."""
 _MAX_LISTING = 64 << 20
 """Bytes that name all files of a repository which lies in a worktree, and their objects."""
-FETCH_SECONDS = 120.0
-"""Longest fetch of a submodule: the server may not answer, and the waiting process does nothing else."""
 _AS_SUBMODULE = {"GIT_PROTOCOL_FROM_USER": "0", "GIT_HTTP_LOW_SPEED_LIMIT": "1000", "GIT_HTTP_LOW_SPEED_TIME": "30"}
 """An address from .gitmodules is subject to the restrictions that git itself has for submodules."""
 
@@ -66,6 +64,8 @@ class Submodules(Worktrees):
     """The user's own checkout of a submodule, which may be absent; None for a repository that is none."""
     users_commit: str | None = None
     """Commit of a submodule that the user's own checkout names; None if it names none."""
+    fetch_seconds = 120.0
+    """Longest fetch of a submodule: the server may not answer, and the waiting process does nothing else."""
 
     def submodules(self, path: Path) -> list[Submodule]:
         """Return the submodules in the worktree's index that .gitmodules describes."""
@@ -182,7 +182,7 @@ class Submodules(Worktrees):
             try:
                 told = None
                 inner.run("fetch", "--quiet", "--no-recurse-submodules", "origin", *what,
-                          extra={**_AS_SUBMODULE, **variables}, timeout=FETCH_SECONDS)
+                          extra={**_AS_SUBMODULE, **variables}, timeout=self.fetch_seconds)
             except GitError as error:
                 told = error
             if inner.rev(module.oid) or (told is not None and told.code == TIMED_OUT):

@@ -1,14 +1,9 @@
-"""A record's value says what happened; its words do only in a record of an earlier version, and in one module."""
+"""A record's value says what happened; its words do only in a record of an earlier version (test_source_rules)."""
 
 from __future__ import annotations
 
-import ast
-from itertools import pairwise
-from pathlib import Path
-
 import pytest
 
-import garrison
 from garrison.ends import Departure
 from garrison.records import earlier
 from garrison.records.events import ChildSpawned, NoteWritten
@@ -62,89 +57,3 @@ def test_each_other_sentence_of_earlier_versions_is_read() -> None:
     assert earlier.reason_of_rescue("garrison: what a left when it failed") == "left when it failed"
     assert earlier.reason_of_rescue("Mend a") == ""
     assert [earlier.step_of_error(error) for error in ("Step 'a' failed: ValueError", "it took too long")] == ["a", ""]
-
-
-# ---- no code asks words what happened --------------------------------------------------------------------------------
-
-
-SOURCES = Path(garrison.__file__).parent
-WORDS = frozenset({"reason", "why", "note", "notes", "detail", "hint", "stop_reason", "failure_reason"})
-"""Names of what records and values say in words, beside the value that tells what happened."""
-READERS = frozenset({"startswith", "endswith", "removeprefix", "removesuffix", "find", "rfind", "index", "count"})
-CUTTERS = frozenset({"partition", "rpartition", "split", "rsplit"})
-PATTERNS = frozenset({"match", "search", "fullmatch", "findall", "finditer"})
-EXCEPTIONS = {
-    "records/earlier.py": "it is the one module that reads words of earlier versions",
-    "testing/checker/promises.py": "it imports nothing of the engine, and reads journals of earlier versions itself",
-    "forge/": "these words are a forge's answers, each read by the forge's own module",
-    "agents/claude/client.py": "the stop reason is a code of the model's API",
-}
-
-
-def is_words(node: ast.expr) -> bool:
-    match node:
-        case ast.Name(name) | ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(str(name))) | ast.Call(
-                ast.Attribute(attr="get"), [ast.Constant(str(name)), *_]):
-            return name.lstrip("_") in WORDS
-        case ast.Call(ast.Attribute(value, "strip" | "lower" | "casefold" | "upper")) | ast.Call(
-                ast.Name("str"), [value]):
-            return is_words(value)
-    return False
-
-
-def is_text(node: ast.expr) -> bool:
-    """Return whether an operand is a text written in the source: not '', and no member of an enumeration."""
-    match node:
-        case ast.Constant(str(text)):
-            return bool(text)
-        case ast.JoinedStr():
-            return True
-        case ast.Name(name):
-            return name.isupper()
-        case ast.Attribute(ast.Name(module), name):
-            return name.isupper() and module.islower()
-        case ast.Tuple(elements) | ast.Set(elements) | ast.List(elements):
-            return any(map(is_text, elements))
-    return False
-
-
-def reads_words(node: ast.AST) -> bool:
-    match node:
-        case ast.Compare(left, operators, others):
-            operands = list(pairwise([left, *others]))
-            return any((is_words(one) and is_text(other)) or (is_text(one) and is_words(other))
-                       for (one, other), operator in zip(operands, operators, strict=True)
-                       if isinstance(operator, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)))
-        case ast.Call(ast.Attribute(value, name), arguments) if name in READERS and is_words(value):
-            return bool(arguments)
-        case ast.Call(ast.Attribute(value, name), [ast.Constant(text), *_]) if name in CUTTERS and is_words(value):
-            return text not in ("\n", None)
-        case ast.Call(ast.Attribute(_, name), arguments) if name in PATTERNS:
-            return any(map(is_words, arguments))
-        case ast.Match(subject):
-            return is_words(subject)
-    return False
-
-
-def test_no_module_learns_from_words_what_happened() -> None:
-    found = [f"{path.relative_to(SOURCES)}:{node.lineno}" for path in sorted(SOURCES.rglob("*.py"))
-             if not str(path.relative_to(SOURCES)).startswith(tuple(EXCEPTIONS))
-             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-             if isinstance(node, (ast.Compare, ast.Call, ast.Match)) and reads_words(node)]
-    assert found == [], "record a value (garrison.ends), or read an earlier version's words in records/earlier.py"
-
-
-@pytest.mark.parametrize("code", [
-    'identity.reason == "done"', "self._stop_reason != TERMINAL_GONE", 'why.startswith("attempt ")',
-    'main.why in ("done", "failed")', '"no room" in str(error.detail)', "reason == exit_info.TERMINAL_GONE",
-    'data.get("reason", "").strip() == "asked"', "re.match(GRACEFUL, start.why)", "notes.partition(';')",
-    'event["why"].removeprefix("stopped; ")'])
-def test_each_form_of_reading_words_is_seen(code: str) -> None:
-    assert any(map(reads_words, ast.walk(ast.parse(code))))
-
-
-@pytest.mark.parametrize("code", [
-    "reason.partition('\\n')[0]", 'if reason != "": pass', "before.reason != now.reason", "reason == Departure.DONE",
-    'kind == "done"', "why.split()", "self.state.troubles.get(name) != why"])
-def test_showing_words_or_seeing_that_they_have_changed_is_no_reading(code: str) -> None:
-    assert not any(map(reads_words, ast.walk(ast.parse(code))))

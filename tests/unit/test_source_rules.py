@@ -256,6 +256,88 @@ def test_a_replaced_constant_is_found(text: str, count: int) -> None:
 # ---- what the rules find
 
 
+# ---- no code asks words what happened
+
+
+WORDS = frozenset({"reason", "why", "note", "notes", "detail", "hint", "stop_reason", "failure_reason"})
+"""Names of what records and values say in words, beside the value that tells what happened."""
+READERS = frozenset({"startswith", "endswith", "removeprefix", "removesuffix", "find", "rfind", "index", "count"})
+CUTTERS = frozenset({"partition", "rpartition", "split", "rsplit"})
+PATTERNS = frozenset({"match", "search", "fullmatch", "findall", "finditer"})
+EXCEPTIONS = {
+    "records/earlier.py": "it is the one module that reads words of earlier versions",
+    "testing/checker/promises.py": "it imports nothing of the engine, and reads journals of earlier versions itself",
+    "forge/": "these words are a forge's answers, each read by the forge's own module",
+    "agents/claude/client.py": "the stop reason is a code of the model's API",
+}
+
+
+def is_words(node: ast.expr) -> bool:
+    match node:
+        case ast.Name(name) | ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(str(name))) | ast.Call(
+                ast.Attribute(attr="get"), [ast.Constant(str(name)), *_]):
+            return name.lstrip("_") in WORDS
+        case ast.Call(ast.Attribute(value, "strip" | "lower" | "casefold" | "upper")) | ast.Call(
+                ast.Name("str"), [value]):
+            return is_words(value)
+    return False
+
+
+def is_text(node: ast.expr) -> bool:
+    """Return whether an operand is a text written in the source: not '', and no member of an enumeration."""
+    match node:
+        case ast.Constant(str(text)):
+            return bool(text)
+        case ast.JoinedStr():
+            return True
+        case ast.Name(name):
+            return name.isupper()
+        case ast.Attribute(ast.Name(module), name):
+            return name.isupper() and module.islower()
+        case ast.Tuple(elements) | ast.Set(elements) | ast.List(elements):
+            return any(map(is_text, elements))
+    return False
+
+
+def reads_words(node: ast.AST) -> bool:
+    match node:
+        case ast.Compare(left, operators, others):
+            operands = list(pairwise([left, *others]))
+            return any((is_words(one) and is_text(other)) or (is_text(one) and is_words(other))
+                       for (one, other), operator in zip(operands, operators, strict=True)
+                       if isinstance(operator, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)))
+        case ast.Call(ast.Attribute(value, name), arguments) if name in READERS and is_words(value):
+            return bool(arguments)
+        case ast.Call(ast.Attribute(value, name), [ast.Constant(text), *_]) if name in CUTTERS and is_words(value):
+            return text not in ("\n", None)
+        case ast.Call(ast.Attribute(_, name), arguments) if name in PATTERNS:
+            return any(map(is_words, arguments))
+        case ast.Match(subject):
+            return is_words(subject)
+    return False
+
+
+def words_read(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    return (f"{node.lineno}" for node in nodes
+            if isinstance(node, (ast.Compare, ast.Call, ast.Match)) and reads_words(node))
+
+
+@pytest.mark.parametrize("code", [
+    'identity.reason == "done"', "self._stop_reason != TERMINAL_GONE", 'why.startswith("attempt ")',
+    'main.why in ("done", "failed")', '"no room" in str(error.detail)', "reason == exit_info.TERMINAL_GONE",
+    'data.get("reason", "").strip() == "asked"', "re.match(GRACEFUL, start.why)", "notes.partition(';')",
+    'event["why"].removeprefix("stopped; ")'])
+def test_each_form_of_reading_words_is_seen(code: str) -> None:
+    assert any(words_read(nodes_of(code)))
+
+
+@pytest.mark.parametrize("code", [
+    "reason.partition('\\n')[0]", 'if reason != "": pass', "before.reason != now.reason", "reason == Departure.DONE",
+    'kind == "done"', "why.split()", "self.state.troubles.get(name) != why"])
+def test_showing_words_or_seeing_that_they_have_changed_is_no_reading(code: str) -> None:
+    assert not any(words_read(nodes_of(code)))
+
+
 @dataclass
 class Found:
     """What each rule found, by file."""
@@ -267,6 +349,7 @@ class Found:
     private: set[str] = field(default_factory=set)
     accesses: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(scope="module")
@@ -280,6 +363,9 @@ def found() -> Found:
                 made.signals += (f"{name}:{place}" for place in signals(nodes, programs=str(path) != TMUX))
             if root != SOURCE:
                 continue
+            inside = str(path.relative_to(SOURCE))
+            if not inside.startswith(tuple(EXCEPTIONS)):
+                made.words += (f"{inside}:{place}" for place in words_read(nodes))
             if touched := list(touches(nodes)):
                 made.touched[str(path.relative_to(SOURCE).with_suffix(""))] = touched
             made.unreachable += (f"{name}:{place}" for place in unreachable(nodes))
@@ -313,6 +399,10 @@ def test_no_process_is_signalled_by_a_number_that_nobody_verified(found: Found) 
 def test_only_reap_waits_for_a_child_without_naming_it(found: Found) -> None:
     """The container's launcher is a process of its own, which has no other children than its engine's."""
     assert found.takers == {Path(processes.__file__).name, container_launcher.__name__.rpartition(".")[2] + ".py"}
+
+
+def test_no_module_learns_from_words_what_happened(found: Found) -> None:
+    assert found.words == [], "record a value (garrison.ends), or read an earlier version's words in records/earlier.py"
 
 
 def test_no_test_uses_a_private_name(found: Found) -> None:

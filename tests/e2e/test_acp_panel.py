@@ -98,20 +98,6 @@ def test_what_waits_is_asked_and_what_cannot_be_taken_back_needs_a_word(place: P
     assert "through an editor 2" in place.command("why", "blue", "--all", "--run", "r1").stdout
 
 
-@pytest.mark.slow
-def test_the_question_of_a_gate_is_withdrawn_once_it_is_answered_elsewhere(place: Place) -> None:
-    launch(place)
-    with editor(place) as found:
-        session = begin_session(found, place.repo)
-        found.prompt(session, "/follow")
-        asked = found.until_asked("Which colour?")
-        assert place.command("answer", "ask", "Red", "--run", "r1").returncode == 0
-        found.until("Run `r1` is over: done")
-        found.choose(asked, "Blue")
-        assert found.calls()[asked["params"]["toolCall"]["toolCallId"]] == "completed"
-        assert "1 of 2 landed" in found.prompt(session, "/why")
-
-
 def test_cancel_close_and_what_is_wrong(place: Place) -> None:
     """Each error is one line; neither cancel nor close stops a run; a question in words takes the next message."""
     configure(place, f"{place.hold('it')}; {shlex.join(PROGRAM)} ask-person 'Which colour?' && echo it > made.txt")
@@ -180,9 +166,16 @@ class Listener:
 
 
 def test_garrisons_own_client_follows_a_run_and_its_leave_lands_nothing(place: Place) -> None:
-    """It grants whatever it is asked; the work to approve waits on, until its next prompt says so in words."""
+    """It grants whatever it is asked; the work to approve waits on, until its next prompt says so in words. A gate's
+    question that an editor shows is withdrawn once it is answered elsewhere."""
     launch(place)
-    assert place.command("answer", "ask", "Blue", "--yes", "--run", "r1").returncode == 0
+    with editor(place) as found:
+        found.prompt(begin_session(found, place.repo), "/follow")
+        asked = found.until_asked("Which colour?")
+        assert place.command("answer", "ask", "Blue", "--yes", "--run", "r1").returncode == 0
+        found.until_asked("Land attempt 1")
+        found.choose(asked, "Red")
+        assert found.calls()[asked["params"]["toolCall"]["toolCallId"]] == "completed"
     assert place.command("wait", "r1").returncode == 3
     heard = Listener()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -70,6 +69,14 @@ def test_a_result_counts_where_the_agent_reports_there(tmp_path):
     assert reports.handle(request) == Reply()
     assert reports.handle(parse(type="report", status="fail")) == Reply()
     assert reports.result["status"] == "fail", "the last one counts"
+    successor = AgentReports(tmp_path)
+    assert successor.result == {}, "an agent that works again reports again"
+    successor.recall()
+    assert successor.result == reports.result, "unless it had ended"
+    successor.forget()
+    third = AgentReports(tmp_path)
+    third.recall()
+    assert third.result == {}
 
 
 def test_notes_are_added_and_kept_for_a_successor(tmp_path):
@@ -96,18 +103,11 @@ def test_a_question_and_its_answer(tmp_path):
     assert not (tmp_path / WAITING).exists()
     again = reports.handle(QuestionRequest("Which colour?"))
     assert again != first, "an agent may ask the same twice"
-
-
-def test_a_successor_gets_the_answer_that_came_meanwhile(tmp_path):
-    asked = AgentReports(tmp_path).handle(QuestionRequest("Which colour?"))
     successor = AgentReports(tmp_path)
-    assert successor.answer(asked, "blue")
-    assert successor.handle(QuestionRequest("Which colour?")) == Reply(answer="blue")
-
-
-def test_an_answer_to_a_session_is_not_taken(tmp_path):
-    assert not AgentReports(tmp_path).answer("0123456789ab", "blue")
-    assert not AgentReports(tmp_path).answer("trouble-1", "done")
+    assert not successor.answer("0123456789ab", "blue") and not successor.answer("trouble-1", "done"), "a session's"
+    assert successor.answer(again, "red")
+    assert [successor.handle(QuestionRequest("Which colour?")) for _ in range(2)] == [
+        Reply(answer="blue"), Reply(answer="red")], "in turn, with the one that came meanwhile"
 
 
 def test_questions_are_bounded_and_need_somebody_to_ask(tmp_path):
@@ -125,17 +125,3 @@ def test_the_rate_is_limited():
     assert limit.next_at() == pytest.approx(100.5)
     assert limit.take(limit.next_at())
     assert sum(limit.take(100.0 + step / 100) for step in range(50, 150)) <= 15
-
-
-def test_the_result_of_an_agent_that_had_ended_is_recalled_by_its_successor(tmp_path: Path) -> None:
-    reports = AgentReports(tmp_path)
-    reports.takes_result = True
-    reports.handle(ReportRequest({"status": "success", "preferred_label": "more"}))
-    successor = AgentReports(tmp_path)
-    assert successor.result == {}, "an agent that works again reports again"
-    successor.recall()
-    assert successor.result == reports.result
-    successor.forget()
-    third = AgentReports(tmp_path)
-    third.recall()
-    assert third.result == {}

@@ -243,20 +243,15 @@ def test_an_honest_long_session_is_never_interrupted(play: Callable[[Session], N
     assert len(HONEST) == 20
 
 
-def test_the_same_call_is_a_loop_the_nth_time() -> None:
-    session = Session(4)
-    for number in range(4):
-        assert session.found == ""
+def test_the_same_call_is_a_loop_the_nth_time_and_counts_if_switched_off() -> None:
+    session, off = Session(4), Session(None)
+    for number in range(50):
+        assert (session.found == "") == (number < 4)
         same_call(session, number)
+        same_call(off, number)
     assert session.found == ("its last 3 calls brought nothing new, neither a result nor a change of the worktree that "
                              "had not been there before; the last one: Bash pytest -q")
-
-
-def test_switched_off_it_still_counts() -> None:
-    session = Session(None)
-    for number in range(50):
-        same_call(session, number)
-    assert (session.found, session.detector.repeated) == ("", 49)
+    assert (off.found, off.detector.repeated) == ("", 49)
 
 
 def test_responses_without_any_change() -> None:

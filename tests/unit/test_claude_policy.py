@@ -50,6 +50,9 @@ def test_a_failure_that_needs_a_person_is_parked_with_instructions(kind):
 
 def test_a_rate_limit_is_waited_for_until_its_reset_and_never_fails_the_attempt():
     assert after(TroubleKind.RATE_LIMIT, resets_at=5000.0).until == 5000.0
+    assert after(TroubleKind.RATE_LIMIT, resets_at=-5.0).until == 30.0, "a past one would be a loop without a pause"
+    assert after(TroubleKind.RATE_LIMIT, resets_at=1.8e12).until == policy.MAX_WAIT, "milliseconds would be for ever"
+    assert after(TroubleKind.RATE_LIMIT, resets_at=17.0).until == 17.0
     assert after(*[TroubleKind.RATE_LIMIT] * 200).step is NextStepKind.WAIT
     assert after(*[TroubleKind.RATE_LIMIT] * 200).until == 199 + 900.0, "the longest wait"
 
@@ -152,13 +155,6 @@ def test_failures_of_one_attempt_are_limited_despite_progress():
     answers = [ConnectionEnd(TroubleKind.TOO_LONG, float(number), progress=True) for number in range(4)]
     assert policy.decide(answers[:3]).step is NextStepKind.WAIT
     assert "4 times" in policy.decide(answers).reason
-
-
-def test_an_implausible_reset_is_not_waited_for():
-    """One that is past would make a loop without a pause, one in milliseconds would wait for ever."""
-    assert after(TroubleKind.RATE_LIMIT, resets_at=-5.0).until == 30.0
-    assert after(TroubleKind.RATE_LIMIT, resets_at=1.8e12).until == policy.MAX_WAIT
-    assert after(TroubleKind.RATE_LIMIT, resets_at=17.0).until == 17.0
 
 
 def test_a_takeover_is_mentioned_until_the_model_has_answered():

@@ -41,6 +41,10 @@ def test_limits_have_defaults_and_can_be_switched_off():
 
 
 def test_a_budget_that_is_too_small_for_one_call_is_said(tmp_path):
+    """What belongs to no agent has the lowest limits that profiles state."""
+    (tmp_path / "config.toml").write_text('[agents.a]\nargv = ["a"]\nbudget_run = "$5"\nbudget_day = "none"\n'
+                                          '[agents.b]\nargv = ["b"]\nbudget_run = 7\nbudget_day = 3\n')
+    assert lowest_limits(tmp_path) == Limits(None, 5.0, 3.0)
     (tmp_path / "config.toml").write_text('[agents.c]\nargv = ["c"]\nbudget_run = 0.1\n'
                                           '[agents.claude]\nbudget = 0.01\n')
     said = small_budgets([("a", "c", {}), ("b", "c", {"budget": "5"}), ("d", "claude", {"model": "haiku"}),
@@ -50,12 +54,6 @@ def test_a_budget_that_is_too_small_for_one_call_is_said(tmp_path):
         "tokens; no call will be made",
         "e: budget = 0.01 is too small for one call of opus, which may cost $0.036 with an answer of 1,024 tokens; no "
         "call will be made"]
-
-
-def test_what_belongs_to_no_agent_has_the_lowest_limits_that_profiles_state(tmp_path):
-    (tmp_path / "config.toml").write_text('[agents.a]\nargv = ["a"]\nbudget_run = "$5"\nbudget_day = "none"\n'
-                                          '[agents.b]\nargv = ["b"]\nbudget_run = 7\nbudget_day = 3\n')
-    assert lowest_limits(tmp_path) == Limits(None, 5.0, 3.0)
 
 
 def test_what_agents_says_itself_holds_for_every_agent_that_states_nothing(tmp_path):
@@ -142,27 +140,19 @@ def test_a_malformed_profile_is_refused(tmp_path, text):
     ({"kind": "usage"}, ""), ({"kind": "from the future"}, "")])
 def test_rendered_events(event, line):
     assert stream.render(event) == line
-
-
-def test_a_long_text_loses_its_middle():
-    cut = stream.cut("a" * 5000 + "END")
-    assert len(cut) < 2100
-    assert cut.startswith("aaa")
-    assert cut.endswith("END")
+    cut = stream.cut("a" * 5000 + "END")  # it loses its middle
+    assert len(cut) < 2100 and cut.startswith("aaa") and cut.endswith("END")
 
 
 @pytest.mark.parametrize(("given", "word"), [
     ({}, "verdict"), ({"verdict": "pass", "reason": "r"}, "criterion"),
     ({"verdict": "pass", "reason": "r", "criteria": [{"met": False, "evidence": "e"}]}, "every criterion"),
     ({"verdict": "pass", "reason": "r", "criteria": [{"met": True, "evidence": ""}]}, "every criterion"),
-    ({"verdict": "maybe", "reason": "r", "criteria": [{}]}, "verdict=pass")])
+    ({"verdict": "maybe", "reason": "r", "criteria": [{}]}, "verdict=pass"),
+    ({"verdict": "fail", "reason": "r", "criteria": [{"criterion": "c", "met": False, "evidence": "e"}]}, "")])
 def test_an_incomplete_verdict_is_refused(given, word):
-    assert word in tools.verdict_problem(given)
-
-
-def test_a_complete_verdict_is_accepted():
-    criteria = [{"criterion": "c", "met": False, "evidence": "e"}]
-    assert tools.verdict_problem({"verdict": "fail", "reason": "r", "criteria": criteria}) == ""
+    problem = tools.verdict_problem(given)
+    assert word in problem and bool(word) == bool(problem)
 
 
 @pytest.mark.parametrize(("given", "told"), [
@@ -174,6 +164,7 @@ def test_a_complete_verdict_is_accepted():
 def test_a_report_becomes_an_agent_report(given, told):
     kept = tools.check_report({"summary": "s", **given})
     assert tools.to_agent_report(json.loads(json.dumps(kept))) == {**told, "notes": "s"}
+    assert tools.to_agent_report(None) == {}
 
 
 @pytest.mark.parametrize(("given", "word"), [
@@ -183,10 +174,6 @@ def test_a_report_becomes_an_agent_report(given, told):
 def test_an_invalid_report_is_refused(given, word):
     with pytest.raises(UsageError, match=word):
         tools.check_report(given)
-
-
-def test_without_a_report_the_agent_report_is_empty():
-    assert tools.to_agent_report(None) == {}
 
 
 # ---- the CLI run by people: which program, which environment, and what a log-in is not given
@@ -202,13 +189,10 @@ def test_a_log_in_has_a_sessions_environment_without_keys(tmp_path):
     found = cli_process.log_in_environment(tmp_path, ClaudeSettings(set={"MINE": "1"}), ENVIRONMENT, SOURCE)
     assert found["CLAUDE_CONFIG_DIR"] == str(tmp_path / "claude")
     assert (found["MINE"], found["ANTHROPIC_BASE_URL"]) == ("1", "u")
+    assert cli_process.find_cli(ClaudeSettings(cli="/x/claude")) == "/x/claude", "the profile's, else the SDK's"
+    assert cli_process.find_cli(ClaudeSettings()).endswith("claude")
     assert not {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "SECRET", "CLAUDECODE", "CLAUDE_CODE_SESSION_ID",
                 "GARRISON_LIFE"} & set(found)
-
-
-def test_the_cli_is_the_profiles_else_the_sdks(tmp_path):
-    assert cli_process.find_cli(ClaudeSettings(cli="/x/claude")) == "/x/claude"
-    assert cli_process.find_cli(ClaudeSettings()).endswith("claude")
 
 
 def test_log_in_executes_the_cli(tmp_path):

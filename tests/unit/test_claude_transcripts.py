@@ -34,6 +34,7 @@ def own(config):
 
 def test_nothing_to_resume_is_unknown(place):
     config, copy = place
+    assert not transcripts.fork(config, copy, "s", "new", "-other") and not (config / "projects/-other").exists()
     assert transcripts.prepare(config, copy, "s", "-tree") == "unknown"
     TranscriptStore(copy).add(KEY, [{"type": "mode"}])
     append_line(own(config), {"type": "mode"})
@@ -106,12 +107,6 @@ def test_a_fork_leaves_out_the_system_prompt(place, gone):
         ("1", None, "new"), ("3", "1", "new"), ("4", "3", "new")]
     assert gone or read_lines(own(config)) == entries
     assert transcripts.prepare(config, copy, "new", "-tree") == "own"
-
-
-def test_an_unknown_session_cannot_be_forked(place):
-    config, copy = place
-    assert not transcripts.fork(config, copy, "s", "new", "-other")
-    assert not (config / "projects/-other").exists()
 
 
 def test_only_the_torn_line_is_lost(place):

@@ -61,10 +61,7 @@ def _gives_up(*endings: ConnectionEnd) -> bool:
 ], ids=lambda value: f"{len(value)} {value[-1].kind}" if isinstance(value, list) else str(value))
 def test_what_is_no_verdict_on_the_task_fails_over(endings: list[ConnectionEnd], expected: bool) -> None:
     assert _gives_up(*endings) is expected
-
-
-def test_every_class_of_failures_has_a_rule() -> None:
-    assert set(TroubleKind) <= failover.RULES.keys()
+    assert set(TroubleKind) <= failover.RULES.keys(), "every class of failures has a rule"
 
 
 @pytest.mark.parametrize(("code", "output", "kind"), [
@@ -91,10 +88,7 @@ def test_the_agents_take_turns_until_none_is_left() -> None:
     assert failover.next_reset([first, second], 30.0) == 500.0
     assert failover.list_tried([first, second]) == "claude (rate limit), codex (authentication)"
     assert choose_next(ALL[:2], [first] * failover.MAX_FAILOVERS, {}, 9e9) is None
-
-
-def test_the_next_attempt_begins_with_the_first_agent_again_unless_its_limit_holds() -> None:
-    assert choose_first(ALL, {}, 0.0) == "claude"
+    assert choose_first(ALL, {}, 0.0) == "claude", "the next attempt begins with the first one, unless its limit holds"
     assert choose_first(ALL, {"claude": 50.0, "codex": 60.0}, 40.0) == "gemini"
     assert choose_first(ALL, {"claude": 50.0}, 50.0) == "claude"
     assert choose_first(ALL, dict.fromkeys(ALL, 99.0), 50.0) == "claude"  # it waits, as without a failover

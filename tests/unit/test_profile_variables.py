@@ -15,19 +15,14 @@ from garrison.errors import GarrisonError, UsageError
     ("no variable: $HOME {x} ${} $", "no variable: $HOME {x} ${} $"),
     ('{"url": "${BASE_URL}/x"}', '{"url": "http://127.0.0.1:61280/openai/v1/x"}'),
     ("${BASE_URL:-https://example.org}", "http://127.0.0.1:61280/openai/v1"),
+    ("${A}", "${B}"),  # what a value contains is not read again
     ("${OTHER:-https://example.org/v1}", "https://example.org/v1"), ("${EMPTY:-none} ${OTHER:-}", "none "),
     ("{env:BASE_URL} ${BASE_URL}${BASE_URL}", "{env:BASE_URL} " + 2 * "http://127.0.0.1:61280/openai/v1")])
 def test_a_variable_is_replaced(text: str, expected: str) -> None:
-    assert expand(text, {"BASE_URL": "http://127.0.0.1:61280/openai/v1", "EMPTY": ""}, "here") == expected
-
-
-def test_what_a_value_contains_is_not_read_again() -> None:
-    assert expand("${A}", {"A": "${B}", "B": "no"}, "here") == "${B}"
-
-
-def test_a_variable_that_is_not_set_is_named() -> None:
+    values = {"BASE_URL": "http://127.0.0.1:61280/openai/v1", "EMPTY": "", "A": "${B}", "B": "no"}
+    assert expand(text, values, "here") == expected
     with pytest.raises(UsageError, match=r"^\[agents.x\]: set.Y names \$\{NONE\}, which is not set; name it in env"):
-        expand("a ${NONE}", {}, "[agents.x]: set.Y")
+        expand(f"{text} ${{NONE}}", values, "[agents.x]: set.Y")
 
 
 def write(home: Path, lines: str) -> Path:

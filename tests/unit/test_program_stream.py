@@ -67,6 +67,7 @@ def test_a_turn(form: str, lines: list[object], session: str, tokens: tuple[int,
     spent = total(read_usage(attempt.stream.files.usage))
     assert (spent.input, spent.output) == tokens
     assert form == "codex" or spent.usd == 0.25
+    assert tuple(FORMATS) == STREAMS
 
 
 def test_the_tokens_of_a_killed_turn_are_known_from_its_pieces(tmp_path: Path) -> None:
@@ -105,10 +106,6 @@ def test_a_failed_turn(form: str, line: object, why: str, tmp_path: Path) -> Non
     attempt.stream.finish()
     assert attempt.stream.told.failure == why
     assert f"── session failed: {why}" in attempt.shown()
-
-
-def test_the_names_of_the_formats() -> None:
-    assert tuple(FORMATS) == STREAMS
 
 
 def test_a_successor_goes_on_where_a_killed_orchestrator_was(tmp_path: Path) -> None:

@@ -251,6 +251,9 @@ def test_a_program_waits_as_long_as_its_trouble_lasts_and_for_a_broken_program_t
             assert decision.step is NextStepKind.WAIT and 0 < pause <= TRANSIENT[kind].cap
             endings[-1] = ConnectionEnd(kind, decision.until, "x")
         assert pause == TRANSIENT[kind].cap and "tried 200 times, again at least every" in decision.reason
+    text = "You have reached your specified API usage limits. You will regain access on 2026-12-01 at 00:00 UTC."
+    assert classify(400, text) is TroubleKind.QUOTA, "and so does a session"
+    assert policy.decide([ConnectionEnd(TroubleKind.QUOTA, 0.0, text)]).step is NextStepKind.WAIT
     reset = policy.decide_program([ConnectionEnd("rate_limit", 0.0, "x", resets_at=7200.0)])
     assert (reset.until, reset.reason) == (7200.0, "rate limit: x")
     assert policy.decide_program([ConnectionEnd("rate_limit", 100.0, "x", resets_at=50.0)]).until == 130.0  # a past one
@@ -260,12 +263,6 @@ def test_a_program_waits_as_long_as_its_trouble_lasts_and_for_a_broken_program_t
     assert policy.decide_program(broken).reason == "codex cannot be run; waiting until it can, at most 10 minutes"
     over = policy.decide_program([*broken, ConnectionEnd("broken", 600.0, "codex cannot be run")])
     assert (over.step, over.reason) == (NextStepKind.FINISH, "codex cannot be run; it was waited for 10 minutes")
-
-
-def test_a_spent_quota_of_a_session_is_waited_for() -> None:
-    text = "You have reached your specified API usage limits. You will regain access on 2026-12-01 at 00:00 UTC."
-    assert classify(400, text) is TroubleKind.QUOTA
-    assert policy.decide([ConnectionEnd(TroubleKind.QUOTA, 0.0, text)]).step is NextStepKind.WAIT
 
 
 def test_an_attempt_that_could_not_work_says_nothing_about_its_work(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ class KeyInFile(Value):
     def variables(self, _now: float) -> dict[str, str]:
         """Return the variable with the key; empty if the file contains none but, say, an account's tokens."""
         value: object = None
+        # The file belongs to another program: it may be unreadable, half written or nested beyond what `json` reads.
         with suppress(OSError, ValueError, RecursionError):
             value = json.loads((self.folder / self.log_in.file).read_bytes())
         for name in self.log_in.key:

@@ -69,6 +69,7 @@ class Wording:
                 wording = self._word(proposal, commit)
                 if wording.trouble:
                     self._report(f"lesson {proposal.id} keeps the words of the rule: {self.agent}: {wording.trouble}")
+                # A failure is kept as well: its agent would be paid for the same words at each look.
                 save(self.lessons.folder_of(wording.id) / WORDING, wording)
 
     def _word(self, proposal: LessonProposal, commit: str) -> WordingRecord:

@@ -273,6 +273,7 @@ class AcpClient:
                        if getattr(each, "category", None) == "model" or each.id == "model"), None)
         if option is None:
             raise ValueError("it offers no choice of a model; name the model in the program's own options")
+        # An option that lists no values takes any.
         known = _values_of(option)
         if known and model not in known:
             raise ValueError(f"it has no model {model!r}; {_choices(known)}")
@@ -318,6 +319,7 @@ class AcpClient:
             return
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self._connection.close(), _CANCEL_TIMEOUT)
+        # The end of its input has asked it to leave: before each harder way it has the time to save its session.
         for end in (self._process.terminate, self._process.kill):
             try:
                 await asyncio.wait_for(self._process.wait(), _EXIT_TIMEOUT)

@@ -232,7 +232,7 @@ class BeliefRecord(Value):
 
 
 class TrackRecord:
-    """Model of one queue's entries; only the queue's processor lets it `learn` and `estimate`, others only `explain`."""
+    """Model of one queue's entries; only its processor lets it `learn` and `estimate`, others only `explain`."""
 
     def __init__(self, folder: Path, touched: TouchedFiles) -> None:
         self.path, self.touched = folder / FILE, touched

@@ -134,7 +134,7 @@ def walk_again(patience: float = PATIENCE) -> Iterator[None]:
 
 
 def _fork(gone: dict[str, Found]) -> tuple[int, int] | None:
-    """Start the child that walks; return its pid and the pipe that it writes to, None where it cannot be."""
+    """Start the child that walks; return its pidfd and the pipe that it writes to, None where it cannot be."""
     # Of a process with threads a child has only the one that forks, and locks that the others held are never released.
     if threading.active_count() > 1:
         return None
@@ -147,7 +147,7 @@ def _fork(gone: dict[str, Found]) -> tuple[int, int] | None:
         return None
     if child:
         os.close(tell)
-        return child, told
+        return os.pidfd_open(child), told
     try:
         sys.settrace(None)
         # The caller's locks last as long as any copy of their descriptors, and who reads its output until the end
@@ -171,10 +171,11 @@ def _collect(kept: Path, patience: float) -> None:
     while select.select([told], [], [], max(0.0, end - time.monotonic()))[0] and (part := os.read(told, 1 << 16)):
         read += part
     os.close(told)
-    with suppress(ChildProcessError):  # whoever collects all children has collected it, and its number may be another's
-        if os.waitpid(child, os.WNOHANG) == (0, 0):
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+    with suppress(ProcessLookupError):  # it has ended and, where someone collects all children, is collected
+        signal.pidfd_send_signal(child, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, child, os.WEXITED)
+    os.close(child)
     with suppress(ValueError):  # it did not get to the end
         walked = _from_json(bytes(read))
         _change(kept, lambda found: walked | found)

@@ -151,8 +151,13 @@ class Commits(Repository):
         return self.run("rev-list", "--objects", "--quiet", commit, *but, "--", check=False).code == 0
 
     def merge_base(self, one: str, other: str) -> str | None:
-        """Return the last commit that both have, or None."""
-        return self._ask("merge-base", one, other).out.strip() or None
+        """Return the last commit that both have, or None; between two commits it is asked for once."""
+        if (one, other) in self._merge_bases:
+            return self._merge_bases[one, other]
+        found = self._ask("merge-base", one, other).out.strip() or None
+        if OID.fullmatch(one) and OID.fullmatch(other):  # a ref may name another commit the next time
+            self._merge_bases[one, other] = found
+        return found
 
     def _ask(self, *question: str) -> GitResult:
         """Run git where its exit code 1 is a "no" or "none"; any other failure is an error."""
@@ -271,6 +276,10 @@ class Commits(Repository):
 
     @cached_property
     def _trees(self) -> dict[str, str]:
+        return {}
+
+    @cached_property
+    def _merge_bases(self) -> dict[tuple[str, str], str | None]:
         return {}
 
     def changed_paths(self, old: str, new: str) -> list[str]:

@@ -191,7 +191,7 @@ PASSED_ON = ("PATH", "LANG", "LC_ALL", "TERM", "TZ", "TMPDIR", "CONTAINERS_STORA
 """Variables of whoever runs the tests that the users in them have, too."""
 
 
-OWN_PYTHON = ("PYTHON", "COVERAGE_", "GARRISON_LIFE")
+OWN_PYTHON = ("PYTHON", "LD_", "COVERAGE_", "GARRISON_LIFE")
 """Beginnings of variables that a Python must have from its start, or that others read in `/proc`."""
 
 

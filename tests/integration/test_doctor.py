@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -281,24 +281,21 @@ def test_what_config_toml_holds_in_vain(home: Home) -> None:
         assert all(words in finding.text for finding, (_, words) in zip(findings, found, strict=True))
 
 
-def test_signals_for_runs_that_are_over(home: Home) -> None:
+def test_signals_for_runs_that_are_over_or_gone(home: Home) -> None:
     for run, status in (("over", "done"), ("rests", "stopped")):
         home.run(run, "running", status)
         signals.post(home.place.home, Signal("i", {"role": "runner", "name": "a", "incarnation": 1},
                                              {"role": "guardian", "name": "crew"}, "NODE_COMPLETE", run, AT, "a", 1))
-    assert home.problems("signals", fix=True) == [("refuse", "fixed")]
-    assert signals.list_pending(home.place.home, Key("guardian", "crew", "over")) == []
-    assert len(signals.list_pending(home.place.home, Key("guardian", "crew", "rests"))) == 1
-
-
-def test_signals_for_a_run_that_is_gone(home: Home) -> None:
     home.identity("runner", "a", "byhand")
     for name in ("runner-a@gone", "runner-a@byhand", "runner-a"):
         inbox = home.place.home / "signals" / name
         inbox.mkdir(parents=True)
         (inbox / "20260101T000000000000-000001Z-guardian-runner-GUIDANCE-x.json").write_text("{}")
-    assert home.problems("signals", fix=True) == [("refuse", "fixed")]
-    assert [path.parent.parent.name for path in home.place.home.glob("signals/*/refused/*.json")] == ["runner-a@gone"]
+    assert home.problems("signals", fix=True) == [("refuse", "fixed")] * 2
+    assert signals.list_pending(home.place.home, Key("guardian", "crew", "over")) == []
+    assert len(signals.list_pending(home.place.home, Key("guardian", "crew", "rests"))) == 1
+    assert {path.parent.parent.name for path in home.place.home.glob("signals/*/refused/*.json")} == {
+        "guardian-crew@over", "runner-a@gone"}
 
 
 def test_world_writable_files_are_restricted(home: Home) -> None:
@@ -343,7 +340,7 @@ def test_an_examination_changes_nothing_and_its_exit_code_shows_problems(home: H
 
 
 @pytest.mark.slow
-def test_clean_removes_finished_runs_and_keeps_what_did_not_land(home: Home) -> None:
+def test_clean_removes_finished_runs_never_a_living_one_and_keeps_what_did_not_land(home: Home) -> None:
     place = home.place
     home.run("over", "running", "failed")
     home.run("rests", "running", "stopped")
@@ -374,6 +371,12 @@ def test_clean_removes_finished_runs_and_keeps_what_did_not_land(home: Home) -> 
     assert done.returncode == 0, done.stderr
     assert git(place.repo, "show", "refs/garrison/rescue/rests/a/1:work") == "w"
     assert list(place.trees.rglob("*")) == []
+    home.run("r1", "running", "done")
+    me = processes.probe(os.getpid())
+    home.identity("runner", "a", "r1", pid=me.pid, start_ticks=me.ticks)
+    done = place.command("clean", "--run", "r1", "--force", "--yes")
+    assert (done.returncode, "garrison stop r1" in done.stderr) == (1, True)
+    assert home.runtime.files("r1").launch.exists()
 
 
 def test_an_interrupted_removal_leaves_no_half_of_a_run(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,16 +415,6 @@ def test_an_interrupted_removal_leaves_no_half_of_a_run(home: Home, monkeypatch:
     assert not half_removed(), "a launch may be making it"
     os.utime(begun, (0, 0))
     assert half_removed() == [remove_folder(begun)]
-
-
-@pytest.mark.slow
-def test_a_living_run_is_never_removed(home: Home, places: Callable[..., Place]) -> None:
-    home.run("r1", "running", "done")
-    me = processes.probe(os.getpid())
-    home.identity("runner", "a", "r1", pid=me.pid, start_ticks=me.ticks)
-    done = home.place.command("clean", "--run", "r1", "--force", "--yes")
-    assert (done.returncode, "garrison stop r1" in done.stderr) == (1, True)
-    assert home.runtime.files("r1").launch.exists()
 
 
 @pytest.mark.parametrize("by", ["garrison doctor", "merge-queue doctor"])

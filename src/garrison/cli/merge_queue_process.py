@@ -362,7 +362,7 @@ def land_commit(queue: MergeQueue, node: str, branch: str, commit: str, title: s
     entry = queue.enqueue_by_hand(node, branch, oid=commit, title=title, options=EntryOptions(strategy="squash"))
     entry = process_entry(queue, entry, print_message)
     if entry.status in WITHDRAWABLE:
-        # Left in the queue it would land with the next run's work, after the user was told that it did not land.
+        # Left in the queue it would land with the next run's work, though the command had said that it did not land.
         commands.cancel(queue, entry.id, "its command does not wait")
     return entry
 

@@ -176,6 +176,12 @@ def _measured(request: pytest.FixtureRequest) -> None:
             request.getfixturevalue("monkeypatch").delenv(name)
 
 
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes are tried again at once; how long they wait is tested with the policy."""
+    monkeypatch.setattr("garrison.pipeline.flow.program.RetryPolicy.delay", lambda *_: 0.0)
+
+
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a repository that is made once, to be copied."""

@@ -16,6 +16,8 @@ import pytest
 from garrison.errors import GarrisonError
 from garrison.pipeline import AutoApprove, Call, Outcome, Prepared, RunResult, run
 
+pytestmark = pytest.mark.usefixtures("quick_retries")
+
 RED = Outcome("fail", failure_reason="red")
 HOPELESS = Outcome("fail", failure_reason="no such key", failure_class="deterministic")
 ENDS = "start [shape=Mdiamond]; done [shape=Msquare];"
@@ -28,11 +30,6 @@ FAN = ENDS + " f [shape=component {}]; j [shape=tripleoctagon]; a [prompt=a]; b 
 GATE = ENDS + " h [shape=hexagon {}]; b [prompt=b]; c [prompt=c]; start -> h; h -> c [label=\"[Y] Yes, ship\"]; " \
     "h -> b [label=\"N) No\"]; b -> done; c -> done"
 LOOP = ENDS + " a [prompt=a]; start -> a; a -> a [condition=\"outcome={}\"]; a -> done [condition=\"outcome={}\"]"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.pipeline.flow.program.RetryPolicy.delay", lambda *_: 0.0)
 
 
 class Agent:

@@ -30,12 +30,9 @@ from garrison.pipeline.lint import errors, lint
 from garrison.pipeline.questions import CONFIRM, FREE_TEXT, MULTI_SELECT, Option, Question, matching_options
 from garrison.values import replace
 
+pytestmark = pytest.mark.usefixtures("quick_retries")
+
 ENDS = "start [shape=Mdiamond]; done [shape=Msquare];"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.pipeline.flow.program.RetryPolicy.delay", lambda *_: 0.0)
 
 
 def graph_of(body: str, attrs: str = "") -> Graph:

@@ -87,11 +87,10 @@ def _rig(at: int, how: str) -> None:
 
 
 @pytest.fixture
-def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Life]]:
+def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_retries: None) -> Iterator[Callable[[str], Life]]:
     """Makes places for runs, each in its own directory. What a power cut leaves is not asked: nothing is synced."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _descriptor: None)
-    monkeypatch.setattr("garrison.pipeline.flow.program.RetryPolicy.delay", lambda *_: 0.0)
     made, before = 0, set(children())
 
     def make(graph: str) -> Life:

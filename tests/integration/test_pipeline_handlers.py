@@ -24,6 +24,8 @@ from garrison.pipeline.handlers.registry import Registry, load_offered
 from garrison.pipeline.store import THRESHOLD, Artifacts, RunDirectory
 from support import DEADLINE, UserWorld, is_gone, wait_for
 
+pytestmark = pytest.mark.usefixtures("quick_retries")
+
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
 GATE = f"""digraph {{ {ENDS} gate [shape=hexagon, label="Ship it?"]; ship [type=work]; fix [type=work]
     start -> gate; gate -> ship [label="[A] Approve"]; gate -> fix [label="Fix"]; ship -> x; fix -> gate }}"""
@@ -33,11 +35,6 @@ GATE = f"""digraph {{ {ENDS} gate [shape=hexagon, label="Ship it?"]; ship [type=
 def _without_a_sandbox(user: UserWorld) -> None:
     """The tests look for the pids that tools write, which mean nothing outside of a sandbox."""
     user.use_mode("none")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.pipeline.flow.program.RetryPolicy.delay", lambda *_: 0.0)
 
 
 def ok(_call: Call) -> Outcome:

@@ -39,10 +39,9 @@ Call = Callable[..., Result]
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call]:
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_retries: None) -> Iterator[Call]:
     """`garrison pipeline …` in a directory with loop.dot and gate.dot."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("garrison.pipeline.flow.program.RetryPolicy.delay", lambda *_: 0.0)
     Path("loop.dot").write_text(LOOP)
     Path("gate.dot").write_text(GATE)
 

@@ -19,13 +19,12 @@ import pytest
 from garrison.errors import Refused, UsageError
 from garrison.pipeline import Call, Event, Outcome, RunResult, parse, run, run_async
 from garrison.pipeline.flow import Finished
-from garrison.pipeline.flow.program import RetryPolicy
 from garrison.pipeline.graph import ContextView
 from garrison.pipeline.handlers.call import Waiting
 from garrison.pipeline.store import BEGUN, KINDS, RunDirectory, pack_event, read_run, unpack_event
 from garrison.values import asdict
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("quick_retries")
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
 LINE = f"digraph line {{ {ENDS} a [type=work]; b [type=work]; start -> a -> b -> x }}"
@@ -33,12 +32,6 @@ LOOP = f"""digraph loop {{ max_steps=200 {ENDS} a [type=work]; c [shape=diamond]
     start -> a -> c; c -> x [condition="context.n>=5"]; c -> a [condition="context.n<5"] }}"""
 BRANCHES = f"""digraph branches {{ {ENDS} fan [shape=component]; l [type=work]; r [type=work]; j [shape=tripleoctagon];
     start -> fan; fan -> l; fan -> r; l -> j; r -> j; j -> x }}"""
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries follow at once; how long they wait is tested with the policy."""
-    monkeypatch.setattr(RetryPolicy, "delay", lambda *_: 0.0)
 
 
 def ok(call: Call) -> Outcome:

@@ -11,10 +11,11 @@ import pytest
 from garrison.errors import UsageError
 from garrison.pipeline import run
 from garrison.pipeline.engine import fork_run
-from garrison.pipeline.flow.program import RetryPolicy
 from garrison.pipeline.parser import parse
 from garrison.pipeline.simulation import handlers_for, parse_outcomes
 from garrison.pipeline.store import RunDirectory
+
+pytestmark = pytest.mark.usefixtures("quick_retries")
 
 ENDS = "start [shape=Mdiamond]; exit [shape=Msquare];"
 LOOP = """a; f; start -> a; a -> exit [condition="outcome=success"]; a -> f [condition="outcome!=success"]; f -> a"""
@@ -34,11 +35,6 @@ def play(body: str, *outcomes: str, **options: Any) -> Any:
     text = graph(body)
     handlers = handlers_for(parse(text), parse_outcomes(outcomes), {})
     return run(None if options.get("resume") else text, handlers=handlers, **options)
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RetryPolicy, "delay", lambda *_: 0.0)
 
 
 def test_times_count_in_the_whole_run() -> None:

@@ -47,7 +47,7 @@ class StillReader:
         return FULL
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=settings.default.max_examples // 25)
 @given(st.integers(20, 220), st.integers(9, 70), st.integers(0, len(FULL.rows) - 1))
 def test_the_screen_is_clean_and_shows_the_selected_row_and_the_keys(columns: int, rows: int, place: int) -> None:
     chosen = FULL.rows[place]

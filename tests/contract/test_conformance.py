@@ -255,12 +255,17 @@ def test_an_answer_that_fits_nothing_is_named_and_time_takes_the_default() -> No
 # ---- what an agent is told -------------------------------------------------------------------------------------------
 
 
-def test_variables_of_prompts_and_of_labels_used_as_prompts() -> None:
+def test_prompts_have_their_variables_and_fidelity_comes_from_the_edge_the_node_or_the_graph() -> None:
     body = ENDS + (' goal="G 1" a [prompt="$goal, ${goal}. $goalpost $graph.goal $node.id $context.k, $context.no '
                    '\\\\$goal $5"]; b [label="Do $goal"]; start -> a -> b -> done')
     _, agent = gone(body, initial={"k": 7})
     assert [call.prompt for call in agent.asked] == [
         "G 1, G 1. $goalpost G 1 a 7, $context.no \\$goal $5", "Do G 1"]
+    body = ENDS + ('default_fidelity="summary:low" a [prompt=a]; b [prompt=b, fidelity=truncate]; c [prompt=c]; '
+                   'd [prompt=d, fidelity=truncate]; start -> a -> b -> c; c -> d [fidelity="summary:high"]; d -> done')
+    _, agent = gone(body)
+    assert [call.carried.fidelity for call in agent.asked if call.carried] == [
+        "summary:low", "truncate", "summary:low", "summary:high"]
 
 
 def test_a_style_sheet_goes_from_all_to_one() -> None:
@@ -272,14 +277,6 @@ def test_a_style_sheet_goes_from_all_to_one() -> None:
     keys = ("llm_model", "llm_provider", "reasoning_effort")
     assert [tuple(call.attrs.get(key) for key in keys) for call in agent.asked] == [
         ("small", "two", None), ("mid", "two", "low"), ("big", "two", "high"), ("own", "two", "low")]
-
-
-def test_fidelity_of_the_edge_before_the_node_before_the_graph() -> None:
-    body = ENDS + ('default_fidelity="summary:low" a [prompt=a]; b [prompt=b, fidelity=truncate]; c [prompt=c]; '
-                   'd [prompt=d, fidelity=truncate]; start -> a -> b -> c; c -> d [fidelity="summary:high"]; d -> done')
-    _, agent = gone(body)
-    assert [call.carried.fidelity for call in agent.asked if call.carried] == [
-        "summary:low", "truncate", "summary:low", "summary:high"]
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

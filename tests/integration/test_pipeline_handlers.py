@@ -194,6 +194,14 @@ def test_an_answer_that_fits_no_option_is_asked_again_for_a_while() -> None:
     assert [bool(question.problem) for question in asked] == [False, True, True]
     assert run(GATE, handlers={"work": ok}, answerer=lambda _question: "maybe").status == "waiting"
 
+    graph = GATE.replace('label="Fix"', 'label="Adjust"').replace("ship -> x", "ship -> x; gate -> x")
+    asked.clear()
+    run(graph, handlers={"work": ok}, answerer=lambda question: asked.append(question) or "x")
+    assert [(one.key, one.label) for one in asked[0].options] == [("A", "Approve"), ("2", "Adjust"), ("X", "x")]
+    graph = f'digraph {{ {ENDS} gate [shape=hexagon, "human.type"=free_text]; start -> gate -> x }}'
+    result = run(graph, answerer=["as you like"])
+    assert (result.status, result.context["human.gate.text"]) == ("success", "as you like")
+
 
 def test_a_gate_with_a_time_limit_takes_its_default() -> None:
     for attrs, status, nodes in (
@@ -244,16 +252,6 @@ def test_a_waiting_gate_gets_its_answer_while_others_work(tmp_path: Path) -> Non
         return Outcome("success")
 
     assert run(graph, handlers={"other": other, "after": after}, run_dir=tmp_path / "r").status == "success"
-
-
-def test_options_have_distinct_keys_and_free_text_goes_into_the_context() -> None:
-    graph = GATE.replace('label="Fix"', 'label="Adjust"').replace("ship -> x", "ship -> x; gate -> x")
-    asked: list[Question] = []
-    run(graph, handlers={"work": ok}, answerer=lambda question: asked.append(question) or "x")
-    assert [(one.key, one.label) for one in asked[0].options] == [("A", "Approve"), ("2", "Adjust"), ("X", "x")]
-    graph = f'digraph {{ {ENDS} gate [shape=hexagon, "human.type"=free_text]; start -> gate -> x }}'
-    result = run(graph, answerer=["as you like"])
-    assert (result.status, result.context["human.gate.text"]) == ("success", "as you like")
 
 
 # ---- wait.signal -----------------------------------------------------------------------------------------------------
@@ -535,8 +533,6 @@ def test_artifacts_are_files_when_they_are_large(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         store.store("bad", "", object())
 
-
-def test_a_handler_may_store_artifacts_and_emit_events(tmp_path: Path) -> None:
     def work(call: Call) -> Outcome:
         assert call.run.artifacts
         call.run.artifacts.store("report", "the report", "x" * THRESHOLD)

@@ -112,6 +112,11 @@ def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, tmp_path:
     assert 'gate [shape=hexagon, label="Ship?", status=active, visits=1]' in call("status", run, "--dot").stdout
     call("answer", run, "gate", "perhaps", fails=UsageError)
     call("answer", run, "build", "A", fails=NotFound)
+    lock = LifeLock.try_acquire(RunDirectory(find_home() / "pipelines" / run).lock)
+    assert lock
+    assert "another process runs" in str(call("resume", run, fails=Refused).exception)
+    assert call("answer", run, "gate", "a").stderr == "answer recorded\n"
+    lock.release()
     assert "to continue the run: garrison resume" in call("answer", run, "gate", "fix").stderr
     assert call("resume", run).exit_code == 3
     call("answer", run, "gate", "a")
@@ -384,15 +389,6 @@ def test_a_signal_that_comes_while_a_command_is_being_started_ends_it_too(
     finally:
         signal.signal(signal.SIGINT, ours)
     assert is_gone(*begun)
-
-
-def test_a_run_that_another_process_executes_is_refused(call: Call) -> None:
-    call("run", "gate.dot", "--run-dir", "r")
-    lock = LifeLock.try_acquire(RunDirectory(Path("r")).lock)
-    assert lock
-    assert "another process runs" in str(call("resume", "r", fails=Refused).exception)
-    assert call("answer", "r", "gate", "A").stderr == "answer recorded\n"
-    lock.release()
 
 
 def test_the_commands_for_launched_runs_serve_these_too(call: Call, tmp_path: Path) -> None:

@@ -79,13 +79,25 @@ def test_plain_async_and_object_handlers() -> None:
     assert result.context["k"] == [1]
 
 
-def test_run_works_within_a_running_loop_and_run_async_beside_others() -> None:
+def test_run_works_within_a_running_loop_and_beside_others(tmp_path: Path) -> None:
     async def main() -> tuple[RunResult, RunResult, RunResult]:
         inner = run(LINE, handlers={"work": ok})
         return inner, *await asyncio.gather(run_async(LINE, handlers={"work": ok}), run_async(LOOP, handlers={
             "work": counting}))
 
     assert [result.status for result in asyncio.run(main())] == ["success"] * 3
+
+    results: dict[int, RunResult] = {}
+
+    def one(number: int) -> None:
+        results[number] = run(LOOP, initial={"n": number}, handlers={"work": counting}, run_dir=tmp_path / str(number))
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in (0, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {number: result.completed_nodes.count("a") for number, result in results.items()} == {0: 5, 3: 2}
 
 
 def test_a_handler_reads_and_copies_what_earlier_ones_wrote_and_cannot_write_it() -> None:
@@ -212,8 +224,6 @@ def test_branches_run_concurrently() -> None:
         assert result.status == "success"
         assert [one["status"] for one in result.context["parallel.results"]] == ["success", "success"]
 
-
-def test_the_losers_of_first_success_are_cancelled() -> None:
     ended = []
 
     async def work(call: Call) -> Outcome:
@@ -240,20 +250,6 @@ def test_events_are_in_order() -> None:
     assert kinds.count("NodeStarted") == 2
     assert {"ParallelBranchStarted", "ParallelBranchFinished", "EdgeFollowed"} <= set(kinds)
     assert [event.node for event in events if event.kind == "NodeFinished"][-1] == "x"
-
-
-def test_concurrent_runs_are_independent(tmp_path: Path) -> None:
-    results: dict[int, RunResult] = {}
-
-    def one(number: int) -> None:
-        results[number] = run(LOOP, initial={"n": number}, handlers={"work": counting}, run_dir=tmp_path / str(number))
-
-    threads = [threading.Thread(target=one, args=(number,)) for number in (0, 3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {number: result.completed_nodes.count("a") for number, result in results.items()} == {0: 5, 3: 2}
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
@@ -445,7 +441,7 @@ def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     assert "another process runs" in refused[0]
 
 
-def test_a_waiting_handler_suspends_the_run(tmp_path: Path) -> None:
+def test_a_waiting_handler_suspends_the_run_but_no_other_branch(tmp_path: Path) -> None:
     ready: list[int] = []
 
     def work(call: Call) -> Outcome | Waiting:
@@ -457,17 +453,15 @@ def test_a_waiting_handler_suspends_the_run(tmp_path: Path) -> None:
     ready.append(1)
     assert run(run_dir=tmp_path / "r", handlers={"work": work}, resume=True).completed_nodes == ["start", "a", "b", "x"]
 
-
-def test_a_waiting_handler_does_not_block_another_branch() -> None:
     done: list[str] = []
 
-    def work(call: Call) -> Outcome | Waiting:
+    def waits(call: Call) -> Outcome | Waiting:
         if call.node.id == "l" and "r" not in done:
             return Waiting("l waits for r")
         done.append(call.node.id)
         return ok(call)
 
-    assert run(BRANCHES, handlers={"work": work}).status == "success"
+    assert run(BRANCHES, handlers={"work": waits}).status == "success"
     assert done == ["r", "l"]
 
 

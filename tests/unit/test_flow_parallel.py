@@ -77,7 +77,7 @@ def test_max_parallel_bounds_how_many_run_at_once() -> None:
     assert run.run().result == "done"
 
 
-def test_a_branch_has_its_own_context_and_returns_its_writes() -> None:
+def test_branches_route_retry_and_loop_independently_with_a_context_each() -> None:
     seen: dict[str, Any] = {}
 
     def work(place: Any) -> Outcome:
@@ -95,8 +95,6 @@ def test_a_branch_has_its_own_context_and_returns_its_writes() -> None:
     assert [one["context"] for one in context["parallel.results"]] == [{"mine": "a2", "a": 1, "a2": 1},
                                                                        {"mine": "b", "b": 1}]
 
-
-def test_branches_route_retry_and_loop_independently() -> None:
     run = drive("""p [shape=component] f [shape=tripleoctagon] a [max_retries=1] start -> p -> {a b} -> f -> exit
                   b -> fix [condition="fail"]; fix -> b""", {"a": [fail(), OK], "b": [fail("1"), fail("2"), OK]})
     assert run.result == "done"
@@ -315,9 +313,6 @@ def test_a_retry_target_leaves_only_as_many_parallels_as_needed() -> None:
         assert drive(AWAY % (policy, "s"), {"a": [fail("x"), OK]}).trace.count("s") == 1
     run = drive(AWAY % ("", "a0"), {"a": [fail("x"), OK]})
     assert (run.trace.count("a0"), run.trace.count("b")) == (2, 1), "a target within the parallel keeps it"
-
-
-def test_a_gate_within_a_branch_counts_at_the_exit() -> None:
     run = drive("""p [shape=component] f [shape=tripleoctagon] a [goal_gate=true, retry_target=p]
                   start -> p -> {a b} -> f -> exit; a -> f [condition="fail"]""", {"a": [fail(), fail("2"), OK]})
     assert (run.result, run.state.redirects, run.trace.count("b")) == ("done", 2, 3)

@@ -54,16 +54,13 @@ def test_edges_are_in_the_order_in_which_they_are_tried() -> None:
     assert [route.target for route in unit.routes] == ["z", "c", "b", "y", "x", "exit"]
 
 
-def test_options_override_the_graph_which_overrides_defaults() -> None:
+def test_options_override_the_graph_and_the_digest_depends_on_its_content_alone() -> None:
     program = program_of("max_pipeline_duration=2m; start -> exit")
     assert (program.flow, program.max_steps, program.max_seconds) == ("walk", 500, 120.0)
     program = program_of("flow=dag; max_steps=7; start -> exit", max_steps=9, flow="walk")
     assert (program.flow, program.max_steps) == ("walk", 9)
     assert program_of("max_steps=7; start -> exit").max_steps == 7
     assert program_of("max_steps=7; start -> exit", max_steps=0).max_steps == 0
-
-
-def test_the_digest_depends_on_the_content_alone() -> None:
     one, same, other = (program_of(body).digest for body in (
         "start -> a -> exit", "start->a /* words */\n a->exit", "start -> b -> exit"))
     assert one == same != other
@@ -81,16 +78,13 @@ def test_a_large_graph_is_compiled_in_linear_time() -> None:
     assert cost(1_500) < 20 * 5 * max(cost(300), 0.001)
 
 
-def test_a_duration_has_an_end() -> None:
-    for value in ("9" * 400, "9" * 400 + "s", "365001d", "1" * 30):
-        assert seconds({"timeout": value}, "timeout") == MAX_SECONDS
-    assert seconds({"timeout": "36500d"}, "timeout") == 36500 * 86400
-
-
-def test_attributes_and_keys_of_other_engines_mean_the_same_here() -> None:
+def test_attributes_and_keys_of_other_engines_mean_the_same_here_and_a_duration_has_an_end() -> None:
     tool = parse('digraph { t [shape=parallelogram, script="make test"]; a [script="a.yaml"] }').nodes
     assert [command_of(node) for node in tool.values()] == ["make test", None]
     context = {"tool.output": "3 red"}
     assert parse_condition('tool_stdout contains red && context.tool_stdout="3 red"').tree.holds(
         Outcome("success"), context)
     assert expand_context("Mend $context.tool_stdout.", context) == "Mend 3 red."
+    for value in ("9" * 400, "9" * 400 + "s", "365001d", "1" * 30):
+        assert seconds({"timeout": value}, "timeout") == MAX_SECONDS
+    assert seconds({"timeout": "36500d"}, "timeout") == 36500 * 86400

@@ -131,12 +131,6 @@ def test_the_order_between_journals_does_not_matter(random: Any) -> None:
     assert plain(replayed(mixed)[0].snapshot()) == plain(replayed(records)[0].snapshot())
 
 
-def test_the_first_start_in_an_attempt_is_no_respawn() -> None:
-    records = Tale().life("a", "spawn", 2, "attempt 2").life("a", "spawn", 3, "first restart in the window").records
-    kinds = [entry["kind"] for patch in replayed(records)[1] for entry in patch.get("timeline_add", [])]
-    assert kinds == ["respawn"]
-
-
 def test_work_that_waits_for_approval_is_a_gate_until_it_is_decided() -> None:
     one = Tale().node("a", "impl_complete").enqueue("a", status="held", approval=True)
     one.enqueue("x", "other", status="held", approval=True)
@@ -167,7 +161,7 @@ def test_the_queue_that_is_shown_as_paused_is_the_one_to_act_on() -> None:
     assert shown() == (True, "garrison/r1/integration")
 
 
-def test_deaths_questions_and_gates_are_in_the_timeline() -> None:
+def test_deaths_questions_and_gates_are_in_the_timeline_and_a_first_start_is_no_respawn() -> None:
     page, patches = replayed(tale())
     told = [entry["kind"] for patch in patches for entry in patch.get("timeline_add", [])]
     assert told.count("death") == 3, "two agents or runners and the guardian; a death journaled twice is one"
@@ -182,6 +176,9 @@ def test_deaths_questions_and_gates_are_in_the_timeline() -> None:
     untold = new_page()
     lines = [line for record in tale() for line in plain(untold.apply(record)).get("timeline_add", [])]
     assert "Ship it?" in [line["text"] for line in lines if line["kind"] == "asks"], "a gate says what it asks"
+    records = Tale().life("a", "spawn", 2, "attempt 2").life("a", "spawn", 3, "first restart in the window").records
+    kinds = [entry["kind"] for patch in replayed(records)[1] for entry in patch.get("timeline_add", [])]
+    assert kinds == ["respawn"]
 
 
 @pytest.mark.parametrize(("journal", "status"), [(GUARDIAN, "corrupt"), ("launch", "running"), ("runner-a", "running")])

@@ -50,12 +50,6 @@ def test_the_shipped_example_is_sound_and_shown() -> None:
     assert len(shown["edges"]) == 5
 
 
-def test_a_node_without_an_agent_is_named_with_what_a_launch_needs(tmp_path: Path) -> None:
-    result = validate(tmp_path / "w.dot", "digraph { start; a [label=A]; exit; start -> a -> exit }")
-    assert "a has no agent= and no command=; launch it with --agent NAME" in result.stdout
-    assert result.stdout.endswith("would accept it with --agent NAME\n")
-
-
 def test_findings_and_exit_code(broken: Path) -> None:
     result = call("validate", broken)
     assert result.exit_code == 1
@@ -122,6 +116,9 @@ def test_agents_are_checked_as_a_launch_does(tmp_path: Path) -> None:
     refused = validate(path, plain, "--agent", "command")
     assert refused.exit_code == 1
     assert "node a has no command=" in refused.stdout
+    result = validate(tmp_path / "w.dot", "digraph { start; a [label=A]; exit; start -> a -> exit }")
+    assert "a has no agent= and no command=; launch it with --agent NAME" in result.stdout
+    assert result.stdout.endswith("would accept it with --agent NAME\n")
 
 
 def test_a_run_here_checks_its_agents_too(tmp_path: Path) -> None:
@@ -145,15 +142,12 @@ def test_warnings_are_errors_only_with_strict(tmp_path: Path) -> None:
     assert validate(tmp_path / "w.dot", graph.replace("milestone", "x_milestone"), "--strict").exit_code == 0
 
 
-def test_a_session_graph_is_judged_by_its_use(tmp_path: Path) -> None:
+def test_a_graph_is_judged_by_its_use(tmp_path: Path) -> None:
     for use, code in (("launch", 1), ("run", 1), ("session", 0)):
         result = validate(tmp_path / "turn.dot", shipped_graph("turn"), "--for", use)
         assert result.exit_code == code, result.stdout
         assert ("would accept it" in result.stdout) == (code == 0)
         assert ("pass --for session" in result.stdout) == (code == 1)
-
-
-def test_what_the_engine_alone_runs(tmp_path: Path) -> None:
     fork = "digraph { flow=walk start; p [type=tool command=x on_resume=maybe]; exit; start -> p -> exit }"
     assert validate(tmp_path / "p.dot", fork).exit_code == 0
     refused = validate(tmp_path / "p.dot", fork, "--for", "run")

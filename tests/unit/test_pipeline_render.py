@@ -137,7 +137,8 @@ def fake_dot(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
     monkeypatch.setenv("PATH", str(folder))
 
 
-def test_dot_draws(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dot_draws_or_fails_in_one_line(
+        file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     fake_dot(tmp_path / "bin", monkeypatch, "print(sys.argv[1], len(sys.stdin.read()) > 100)")
     for name, kind in (("a.svg", "svg"), ("b.PNG", "png"), ("c.pdf", "pdf")):
         assert main(["pipeline", "render", str(file), "--graphviz", "-o", str(tmp_path / name)]) == 0
@@ -145,10 +146,6 @@ def test_dot_draws(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert main(["pipeline", "render", str(file), "-o", str(tmp_path / "b.png")]) == 0, "only Graphviz makes others"
     assert main(["pipeline", "render", str(file), "--svg", "--graphviz", "-o", str(tmp_path / "d")]) == 0
     assert (tmp_path / "d").read_text() == "-Tsvg True\n"
-
-
-def test_a_dot_that_fails(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                          capfd: pytest.CaptureFixture[str]) -> None:
     for body, words in (("print('syntax error', file=sys.stderr); sys.exit(3)", "`dot` failed: syntax error"),
                         ("", "`dot` failed: exit 0")):
         fake_dot(tmp_path / "bin", monkeypatch, body)

@@ -75,7 +75,7 @@ def test_an_invalid_sheet_is_refused_with_its_position(text: str, line: int, col
     assert "\n" not in str(caught.value)
 
 
-def test_the_more_specific_selector_wins_then_the_later_rule() -> None:
+def test_the_more_specific_selector_wins_then_the_later_rule_and_a_nodes_own_attribute_over_all() -> None:
     graph = sheet("#d { llm_model: id } .fast { llm_model: class } box { llm_model: shape } * { llm_model: any }",
                   "a [shape=hexagon] b c [class=fast] d [class=fast]")
     assert models(graph) == {"a": "any", "b": "shape", "c": "class", "d": "id"}
@@ -86,9 +86,6 @@ def test_the_more_specific_selector_wins_then_the_later_rule() -> None:
     assert graph.nodes["n"].attrs == {"label": "N", "llm_model": "m", "llm_provider": "p", "reasoning_effort": "high"}
     graph = sheet(".loop-a {llm_model: m}", 'subgraph cluster_x { label="Loop A" a } b')
     assert models(graph) == {"a": "m", "b": None}
-
-
-def test_a_nodes_own_attribute_wins_and_the_graphs_comes_last() -> None:
     graph = sheet(".x {llm_model: sheet}", 'a [llm_model=own class=x] b [class=x] c d [llm_model=""]',
                   "llm_model=common; reasoning_effort=low;")
     assert models(graph) == {"a": "own", "b": "sheet", "c": "common", "d": "common"}

@@ -102,7 +102,7 @@ def test_the_words_that_edges_ask_for() -> None:
         assert set(plan.tasks["work"].words) == words
 
 
-def test_a_launched_agents_word_is_read_by_the_same_rule(tmp_path: Path) -> None:
+def test_a_launched_agents_word_and_a_status_file_are_read_by_the_same_rule(tmp_path: Path) -> None:
     file, ended = tmp_path / "result.json", End(0, False, 1.0)
     file.write_text('{"status": "needs_review"}')
     asked = outcome_of(SHELL, file, ended, "", asked=["needs_review"])
@@ -112,9 +112,6 @@ def test_a_launched_agents_word_is_read_by_the_same_rule(tmp_path: Path) -> None
     assert (refused.status, refused.reason[:31]) == ("fail", "unknown outcome 'needs_review';")
     older = outcome_of(SHELL, file, ended, "", asked=None)
     assert older.status == "success", "the task of an older run does not say which words are asked for"
-
-
-def test_a_status_file_is_read_in_both_spellings_and_an_own_word_shown_in_the_result() -> None:
     assert from_status_file({"outcome": "passed", "preferred_next_label": "Yes", "notes": "n"}, ()) == Outcome(
         SUCCESS, "Yes", notes="n")
     assert from_status_file({"status": "fail", "failure_reason": "r", "suggested_next_ids": ["a"],

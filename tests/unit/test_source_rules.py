@@ -94,7 +94,7 @@ def unreachable(nodes: Sequence[ast.AST]) -> Iterator[str]:
 ROOTS = (Path(garrison.__file__).parent, Path(__file__).parents[2] / "examples" / "demo" / "garrison_demo")
 HOMES = {inspect.getsourcefile(home) for home in (processes, process_control, container_launcher, private_files)}
 """Where numbers are signalled, once each is verified: a launcher signals a child that only it can collect, a walk for
-private files one that `waitpid` has just told to be uncollected."""
+private files its own child by the descriptor it has had since the fork."""
 RAW = frozenset({"os.kill", "os.killpg", "signal.pidfd_send_signal", "signal.pthread_kill",
                  *(f"psutil.Process.{act}" for act in ("kill", "terminate", "send_signal", "suspend", "resume"))})
 MENTIONED = re.compile("kill|psutil|pidfd_send_signal")

@@ -136,18 +136,17 @@ def test_the_last_record_is_read_by_itself_or_not_at_all(path: Path) -> None:
         assert read_last(path) is None
 
 
-def test_a_newer_garrisons_journal_is_left_alone(path: Path) -> None:
+def test_a_newer_garrisons_journal_and_a_path_that_is_no_file_are_named_and_kept(path: Path) -> None:
+    uses = (lambda: read_all(path), lambda: Writer(path, "t#2"), lambda: append_shared(path, "t", "note", {}, AT))
     whole = filled(path, 2)
     body = b'{"seq":3,"epoch":1,"schema":2,"token":"t#1","at":"' + AT.encode() + b'","kind":"note","data":{}}'
     path.write_bytes(whole + body[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(body))
-    for use in (lambda: read_all(path), lambda: Writer(path, "t#2"), lambda: append_shared(path, "t", "note", {}, AT)):
+    for use in uses:
         with pytest.raises(NewerSchema, match=r"schema 2.*use the newer garrison"):
             use()
-
-
-def test_a_path_that_is_no_file_is_named_and_kept(path: Path) -> None:
-    path.mkdir(parents=True)
-    for use in (lambda: read_all(path), lambda: Writer(path, "t#2"), lambda: append_shared(path, "t", "note", {}, AT)):
+    path.unlink()
+    path.mkdir()
+    for use in uses:
         with pytest.raises(RecordUnreadable, match=r"journal\.jsonl: is a directory; it was left in place"):
             use()
     assert path.is_dir()

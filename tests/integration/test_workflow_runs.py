@@ -1,13 +1,19 @@
-"""Workflows for real: processes, kill -9 in each step, MCP servers over stdio that behave and misbehave, the CLI."""
+"""Workflows for real: processes, kill -9 in each step, MCP servers over stdio and HTTP that behave and misbehave, the
+CLI."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +35,7 @@ SERVER = """
 import asyncio, os, sys, time
 from mcp.server import MCPServer
 
-server = MCPServer("notes")
+server = MCPServer("notes", log_level="CRITICAL")
 kept = []
 
 @server.tool()
@@ -54,7 +60,7 @@ def fail() -> str:
     "Say no."
     raise ValueError("no such note")
 
-server.run()
+server.run(**({"transport": "streamable-http", "host": "127.0.0.1", "port": int(sys.argv[1])} if sys.argv[1:] else {}))
 """
 VICTIM = """
 import asyncio, os, sys
@@ -125,6 +131,93 @@ def test_ac_002_tools_of_a_server_that_crashes_or_hangs_in_mid_call_and_is_start
             assert (await asyncio.wait_for(tools["notes.add"](text="y"), DEADLINE))["count"] == 2
     asyncio.run(scene())
     assert children() == []
+
+
+@pytest.fixture
+def over_http(tmp_path: Path, server: ServerSpec) -> Iterator[tuple[ServerSpec, subprocess.Popen[bytes]]]:
+    """A server in a process of its own, once it answers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as probe:
+        port = probe.server_port
+    child = subprocess.Popen([*server.command, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    spec = ServerSpec("notes", url=f"http://127.0.0.1:{port}/mcp")
+    try:
+        until = time.monotonic() + DEADLINE
+        while not answers(spec):
+            assert child.poll() is None, "the server did not start"
+            assert time.monotonic() < until, "the server does not answer"
+        yield spec, child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def answers(spec: ServerSpec) -> bool:
+    async def once() -> bool:
+        with contextlib.suppress(McpError):
+            async with McpTools({"notes": spec}):
+                return True
+        return False
+    return asyncio.run(once())
+
+
+async def test_ac_002_tools_over_http_work_fail_hang_and_die(over_http: Any, tmp_path: Path) -> None:
+    spec, child = over_http
+    async with McpTools({"notes": spec}) as tools:
+        agent = ResearchAgent(tools, AgentConfig(state_dir=str(tmp_path / "state")))
+        flow = Workflow("w", "", [
+            WorkflowStep("one", "notes.add", {"text": "x"}),
+            WorkflowStep("two", "notes.add", {"text": "${one.text}y"}),
+            WorkflowStep("no", "notes.fail", critical=False, depends_on=["two"]),
+            WorkflowStep("mute", "notes.hang", critical=False, timeout=0.5, depends_on=["two"]),
+            WorkflowStep("on", "notes.add", {"text": "z"}, depends_on=["no", "mute"])])
+        result = await agent.execute_workflow(flow)
+        assert (result.results["two"], result.results["on"]["count"]) == ({"count": 2, "text": "xy"}, 3)
+        assert "McpError: notes.fail: " in result.results["no"]["error"]
+        assert result.results["mute"]["error"] == "TimeoutError: no answer within 0.5 s"
+        with pytest.raises(McpError, match=r"server notes ended during crash|notes\.crash: "):
+            await asyncio.wait_for(tools["notes.crash"](), DEADLINE)
+        child.wait(DEADLINE)
+        with pytest.raises(McpError, match=r"server notes \(http://127.0.0.1:\d+/mcp\) did not start: "):
+            await asyncio.wait_for(tools["notes.add"](text="again"), DEADLINE)
+
+
+ODD = {"html": (200, "text/html", b"<html>"), "refuses": (500, "text/plain", b"no"), "lost": (404, "text/plain", b"no"),
+       "json": (200, "application/json", b"{not json"), "events": (200, "text/event-stream", b"data: garbage\n\n"),
+       "silence": (0, "", b"")}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_server_that_speaks_no_mcp_is_refused_in_a_line(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    over = threading.Event()
+
+    class Odd(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            code, what, body = ODD[kind]
+            if not code:
+                over.wait(DEADLINE)
+                return
+            self.send_response(code)
+            self.send_header("content-type", what)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    async def scene(port: int) -> None:
+        async with McpTools({"odd": ServerSpec("odd", url=f"http://127.0.0.1:{port}/mcp")},
+                            start_seconds=0.3 if kind == "silence" else 30.0):
+            pass
+    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as odd:
+        threading.Thread(target=odd.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        with pytest.raises(McpError, match=r"server odd \(http://.*\) did not start: ") as caught:
+            asyncio.run(scene(odd.server_port))
+        over.set()
+        odd.shutdown()
+    assert "\n" not in str(caught.value)
+    assert "Traceback" not in capfd.readouterr().err
+    if kind == "silence":
+        assert str(caught.value).endswith("no answer within 0.3 s")
 
 
 @pytest.mark.parametrize("body", ["print('this is not a protocol', flush=True); import time; time.sleep(0.2)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,11 @@ class Place:
     script: Path
     marker: Path
 
-    def ran(self) -> bool:
-        was_there = self.marker.exists()
+    def ran(self) -> str:
+        """Return which scripts ran since it was asked."""
+        told = self.marker.read_text() if self.marker.exists() else ""
         self.marker.unlink(missing_ok=True)
-        return was_there
+        return told
 
 
 @pytest.fixture
@@ -113,24 +115,34 @@ PLANTS = {
 }
 
 
+TOGETHER = (("hooks_path", "clean", "editor", "external_diff"),
+            ("hooks", "index_hook", "textconv", "checkout_hook", "process"), ("fsmonitor", "info_attributes", "gpg"),
+            ("attributes_file", "smudge", "diff_command"), ("include", "merge_driver"), ("include_if",),
+            ("worktree_config",))
+"""Plants that do not stand in one another's way."""
+ALONE = tuple((name,) for name in PLANTS if not any(name in names for names in TOGETHER))
+"""Those of transports: one that is refused would keep another from being tried."""
+
+
 def plant(place: Place, name: str) -> Plant:
     it, base = PLANTS[name], place.repo.parent
+    script = base / f"script-{name}"
+    script.write_text(place.script.read_text().replace('echo "', f'echo "{name}: '))
+    script.chmod(0o755)
     for key, value in it.config.items():
-        git(place.repo, "config", key.replace("{}", str(place.script)), value.replace("{}", str(place.script)))
+        git(place.repo, "config", key.replace("{}", str(script)), value.replace("{}", str(script)))
     for path, content in it.files.items():
-        target = base / path
+        target = base / path.replace("script", script.name)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if content == "{}":
-            target.write_text(place.script.read_text())
-            target.chmod(0o755)
-        else:
-            target.write_text(content.replace("{}", str(place.script)))
+        target.write_text(script.read_text() if content == "{}" else content.replace("{}", str(script)))
+        target.chmod(0o755 if content == "{}" else 0o644)
     return it
 
 
-def work(place: Place, it: Plant) -> None:
-    """Do all that garrison does with a repository; what fails is left."""
+def work(place: Place, plants: list[Plant]) -> None:
+    """Do all that garrison does with a repository, and what the persons did; what fails is left."""
     ours = Git(place.repo)
+    persons = [partial(ours.run, *it.person, cwd=place.tree, text=it.text or None, timeout=20) for it in plants]
     deeds = (
         lambda: ours.is_dirty(place.tree), lambda: ours.create_snapshot(place.tree, "snapshot"),
         lambda: ours.commit_all(place.tree, "all"), lambda: ours.merge_tree("main", "topic"),
@@ -144,8 +156,7 @@ def work(place: Place, it: Plant) -> None:
         lambda: ours.populate_submodules(place.tree), lambda: ours.run("ls-remote", "up", timeout=20),
         lambda: ours.run("push", "up", "main:refs/heads/there", timeout=20),
         lambda: ours.run("fetch", "-q", "up", timeout=20), lambda: ours.run("credential", "fill", text=ASK, timeout=20),
-        lambda: ours.run(*it.person, cwd=place.tree, text=it.text or None, timeout=20),
-        lambda: ours.remove_worktree(place.tree))
+        *persons, lambda: ours.remove_worktree(place.tree))
     for deed in deeds:
         try:
             deed()
@@ -153,15 +164,19 @@ def work(place: Place, it: Plant) -> None:
             continue
 
 
-@pytest.mark.parametrize("name", PLANTS)
-def test_what_an_agent_planted_runs_in_a_plain_git_and_not_in_ours(place: Place, name: str) -> None:
+@pytest.mark.parametrize("names", [*TOGETHER, *ALONE], ids=" ".join)
+def test_what_an_agent_planted_runs_in_a_plain_git_and_not_in_ours(place: Place, names: tuple[str, ...]) -> None:
     change(place)
-    it = plant(place, name)
-    place.ran()
-    git(place.tree, *it.person, check=False, text=it.text)
-    assert place.ran(), "the plant does not even work in a plain git"
-    work(place, it)
-    assert not place.marker.exists(), place.marker.read_text()
+    plants = []
+    for name in names:
+        plants.append(plant(place, name))
+        (place.tree / "new.txt").write_text(f"for {name}\n")
+        place.ran()
+        git(place.tree, *plants[-1].person, check=False, text=plants[-1].text)
+        assert f"{name}: " in place.ran(), f"{name} does not even work in a plain git"
+    (place.tree / "new.txt").write_text("for ours\n")
+    work(place, plants)
+    assert place.ran() == ""
 
 
 def test_the_user_s_own_filters_and_drivers_of_the_launch_are_kept_and_others_not(place: Place, tmp_path: Path) -> None:

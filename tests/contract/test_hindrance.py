@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,22 +100,20 @@ def test_what_passes_is_never_taken_for_an_answer_and_the_same_call_works_afterw
     assert CALLERS[caller](scene) is not False
 
 
-@pytest.mark.parametrize("how", ["zeros", "half", "bit", "empty", "gone"])
 @pytest.mark.parametrize("name", ["commondir", "gitdir", "HEAD", "index"])
-def test_a_damaged_registration_of_a_worktree_is_mended_where_it_is_met(scene: Scene, name: str, how: str) -> None:
-    entry = scene.git.git_dir(scene.tree)
-    path, data = entry / name, (entry / name).read_bytes()
-    if how == "gone":
+def test_a_damaged_registration_of_a_worktree_is_mended_where_it_is_met(scene: Scene, name: str) -> None:
+    path = scene.git.git_dir(scene.tree) / name
+    data = path.read_bytes()
+    for damaged in (bytes(len(data)), data[:len(data) // 2], bytes([data[0] ^ 4]) + data[1:], b"", None):
         path.unlink()
-    else:
-        path.write_bytes({"zeros": bytes(len(data)), "half": data[:len(data) // 2], "empty": b"",
-                          "bit": bytes([data[0] ^ 4]) + data[1:]}[how])
-    scene.git.run("status", "--porcelain", cwd=scene.tree)
-    scene.git.add_worktree(scene.tree, "garrison/trees/node", "main")
+        if damaged is not None:
+            path.write_bytes(damaged)
+        scene.git.run("status", "--porcelain", cwd=scene.tree)
+        scene.git.add_worktree(scene.tree, "garrison/trees/node", "main")
+        assert scene.git.current_branch(scene.tree) == "garrison/trees/node", damaged
+        assert list(find_damage(scene.git.common)) == [], damaged
     ref = scene.git.save_work(scene.tree, f"refs/garrison/rescue/r/node/1-{name}", "garrison: what node left")
     assert git(scene.git.root, "show", f"{ref}:work.txt") == "work"
-    assert scene.git.current_branch(scene.tree) == "garrison/trees/node"
-    assert list(find_damage(scene.git.common)) == []
 
 
 @pytest.mark.parametrize("caller", ["import", "rescue"])
@@ -157,30 +156,24 @@ def test_what_a_gc_took_before_it_had_a_ref_is_written_again(tmp_path: Path, mon
     assert not (scene.git.common / "gc.pid").exists()
 
 
-@pytest.mark.parametrize(("shared", "folder", "file"), [
-    ("", 0o700, 0o600), ("group", 0o2770, 0o660), ("1", 0o2770, 0o660), ("all", 0o2775, 0o664),
-    ("0640", 0o2750, 0o640)])
-def test_locks_in_a_repository_are_for_whom_git_shares_it_with(tmp_path: Path, shared: str, folder: int, file: int,
-                                                               ) -> None:
+def test_locks_in_a_repository_are_for_whom_git_shares_it_with(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that another user made for themselves is told as such."""
     make_repository(tmp_path / "repo")
-    handle = Git(tmp_path / "repo")
-    lock = handle.common / "garrison/main/queue.lock"
-    for _ in "new", "as an earlier version made it":
+    for shared, folder, file in (("", 0o700, 0o600), ("group", 0o2770, 0o660), ("1", 0o2770, 0o660),
+                                 ("all", 0o2775, 0o664), ("0640", 0o2750, 0o640)):
+        handle = Git(tmp_path / "repo")
+        lock = handle.common / "garrison/main/queue.lock"
         if shared:
             git(tmp_path / "repo", "config", "core.sharedRepository", shared)
             handle.common.chmod(0o2775)
-        handle.__dict__.pop("shared_mode", None)
-        assert handle.make_lock(lock) == lock
-        modes = [path.stat().st_mode & 0o7777 for path in (lock.parent.parent, lock.parent, lock)]
-        assert modes == [folder, folder, file]
-        lock.chmod(0o600)
-        lock.parent.chmod(0o700)
-
-
-def test_a_lock_that_another_user_made_for_themselves_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                                      ) -> None:
-    make_repository(tmp_path / "repo")
-    lock = Git(tmp_path / "repo").common / "garrison/main/processor.lock"
+        for _ in "new", "as an earlier version made it":
+            assert handle.make_lock(lock) == lock
+            modes = [path.stat().st_mode & 0o7777 for path in (lock.parent.parent, lock.parent, lock)]
+            assert modes == [folder, folder, file], shared
+            lock.chmod(0o600)
+            lock.parent.chmod(0o700)
+        shutil.rmtree(handle.common / "garrison")
     assert explain_rights(lock) is None, "one's own waits until one may"
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert f"{lock.parents[2]} belongs to user {os.getuid()}, who alone may write in it" in str(explain_rights(lock))

@@ -137,8 +137,7 @@ def test_an_escape_succeeds_without_a_sandbox_and_is_refused_inside(
 
 
 @pytest.mark.parametrize("mode", HELD)
-@pytest.mark.parametrize("home_mode", [0o755, 0o700])
-@pytest.mark.parametrize("is_linked", [False, True])
+@pytest.mark.parametrize(("home_mode", "is_linked"), [(0o755, True), (0o700, False)])
 def test_a_home_below_a_folder_that_is_shown_is_not(mode: Mode, home_mode: int, is_linked: bool, place: Place,
                                                    tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown, link = tmp_path / "opt", tmp_path / "users"

@@ -173,6 +173,12 @@ def test_a_private_layer_serves_its_own_worktree_alone_and_ends_with_it(repo):
     setups.take_away(first)
     assert setups.layer_of(first) is None
     assert not Path(layer.folder).exists()
+    assert not setups.is_lost(second)
+    layer = capture(repo, second)
+    assert not setups.is_lost(second)
+    untrusted.remove_tree(Path(layer.folder))
+    assert setups.is_lost(second), "somebody removed it"
+    assert setups.layer_of(second) is None
 
 
 def test_of_two_that_end_at_once_the_first_counts(repo):
@@ -183,23 +189,22 @@ def test_of_two_that_end_at_once_the_first_counts(repo):
     assert not list(store(first).glob(".new-*"))
 
 
-@pytest.mark.parametrize("point", ["setup:moved", "setup:recorded"])
-def test_killed_at_any_step_no_half_layer_is_used(repo, monkeypatch, point):
+def test_killed_at_any_step_no_half_layer_is_used(repo, monkeypatch):
     class Killed(BaseException):
         pass
 
-    def die(name):
-        if name == point:
+    def die(is_here):
+        if is_here:
             raise Killed
 
-    tree = add_tree(repo, "a")
-    monkeypatch.setattr(failpoint, "here", die)
-    with pytest.raises(Killed):
-        capture(repo, tree)
-    monkeypatch.undo()
-    assert setups.find_kept(store(tree), "d1") is None
-    assert setups.list_kept(store(tree)) == []
-    assert capture(repo, tree) == setups.find_kept(store(tree), "d1")
+    for number, point in enumerate(("setup:moved", "setup:recorded")):
+        tree, digest = add_tree(repo, f"tree{number}"), f"d{number}"
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(failpoint, "here", lambda name, at=point: die(name == at))
+            capture(repo, tree, digest=digest)
+        assert setups.find_kept(store(tree), digest) is None
+        assert len(setups.list_kept(store(tree))) == number
+        assert capture(repo, tree, digest=digest) == setups.find_kept(store(tree), digest)
 
 
 def test_nothing_that_a_worktree_uses_is_removed_and_rests_of_killed_processes_are(repo):
@@ -285,16 +290,6 @@ def test_what_has_no_permissions_is_moved_and_removed_too(repo):
     setups.take_away(tree)
     assert setups.sweep(store(tree), SetupLimits(), everything=True) == [layer]
     untrusted.remove_set_aside(store(tree))
-
-
-def test_a_layer_that_somebody_removed_is_noticed(repo):
-    tree = add_tree(repo, "a")
-    assert not setups.is_lost(tree)
-    layer = capture(repo, tree)
-    assert not setups.is_lost(tree)
-    untrusted.remove_tree(Path(layer.folder))
-    assert setups.is_lost(tree)
-    assert setups.layer_of(tree) is None
 
 
 @needs_sandbox

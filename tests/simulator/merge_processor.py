@@ -16,7 +16,6 @@ from tests.simulator.world import Effect, Process, Steps, World
 from garrison.ends import Wait
 from garrison.errors import Fenced, ForbiddenTransition
 from garrison.merge import decision
-from garrison.merge.beliefs import plain_beliefs
 from garrison.merge.candidates import Candidate, CandidateBuilder, CandidateChain
 from garrison.merge.conflicts import ConflictCheck, PairConflicts
 from garrison.merge.decision import Setback
@@ -42,7 +41,6 @@ from garrison.system.git.commits import MergeResult
 from garrison.system.git.repository import GitResult
 
 if TYPE_CHECKING:
-    from garrison.merge.decision import Beliefs
     from garrison.merge.entry import MergeEntry
     from garrison.merge.gates_by_path import ChosenGate
     from garrison.merge.queue import MergeQueue
@@ -388,7 +386,7 @@ class SimulatedMergeProcessor(MergeProcessor):
 
     def __init__(self, queue: Queue, effects: Effects) -> None:
         self.queue, self.git, self.clock, self.max_batch = cast("MergeQueue", queue), queue, queue, decision.MAX_BATCH
-        self.short_gate, self.snapshot_every = decision.SHORT_GATE, SNAPSHOT_EVERY
+        self.short_gate, self.snapshot_every, self.retry = decision.SHORT_GATE, SNAPSHOT_EVERY, decision.RETRY
         self.writer = writer = Writer(queue, effects)
         self.builder, self.lander, self.gates = Builder(writer), Landings(writer), Gates(writer)
         self.conflict_check = ConflictCheck(writer, self.builder)
@@ -397,9 +395,6 @@ class SimulatedMergeProcessor(MergeProcessor):
         self._setback, self._one_by_one, self._worked, self._lacks_target = Setback(), False, False, False
         self._outlook, self._building = Outlook(), ()
         self._unpinned: set[str] = set()
-
-    def _beliefs(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> Beliefs:
-        return plain_beliefs(state, entries)  # simulated commits touch no files
 
     def _gate_width(self, state: QueueState) -> int:
         return cast("Queue", self.queue).world.gate_width

@@ -49,6 +49,8 @@ RESCAN = 1.0
 GLANCE = 0.2
 """Seconds: a longer jump of the clock is preceded by a check of the stages' bounds."""
 
+QUEUE = QueueConfig(gate="true", beliefs=False)
+"""Settings of the merge queue; simulated commits touch no files to be learned from."""
 PIPELINE = "pipe"
 """Name of every simulated guardian and merge processor."""
 PERSON = {"role": "launch", "name": "launch", "incarnation": 0}
@@ -206,7 +208,7 @@ class World:
         self.merges: dict[str, tuple[str, str, str]] = {}
         """Commit on the target → (run, node, head it merged)."""
         self.queue_journal = Journal("merge")
-        self.queue = QueueState(config=QueueConfig(gate="true"))
+        self.queue = QueueState(config=QUEUE)
         self.queue_lock: Process | None = None
         self.processor_lock: Process | None = None
         self.gates: dict[str, str] = {}
@@ -396,7 +398,7 @@ class World:
         return [*(run.journal for run in self.runs.values()), *self.journals.values(), self.queue_journal]
 
     def _replay(self) -> None:
-        self.queue = QueueState(config=QueueConfig(gate="true"))
+        self.queue = QueueState(config=QUEUE)
         for entry in self.queue_journal.entries:
             self.queue.apply(entry)
         self.check.replay()

@@ -247,13 +247,11 @@ class AcpClient:
         # `session/load` repeats the whole conversation as updates. Taken in, they would be shown again, count as an
         # answer of this connection, and leave old calls in flight. `session/resume` repeats nothing, so it goes first.
         self._loading = True
+        call, name = (self._connection.resume_session, "session/resume") if self._resumes else (
+            self._connection.load_session, "session/load")
         try:
-            if self._resumes:
-                self._begun = await self._request(self._connection.resume_session(
-                    cwd=self._inside, session_id=session, mcp_servers=_to_servers(servers)), "session/resume")
-            else:
-                self._begun = await self._request(self._connection.load_session(
-                    cwd=self._inside, session_id=session, mcp_servers=_to_servers(servers)), "session/load")
+            self._begun = await self._request(call(
+                cwd=self._inside, session_id=session, mcp_servers=_to_servers(servers)), name)
         finally:
             self._loading = False
             self.turn_state = AcpTurn()
@@ -290,8 +288,7 @@ class AcpClient:
             RequestError: the agent answered with an error.
         """
         self.turn_state = AcpTurn()
-        # A session that was idle until now has not been silent.
-        self._transport.heard_at = asyncio.get_running_loop().time()
+        self.still_heard()  # a session that was idle until now has not been silent
         request = asyncio.ensure_future(self._connection.prompt(
             session_id=self.session, prompt=[text_block(prompt)]))
         try:

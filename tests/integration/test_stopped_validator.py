@@ -93,6 +93,6 @@ def test_a_stopped_validator_is_ended_and_judges_again(validation: RunnerJobs, t
 
 def test_a_validator_that_only_waits_is_left_alone(validation: RunnerJobs, tmp_path: Path) -> None:
     pids = started(tmp_path)
-    assert polled(validation, 5.0) == []
+    assert polled(validation, 3.5) == []
     assert validation.name == VALIDATOR
     assert all(processes.probe(pid) for pid in pids)

@@ -65,6 +65,9 @@ def test_a_profile_is_read_and_a_node_may_choose_the_model(tmp_path: Path) -> No
     check_node("x", "n", {"model": "large"}, home)
     validator = agent("x", home, "validator")
     assert isinstance(validator, AcpAgent) and validator.role == "validator"
+    job = AcpJob("h", 2, "t", "f", "s", "p", begun=1, prompt_anew="q", lost=2, program=("sh", "x"),
+                 mcp_environment={"A": "b"}, words=("ship",), settings=profile.settings)
+    assert from_data(AcpJob, json.loads(json.dumps(asdict(job)))) == job, "it survives its file"
 
 
 def test_a_validator_reads_whatever_its_profile_allows(tmp_path: Path) -> None:
@@ -80,11 +83,6 @@ def test_a_validator_reads_whatever_its_profile_allows(tmp_path: Path) -> None:
     assert (ruled.argv, ruled.mode) == (own.argv, own.mode)
 
 
-def test_a_takeover_fills_in_the_session_and_variables() -> None:
-    words = fill_session(("p", "resume", "{session}", "url=${URL:-none} {other}"), "s-1", {"URL": "http://x"}, "here")
-    assert words == ("p", "resume", "s-1", "url=http://x {other}")
-
-
 def test_without_a_program_a_takeover_is_refused_in_one_line(tmp_path: Path) -> None:
     gemini = find_profile("gemini", tmp_path).settings
     assert not isinstance(find_profile("claude", tmp_path), AcpProfile)
@@ -93,6 +91,8 @@ def test_without_a_program_a_takeover_is_refused_in_one_line(tmp_path: Path) -> 
     for name in ("codex", "opencode", "claude-acp"):
         settings = find_profile(name, tmp_path).settings
         assert settings is not None and "{session}" in opener_of("work", name, settings), name
+    words = fill_session(("p", "resume", "{session}", "url=${URL:-none} {other}"), "s-1", {"URL": "http://x"}, "here")
+    assert words == ("p", "resume", "s-1", "url=http://x {other}")
 
 
 @pytest.mark.parametrize(("message", "why"), [
@@ -131,12 +131,6 @@ def test_an_invalid_profile_is_refused_in_one_line(tmp_path: Path, lines: str, w
     with pytest.raises(UsageError, match=why) as caught:
         find_profile("x", write(tmp_path, lines))
     assert "\n" not in str(caught.value)
-
-
-def test_a_job_survives_the_file() -> None:
-    job = AcpJob("h", 2, "t", "f", "s", "p", begun=1, prompt_anew="q", lost=2, program=("sh", "x"),
-                 mcp_environment={"A": "b"}, words=("ship",), settings=AcpSettings(("p",), mode="m"))
-    assert from_data(AcpJob, json.loads(json.dumps(asdict(job)))) == job
 
 
 def connection_to(program: str, folder: Path) -> AcpConnection:
@@ -194,10 +188,7 @@ def test_what_the_profile_says(settings: AcpSettings, kind: str, title: str, rul
 def test_what_a_person_says(answer: str, chosen: str) -> None:
     found = read_answer(OPTIONS, answer)
     assert found is not None and found.id == chosen
-
-
-def test_no_option_that_fits_is_a_refusal() -> None:
-    assert choose(OPTIONS[:2], LeaveRuling.REFUSE) is None and read_answer((), "yes") is None
+    assert choose(OPTIONS[:2], LeaveRuling.REFUSE) is None and read_answer((), answer) is None
     assert choose(OPTIONS[1:], LeaveRuling.ALLOW) == OPTIONS[1]
     assert len(permissions.question_of("x" * 9000, OPTIONS)) < 700
 

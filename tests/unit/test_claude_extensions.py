@@ -20,6 +20,13 @@ from garrison.tables import Table
 from garrison.values import asdict
 
 
+@pytest.fixture
+def files(tmp_path: Path) -> AttemptFiles:
+    made = AttemptFiles(tmp_path)
+    made.make()
+    return made
+
+
 @pytest.mark.parametrize(("text", "found"), [
     ("Read, Bash(git status:*) Edit", ("Read", "Bash(git status:*)", "Edit")),
     ("Bash(npm run a, b),Read", ("Bash(npm run a, b)", "Read")), ("mcp__notes__recall", ("mcp__notes__recall",))])
@@ -64,9 +71,7 @@ def test_extensions_survive_the_job_and_leave_a_validator() -> None:
 
 @pytest.mark.parametrize(("answer", "first", "second"), [
     ("yes", "", "is asked"), ("Always.", "", ""), ("not in this house", "refused it: not in this house", "is asked")])
-def test_permissions_are_asked_for_once(tmp_path: Path, answer: str, first: str, second: str) -> None:
-    files = AttemptFiles(tmp_path)
-    files.make()
+def test_permissions_are_asked_for_once(files: AttemptFiles, answer: str, first: str, second: str) -> None:
     permissions = Permissions(files)
     assert "is asked" in permissions.refuse("Bash", {"command": "rm a"})
     asked = read_json(files.question)
@@ -77,9 +82,7 @@ def test_permissions_are_asked_for_once(tmp_path: Path, answer: str, first: str,
         assert words in found if words else found == ""
 
 
-def test_messages_are_delivered_once(tmp_path: Path) -> None:
-    files = AttemptFiles(tmp_path)
-    files.make()
+def test_messages_are_delivered_once(files: AttemptFiles) -> None:
     assert take(files) == ""
     post(files, "Be quick.", "now")
     post(files, "Be careful.", "now")
@@ -87,9 +90,7 @@ def test_messages_are_delivered_once(tmp_path: Path) -> None:
     assert take(files) == ""
 
 
-def test_a_successful_report_must_have_its_output(tmp_path: Path) -> None:
-    files = AttemptFiles(tmp_path)
-    files.make()
+def test_a_successful_report_must_have_its_output(files: AttemptFiles) -> None:
     report = report_result(files, {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}})
     with pytest.raises(UsageError, match=r"output.n: 'x' is not of type 'integer'; say it again"):
         report.call(status="success", summary="done", output={"n": "x"})

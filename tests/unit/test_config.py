@@ -20,12 +20,11 @@ def test_defaults_and_overrides() -> None:
     assert Timing.read({}) == Timing()
     assert Timing.read({"GARRISON_RESCAN": "0.25", "RESCAN": "9", "GARRISON_GATE_TIMEOUT": "60"}) == Timing(
         rescan=0.25, gate_timeout=60.0)
-
-
-def test_every_wait_can_be_set() -> None:
     names = list(field_names(Timing))
     read = Timing.read({f"GARRISON_{name.upper()}": str(number + 1) for number, name in enumerate(names)})
     assert tuple(fields_of(read).values()) == tuple(float(number + 1) for number in range(len(names)))
+    timing = Timing()  # a process stops before its parent's deadline
+    assert timing.stop_orchestrator < timing.stop_runner < timing.stop_guardian < timing.stop_launcher
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "-1", "nan", "inf", "1e9", "5s"])
@@ -34,12 +33,9 @@ def test_no_number_of_seconds(text: str) -> None:
         Timing.read({"GARRISON_RESCAN": text})
 
 
-def test_a_process_stops_before_its_parents_deadline() -> None:
-    timing = Timing()
-    assert timing.stop_orchestrator < timing.stop_runner < timing.stop_guardian < timing.stop_launcher
-
-
 def test_the_home_is_named_else_the_checkouts_else_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = directories.checkout()
+    assert found is not None and (found / "tests/unit/test_config.py").is_file(), "the checkout is this one"
     named = {"GARRISON_HOME": "/b", "XDG_STATE_HOME": "/x"}
     assert find_home("/a", named) == Path("/a")
     assert find_home(None, named) == Path("/b")
@@ -67,11 +63,6 @@ def test_trees_and_the_list_of_homes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert trees_root({}) == tmp_path / ".cache/garrison"
-
-
-def test_the_checkout_is_this_one() -> None:
-    found = directories.checkout()
-    assert found is not None and (found / "tests/unit/test_config.py").is_file()
 
 
 # ---- A misspelt key of config.toml keeps a launch from starting; messages name file and line

@@ -43,7 +43,7 @@ def call_with(answerer: Any) -> Any:
                            place=SimpleNamespace(id="paint-1"))
 
 
-def test_a_question_is_passed_to_the_answerer_once() -> None:
+def test_a_question_is_passed_to_the_answerer_once_and_without_one_ends_the_work() -> None:
     work = AskingWork()
     asked: list[str] = []
 
@@ -54,9 +54,6 @@ def test_a_question_is_passed_to_the_answerer_once() -> None:
     outcome = asyncio.run(wait_or_stop(work, call_with(SimpleNamespace(ask=ask)),
                                         NetworkPlace()))  # type: ignore[arg-type]
     assert (outcome.status, work.answers, asked) == ("success", [("q1", "green")], ["Which colour?"])
-
-
-def test_without_an_answerer_the_work_is_stopped_and_fails_with_the_question() -> None:
     work = AskingWork()
     outcome = asyncio.run(wait_or_stop(work, call_with(None), NetworkPlace()))  # type: ignore[arg-type]
     assert work.stopped

@@ -292,6 +292,8 @@ def test_the_fixed_text_of_a_system_prompt_is_short_and_says_nothing_twice_or_ag
         assert not ("merge --squash" in text or "`success` or `failure`" in text)
     for text in (*fixed[:1], *fixed[2:4]):
         assert all(f"`{status}`" in text for status in STATUSES)
+    assert prompt.confinement(Rights(Mode.NONE)) == "", "who is not confined hears of no sandbox"
+    assert "There is no network." in prompt.confinement(Rights(network=Network.NONE))
 
 
 def test_each_block_of_a_prompt_has_a_bound_of_its_own() -> None:
@@ -310,11 +312,6 @@ def test_each_block_of_a_prompt_has_a_bound_of_its_own() -> None:
     assert sections["REWORK: attempt 2"] < 32_000 and sections["The run so far"] < 17_000, sections
     assert len(prompt.validation(TASK, replace(JUDGEMENT, claim=long, criteria=(Criterion(long, False, long),) * many,
                                                evidence=(long,) * many))) < 14_000
-
-
-def test_who_is_not_confined_hears_of_no_sandbox() -> None:
-    assert prompt.confinement(Rights(Mode.NONE)) == ""
-    assert "There is no network." in prompt.confinement(Rights(network=Network.NONE))
 
 
 # ---- quotations
@@ -400,10 +397,7 @@ def test_a_paragraph_about_something_unknown_leaves_its_template(tmp_path: Path)
     ("all is well\n" * 50, [])])
 def test_failing_tests_of_common_runners_are_named(output: str, names: list[str]) -> None:
     assert find_failing(output) == names
-
-
-def test_no_more_failing_tests_are_named_than_help() -> None:
-    assert len(find_failing("".join(f"FAILED t.py::test_{number}\n" for number in range(500)))) == 20
+    assert len(find_failing("".join(f"FAILED t.py::test_{number}\n" for number in range(500)))) == 20, "as help"
 
 
 # ---- sessions

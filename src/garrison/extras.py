@@ -76,13 +76,9 @@ def _message(name: str, what: str) -> str:
     return f"{what} needs the extra `{name}` ({EXTRAS[name].brings}{size}); install it: `{install_line(name)}`"
 
 
-def removal_line(prefix: Path = Path(sys.prefix)) -> str:
-    """Return the command that removes this installation, in the way in which it was installed.
-
-    Args:
-        prefix: the environment's folder.
-    """
-    match _installer(prefix):
+def removal_line() -> str:
+    """Return the command that removes this installation, in the way in which it was installed."""
+    match _installer(Path(sys.prefix)):
         case Installer.PIPX:
             return "pipx uninstall garrison"
         case Installer.UV_TOOL:

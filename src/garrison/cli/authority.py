@@ -123,10 +123,9 @@ def authority_of(command: str, given: Mapping[str, object]) -> Authority:
     return COMMANDS.get(command, Authority.CONTROL)
 
 
-def find_caller(pid: int | None = None) -> Caller | None:
-    """Return the agent, job or gate in which a process runs (default: this one); None outside of them."""
-    this = os.getpid() if pid is None else pid
-    for each in (this, *ancestors(this)):
+def find_caller() -> Caller | None:
+    """Return the agent, job or gate in which this process runs; None outside of them."""
+    for each in (os.getpid(), *ancestors(os.getpid())):
         parsed = parse_marker(life_marker(each) or "")
         if parsed is not None and parsed[2].partition("-")[0] not in _OUTSIDE:
             return Caller(*parsed[:3])

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from garrison.merge.processor import MergeProcessor
 
 
-
 class Processed(Value):
     """What processing a queue came to: a verdict on an entry, or a refusal; without either the queue is empty."""
 

@@ -109,7 +109,6 @@ def parse_age(text: str) -> float | None:
 
 
 
-
 def combined(*parameters: Callable[[F], F]) -> Callable[[F], F]:
     """Return the decorator that adds several arguments and options, in this order."""
     def add(command: F) -> F:

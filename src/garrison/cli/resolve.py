@@ -121,10 +121,9 @@ def current_run(environ: Mapping[str, str] | None = None) -> str:
     return environ.get("GARRISON_RUN") or _own_marker(environ)[1]
 
 
-def current_process(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
+def current_process() -> tuple[str, str]:
     """Return (run, role-name) of the incarnation this process belongs to, ('', '') for none."""
-    _, run, stem = _own_marker(os.environ if environ is None else environ)
-    return run, stem
+    return _own_marker(os.environ)[1:]
 
 
 def writer_incarnation(store: Store, key: Key, given: int | None,

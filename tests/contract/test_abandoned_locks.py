@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,18 +26,6 @@ def repo(tmp_path: Path) -> Path:
     return tmp_path / "repo"
 
 
-def start_reader(where: Path) -> subprocess.Popen[bytes]:
-    """Start a git that works until its input is closed."""
-    return subprocess.Popen(["git", "cat-file", "--batch"], cwd=where, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-
-@pytest.fixture
-def reader(repo: Path) -> Iterator[subprocess.Popen[bytes]]:
-    child = start_reader(repo)
-    yield child
-    child.communicate()
-
-
 def leave(repo: Path, name: str, seconds: float = OLD) -> Path:
     """Make a lock as a git leaves it that was killed so many seconds ago."""
     lock = repo / ".git" / f"{name}.lock"
@@ -48,16 +35,14 @@ def leave(repo: Path, name: str, seconds: float = OLD) -> Path:
     return lock
 
 
-@pytest.mark.parametrize("name", ["packed-refs", "config", "refs/heads/topic", "refs/heads/garrison/r/a"])
-def test_an_old_lock_that_nobody_can_have_made_is_abandoned(repo: Path, name: str) -> None:
-    lock = leave(repo, name)
-    assert damage.find_locks(repo / ".git") == [lock]
-    assert damage.remove_locks([lock], repo / ".git") == [lock]
-    assert not lock.exists()
-    assert damage.remove_locks([lock], repo / ".git") == []
-
-
-def test_garrisons_own_refs_wait_less_long(repo: Path) -> None:
+def test_an_old_lock_that_nobody_can_have_made_is_abandoned(repo: Path) -> None:
+    """One of garrison's own refs waits less long."""
+    for name in ("packed-refs", "config", "refs/heads/topic", "refs/heads/garrison/r/a"):
+        lock = leave(repo, name)
+        assert damage.find_locks(repo / ".git") == [lock]
+        assert damage.remove_locks([lock], repo / ".git") == [lock]
+        assert not lock.exists()
+        assert damage.remove_locks([lock], repo / ".git") == []
     young = damage.OWN_LOCK_SECONDS + 5
     leave(repo, "refs/heads/topic", young)
     own = leave(repo, "refs/heads/garrison/r/a", young)
@@ -65,36 +50,25 @@ def test_garrisons_own_refs_wait_less_long(repo: Path) -> None:
     assert damage.find_locks(repo / ".git") == [own]
 
 
-def test_a_lock_stays_while_a_git_lives_that_was_there_before_it(
-        repo: Path, reader: subprocess.Popen[bytes]) -> None:
-    lock = leave(repo, "packed-refs", 0)
-    assert damage.find_locks(repo / ".git", AT_ONCE) == []
-    assert damage.remove_locks([lock], repo / ".git", AT_ONCE) == []
-    reader.communicate()
-    assert damage.find_locks(repo / ".git", AT_ONCE) == [lock]
-
-
-def test_a_git_that_came_later_or_works_elsewhere_did_not_make_it(
-        repo: Path, reader: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_a_lock_stays_while_a_git_lives_that_was_there_before_it(repo: Path, tmp_path: Path) -> None:
+    """One that came later, or works elsewhere, did not make it; one in a worktree is one of the repository."""
     assert damage.find_locks(repo / ".git") == []
-    lock = leave(repo, "packed-refs")
-    assert damage.find_locks(repo / ".git") == [lock], "the reader is younger"
-    make_repository(tmp_path / "other")
-    lock = leave(tmp_path / "other", "packed-refs", 0)
-    assert reader.poll() is None
-    assert damage.find_locks(tmp_path / "other/.git", AT_ONCE) == [lock]
-
-
-def test_a_git_in_a_worktree_is_one_of_the_repository(repo: Path, tmp_path: Path) -> None:
     git(repo, "worktree", "add", "-q", str(tmp_path / "tree"), "topic")
+    make_repository(tmp_path / "other")
     (tmp_path / "tree/below").mkdir()
-    child = start_reader(tmp_path / "tree/below")
-    lock = leave(repo, "packed-refs", 0)
-    try:
-        assert not damage.is_abandoned(lock, repo / ".git", AT_ONCE)
-    finally:
-        child.communicate()
-    assert damage.is_abandoned(lock, repo / ".git", AT_ONCE)
+    for where in (repo, tmp_path / "tree/below"):
+        with subprocess.Popen(["git", "cat-file", "--batch"], cwd=where, stdin=subprocess.PIPE) as reader:
+            lock = leave(repo, "packed-refs")
+            assert damage.find_locks(repo / ".git") == [lock], "the reader is younger"
+            lock = leave(repo, "packed-refs", 0)
+            assert damage.find_locks(repo / ".git", AT_ONCE) == []
+            assert damage.remove_locks([lock], repo / ".git", AT_ONCE) == []
+            assert not damage.is_abandoned(lock, repo / ".git", AT_ONCE)
+            elsewhere = leave(tmp_path / "other", "packed-refs", 0)
+            assert reader.poll() is None
+            assert damage.find_locks(tmp_path / "other/.git", AT_ONCE) == [elsewhere]
+        assert damage.find_locks(repo / ".git", AT_ONCE) == [lock]
+        lock.unlink()
 
 
 def test_git_s_messages_name_what_is_removed_and_other_files_stay(repo: Path, tmp_path: Path) -> None:

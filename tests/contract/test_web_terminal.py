@@ -142,18 +142,15 @@ def test_nobody_without_the_right_reads_or_types(tmp_path: Path) -> None:
 
 
 def test_a_hostile_screen_is_drawn_and_nothing_else(tmp_path: Path) -> None:
-    async def scene(here: Site) -> None:
-        stream = await here.stream(TERMINAL)
-        text = await drawn(stream, "calm")
-        assert not re.search("\x1b\\]|\x1bP|TITLE|evil", text), text
-        stream.close()
-
-    async def served() -> None:
+    async def scene() -> None:
         async with site(tmp_path) as here:
-            await scene(here)
+            stream = await here.stream(TERMINAL)
+            text = await drawn(stream, "calm")
+            assert not re.search("\x1b\\]|\x1bP|TITLE|evil", text), text
+            stream.close()
 
     with agent_in_tmux(tmp_path, HOSTILE):
-        asyncio.run(served())
+        asyncio.run(scene())
 
 
 def test_the_terminal_says_why_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from garrison.doctor.cleanup import archive_branch
 from garrison.errors import GarrisonError, Hindered
 from garrison.node.worktree import adopt_commits
 from garrison.system.git import Git, GitError
-from garrison.system.git.damage import find_damage
+from garrison.system.git.damage import find_damage, hold_gc
 from garrison.system.git.repository import explain_rights
 from garrison.system.machine import TABLE, Course, course_of, find_hindrance, passes
 from support import git, make_repository
@@ -114,6 +115,18 @@ def test_a_damaged_registration_of_a_worktree_is_mended_where_it_is_met(scene: S
         assert list(find_damage(scene.git.common)) == [], damaged
     ref = scene.git.save_work(scene.tree, f"refs/garrison/rescue/r/node/1-{name}", "garrison: what node left")
     assert git(scene.git.root, "show", f"{ref}:work.txt") == "work"
+
+
+def test_a_gc_is_held_off_although_a_killed_process_or_a_full_disk_left_an_empty_lock(tmp_path: Path) -> None:
+    lock = tmp_path / "gc.pid"
+    lock.touch()
+    with pytest.raises(Hindered), hold_gc(tmp_path, patience=0.1):
+        pytest.fail("somebody may be about to write into it")
+    os.utime(lock, (time.time() - 60,) * 2)
+    with hold_gc(tmp_path, patience=0.1):
+        assert lock.read_text().startswith(f"{os.getpid()} ")
+        lock.write_text(str(os.getpid()))  # as much of it as the disk had room for
+    assert not lock.exists()
 
 
 @pytest.mark.parametrize("caller", ["import", "rescue"])

@@ -153,6 +153,7 @@ def _find_until_sure(root: ProcessId | None, marker: str, earlier: Iterable[Proc
 
 
 def _find_below(root: ProcessId, marker: str, earlier: Iterable[ProcessId]) -> list[ProcessId]:
+    # Those that were signalled may have lost their parent since, and are not found from the root any more.
     rows = [row for pid in {process.pid for process in earlier} if (row := processes.read_row(pid)) is not None]
     todo = deque([root.pid] if processes.is_running(root.pid, root.ticks) else ())
     while todo:
@@ -260,7 +261,7 @@ def _reap_until_exit(pid: int) -> NoReturn:
     ended = kill_leftovers()
     if ended:
         print(f"ended what its agent had left running: {ended}", file=sys.stderr, flush=True)
-    if code < 0:
+    if code < 0:  # by the same signal as the child, so that whoever waits for this process learns how that ended
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)

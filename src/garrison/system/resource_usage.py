@@ -163,6 +163,7 @@ class UsageMeter:
             at, marker = self._markers.get(process.id, (now - REFRESH, ""))
             if now - at >= REFRESH:
                 at, marker = now, life_marker(process.pid) or ""
+            # A young one may still have to execute its program, and gets its environment, with the marker, with that.
             if process.age > YOUNG:
                 cache[process.id] = at, marker
             if marker:

@@ -97,6 +97,7 @@ def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Dem
                            if options.get(key) is not None), 1)
         if answers > MAX_ANSWERS:
             raise ValueError(f"the request asks for {answers} answers")
+    # No token is shorter than a byte: an upper bound that needs none of the models' vocabularies.
     tokens = min(WINDOW, len(data) + OVERHEAD + _beyond(request))
     dearer = 1.0 if "cache_control" not in text else CACHE_WRITE_HOUR if '"1h"' in text else CACHE_WRITE
     continues = request.get("previous_response_id") or ""
@@ -221,7 +222,7 @@ def _decode(body: bytes, encoding: str) -> bytes:
         return body
     if encoding.strip().lower() not in ("gzip", "deflate", "x-gzip"):
         raise ValueError(f"the request's body is encoded as {encoding[:20]}, which cannot be read")
-    reader = zlib.decompressobj(47)
+    reader = zlib.decompressobj(47)  # with a header of gzip or of zlib, whichever is there
     try:
         data = reader.decompress(body, _MAX_INFLATED)
     except zlib.error as error:

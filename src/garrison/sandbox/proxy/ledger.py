@@ -128,6 +128,7 @@ class Ledger:
     def close_call(self, number: int, counts: CallCounts | None, user_agent: str = "") -> None:
         """Record the end of a call: without counts it cost nothing; what is not counted costs what was reserved."""
         usd = self._account.running.get(number, 0.0)
+        # Recorded before its reservation ends: in between, another call would see a budget without either.
         if counts is not None and not (self.has_limits and counts.estimated and not usd):
             self._record(number, counts, user_agent, usd)
         self._account.running.pop(number, None)

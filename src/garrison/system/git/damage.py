@@ -76,6 +76,7 @@ def is_abandoned(lock: Path, common: Path, at: float = LOCK_SECONDS) -> bool:
     is_own = any(lock.is_relative_to(common / place) for place in _OWN)
     if age <= (OWN_LOCK_SECONDS if is_own else at):
         return False
+    # Only a git that was there before the lock can have made it; start ticks count from the boot, as this clock does.
     booted = time.clock_gettime(time.CLOCK_BOOTTIME)
     return not any(booted - row.ticks / TICKS_PER_SECOND >= age - _MARGIN and _works_in(row.pid, common)
                    for row in list_processes() if row.comm == "git" or row.comm.startswith("git-"))
@@ -219,6 +220,8 @@ T = TypeVar("T")
 _OURS = "garrison"
 """Third word in the lock that garrison holds; git reads two."""
 _POLL = 0.05
+_EMPTY = 5.0
+"""Seconds after which nobody is about to write into a lock any more."""
 HOLD_SECONDS = 20.0
 """Seconds to wait for the end of a gc, within one turn of a process."""
 
@@ -263,12 +266,14 @@ def hold_gc(common: Path, patience: float = HOLD_SECONDS) -> Iterator[None]:
             raise Hindered(f"a git gc runs in {common.parent}, which might take what is written meanwhile")
         time.sleep(_POLL)
     try:
-        os.write(descriptor, line)
-        os.close(descriptor)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
         yield
     finally:
         with suppress(OSError):
-            if path.read_bytes() == line:
+            if line.startswith(path.read_bytes()):  # a part of it, or nothing, if the disk is full
                 path.unlink()
 
 
@@ -276,8 +281,10 @@ def _take(path: Path, common: Path) -> int | None:
     """Create the lock, unless a gc or another process of garrison's has it; what a killed one left is removed."""
     if is_gc_running(common):
         return None
-    with suppress(OSError, ValueError, IndexError):
-        if not Path(f"/proc/{int(path.read_text().split()[0])}").exists():
+    with suppress(OSError, ValueError):
+        words = path.read_text().split()
+        # Without a word it is about to be written, or whoever made it was killed before that.
+        if not Path("/proc", str(int(words[0]))).exists() if words else time.time() - path.stat().st_mtime > _EMPTY:
             path.unlink()
     with suppress(FileExistsError):
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

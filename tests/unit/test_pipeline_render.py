@@ -20,7 +20,7 @@ from garrison.pipeline.svg_drawing import drawn_edges, drawn_layout, to_svg
 TEXT = """digraph work { goal="Make it"; rankdir=LR
     start [shape=Mdiamond]; plan [label="Plan \\"it\\" \\\\N", prompt="p"]; gate [shape=hexagon label=OK]
     end [shape=Msquare] start -> plan -> gate; gate -> end [label="[A] Approve"]
-    gate -> plan [condition="preferred_label=Again", loop_restart=true]
+    gate -> plan [condition="preferred_label=Again", loop_restart=yes]
     plan [goal_gate=true, retry_target=plan, image="/etc/passwd", URL="javascript:x", shape=box, style=invis]
 }"""
 

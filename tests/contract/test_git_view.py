@@ -281,13 +281,18 @@ HOSTILE = {
 }
 
 
+@pytest.fixture(scope="module")
+def secret(tmp_path_factory):
+    path = tmp_path_factory.mktemp("another") / "secret"
+    make_repository(path)
+    (path / "key").write_text("the key\n")
+    git(path, "add", "-A")
+    git(path, "commit", "-qm", "secret")
+    return path
+
+
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_a_hostile_view_holds_is_refused_in_one_line(repo, tree, view, tmp_path, name):
-    secret = tmp_path / "secret"
-    make_repository(secret)
-    (secret / "key").write_text("the key\n")
-    git(secret, "add", "-A")
-    git(secret, "commit", "-qm", "secret")
+def test_what_a_hostile_view_holds_is_refused_in_one_line(repo, tree, view, secret, name):
     before = tip(repo)
     script = HOSTILE[name].format(common=REPOSITORY, secret=secret, oid=tip(secret, "main"))
     run_inside(tree, view.prepare(), script)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 from collections.abc import Callable
@@ -85,18 +86,24 @@ def test_a_copy_never_goes_through_a_link_of_the_tree(repo: Path, tmp_path: Path
     assert (tree / "key").read_text() == "another"
 
 
+@pytest.fixture(scope="module")
+def origins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a repository `repo` that has a submodule `lib` that has one of its own, `lib/deep`."""
+    folder = tmp_path_factory.mktemp("origins")
+    for name in ("deep", "lib", "repo"):
+        make_repository(folder / name)
+        git(folder / name, "commit", "-q", "--allow-empty", "-m", f"{name} has a history of its own")
+    git(folder / "lib", *FILE, "submodule", "add", "-q", str(folder / "deep"), "deep")
+    git(folder / "lib", "commit", "-qm", "deep")
+    git(folder / "repo", *FILE, "submodule", "add", "-q", str(folder / "lib"), "lib")
+    git(folder / "repo", *FILE, "submodule", "update", "-q", "--init", "--recursive")
+    git(folder / "repo", "commit", "-qm", "lib")
+    return folder
+
+
 @pytest.fixture
-def parent(repo: Path, tmp_path: Path) -> Path:
-    """The repository with a submodule `lib` that has one of its own, `lib/deep`."""
-    for name in ("deep", "lib"):
-        make_repository(tmp_path / name)
-        git(tmp_path / name, "commit", "-q", "--allow-empty", "-m", f"{name} has a history of its own")
-    git(tmp_path / "lib", *FILE, "submodule", "add", "-q", str(tmp_path / "deep"), "deep")
-    git(tmp_path / "lib", "commit", "-qm", "deep")
-    git(repo, *FILE, "submodule", "add", "-q", str(tmp_path / "lib"), "lib")
-    git(repo, *FILE, "submodule", "update", "-q", "--init", "--recursive")
-    git(repo, "commit", "-qm", "lib")
-    return repo
+def parent(origins: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(origins / "repo", tmp_path / "repo", symlinks=True))
 
 
 def state(repo: Path) -> tuple[str, ...]:
@@ -104,15 +111,17 @@ def state(repo: Path) -> tuple[str, ...]:
             git(repo, "submodule", "status", "--recursive"))
 
 
-def test_trees_get_submodules_without_the_network(parent: Path, tmp_path: Path) -> None:
-    for name in ("deep", "lib"):
-        (tmp_path / name).rename(tmp_path / f"{name}-away")
+def test_trees_get_submodules_without_the_network(parent: Path, origins: Path, tmp_path: Path) -> None:
     before = state(parent)
     tree = tree_of(parent)
-    assert complete_worktree(Git(parent), tree) == []
+    origins.rename(tmp_path / "away")
+    try:
+        assert complete_worktree(Git(parent), tree) == []
+    finally:
+        (tmp_path / "away").rename(origins)
     assert (tree / "lib/deep/calc.py").is_file()
     assert git(tree, "status", "--porcelain") == ""
-    assert git(tree / "lib", "remote", "get-url", "origin") == str(tmp_path / "lib")
+    assert git(tree / "lib", "remote", "get-url", "origin") == str(origins / "lib")
     assert state(parent) == before
     Git(parent).remove_worktree(tree)
     assert not tree.exists()

@@ -30,9 +30,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from explanations import check_explanations, check_promises
 from storm import TIMING, Weather, make_parser, play_all, send
-from support import PROGRAM, PYTHON, Node, Place, clone_or_make, git, load, wait_for
+from support import (
+    PROGRAM,
+    PYTHON,
+    Node,
+    Place,
+    check_explanations,
+    check_promises,
+    clone_or_make,
+    git,
+    load,
+    wait_for,
+)
 
 RUN = "storm"
 

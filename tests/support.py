@@ -24,10 +24,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from explanations import check_explanations, check_promises
+from garrison.merge.gate import attestations_of
 from garrison.records import atomic
 from garrison.sandbox import private_files
 from garrison.sandbox.file_system import PREFIX_PARTS, PRIVATE_IN
+from garrison.testing.checker import CheckedRepository, check, read_attestations, read_events
+from garrison.values import asdict
+from garrison.views.event_log import EventLog
+from garrison.views.explain import explain
 from installed import FOLDER, install
 from prestarted import Prestarted
 
@@ -646,3 +650,33 @@ def alive(identity: dict[str, Any]) -> bool:
     """Return whether the process of an identity lives."""
     found = stat(identity["pid"]) if identity.get("pid") else None
     return found is not None and found[0] != "Z" and found[1] == identity["start_ticks"]
+
+
+# ---- a run explains itself
+
+
+ORDERED = ("attempt ", "to stop what is still alive")
+"""Reasons of starts that no death caused."""
+
+
+def check_explanations(home: Path, run: str) -> None:
+    """Fail if a restart has no rule and observation, or a replayed decision differs."""
+    lines = explain(EventLog(home, run).read(), frozenset())
+    different = [line for line in lines if line.same is False]
+    assert not different, different
+    for line in lines:
+        if line.kind == "spawn" and line.text != "started" and not any(
+                word in line.text for word in ORDERED):
+            assert line.rule, line
+            assert line.observed or line.rule == "first start", line  # a lost record has no observation
+    deaths = [line for line in lines if line.kind == "death"]
+    assert all(line.rule and line.observed for line in deaths), deaths
+
+
+def check_promises(home: Path, run: str, repository: Path) -> None:
+    """Fail if the checker finds a broken promise, or if the gate runs attested nothing though there were some."""
+    history = read_events(json.dumps(asdict(event)) for event in EventLog(home, run).read())
+    attestations = read_attestations(map(attestations_of, (home / "merge-queue").glob("*/*")))
+    assert attestations.runs or not list(history.of("test")), "no gate run attested what it tested"
+    found = check(history, CheckedRepository(repository), attestations)
+    assert not found, "\n".join(map(str, found))

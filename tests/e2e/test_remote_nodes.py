@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from explanations import check_explanations
 from garrison.hosts.host_run import KEPT_SECONDS, tidy
 from garrison.hosts.keeper import LocalServer, is_running
 from garrison.sandbox.place import Mode
 from garrison.sandbox.probe import mode_here
 from local_hosts import LocalHosts, refs
 from screen_support import Screen
-from support import PROGRAM, Node, Place, git, landed_subjects, wait_for
+from support import PROGRAM, Node, Place, check_explanations, git, landed_subjects, wait_for
 
 pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
 pytestmark = pytest.mark.slow

@@ -18,14 +18,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from explanations import check_promises
 from hostile import enclosure
 from hostile.aftermath import TRAPS, escapes_shown, settings_of, told
 from hostile.cases import CASES
 from hostile.trial import world_of
 from hostile.world import HONEST, HOSTILE, RUN, Confinement, World, describe_change, why_impossible
 from storm import make_parser, play_all
-from support import Node, landed_subjects, wait_for
+from support import Node, check_promises, landed_subjects, wait_for
 
 LONGEST = 240.0
 """Seconds for the nine to land, beside everything that the tenth does."""

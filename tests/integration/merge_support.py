@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import select
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +18,8 @@ from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
 from queue_checker import Case, judge
 from support import DEADLINE, UserWorld
+
+FORK = multiprocessing.get_context("fork")
 
 
 def git(path: Path, *arguments: str, check: bool = True) -> str:
@@ -81,6 +85,10 @@ class World:
         finally:
             processor.close()
 
+    def statuses(self) -> dict[str, str]:
+        """Return the status of each node's latest entry."""
+        return {entry.node: entry.status for entry in self.queue.entries()}
+
     def entry(self, node: str):
         return self.queue.state.entries_of("r", node)[-1]
 
@@ -123,6 +131,14 @@ def drive(processor: MergeProcessor, until: str = "empty", seconds: float = DEAD
         assert done.kind in ("gate", "ref_locked", "hindered"), done
         wait(done.fd, min(done.seconds, 0.05) if done.fd < 0 else 1.0)
     raise AssertionError("the queue did not come to rest")
+
+
+def run_in_child(target: Callable[..., None], *arguments: object) -> int | None:
+    """Run a function in a child process; return its exit code, negative for the signal that killed it."""
+    child = FORK.Process(target=target, args=arguments)
+    child.start()
+    child.join(DEADLINE)
+    return child.exitcode
 
 
 def finish(processor: MergeProcessor) -> None:

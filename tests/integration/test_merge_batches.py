@@ -29,10 +29,6 @@ def enqueue_all(world: World, *nodes: str, **changes: dict[str, str | None]) -> 
         world.enqueue(node)
 
 
-def statuses(world: World) -> dict[str, str]:
-    return {entry.node: entry.status for entry in world.queue.entries()}
-
-
 def records(world: World, kind: str) -> list[dict]:
     return [stored.data for stored in journal.read_all(world.queue.path) if stored.kind == kind]
 
@@ -47,7 +43,7 @@ def test_a_green_batch_lands_by_one_swap_and_the_history_names_every_entry(tmp_p
     world = World(tmp_path)
     enqueue_all(world, "a", "b", "c", "d")
     world.drain()
-    assert set(statuses(world).values()) == {"landed"}
+    assert set(world.statuses().values()) == {"landed"}
     assert runs_of(world) == [["first"], ["a", "b", "c", "d"]]
     assert [record["new"] for record in records(world, "landing")][1:] == [world.tip()]
     assert git(world.repo, "status", "--porcelain") == ""
@@ -89,7 +85,7 @@ def test_a_commit_that_only_a_later_entry_makes_green_is_not_on_the_targets_line
     world = World(tmp_path, gate="! test -e b.txt || test -e c.txt")
     enqueue_all(world, *"abcd")
     world.drain()
-    assert set(statuses(world).values()) == {"landed"}
+    assert set(world.statuses().values()) == {"landed"}
     for commit in git(world.repo, "log", "--first-parent", "--format=%H", f"{world.start}..main").split():
         files = git(world.repo, "ls-tree", "--name-only", commit).split()
         assert "b.txt" not in files or "c.txt" in files
@@ -125,7 +121,7 @@ def test_only_the_culprit_is_rejected_after_runs_of_its_own(tmp_path, bad):
     world = World(tmp_path)
     enqueue_all(world, *"abcdef", **{bad: {"bad": "x\n"}})
     world.drain()
-    assert {node for node, status in statuses(world).items() if status != "landed"} == {bad}
+    assert {node for node, status in world.statuses().items() if status != "landed"} == {bad}
     assert world.entry(bad).status == "rejected"
     assert "failed (exit 1)" in world.entry(bad).reason
     assert [bad] in runs_of(world)
@@ -140,8 +136,8 @@ def test_of_two_entries_red_only_together_the_second_is_rejected(tmp_path):
     world = World(tmp_path, gate="! { test -e a.txt && test -e d.txt; }")
     enqueue_all(world, *"abcde")
     world.drain()
-    assert {node for node, status in statuses(world).items() if status == "rejected"} == {"d"}
-    assert statuses(world)["e"] == "landed"
+    assert {node for node, status in world.statuses().items() if status == "rejected"} == {"d"}
+    assert world.statuses()["e"] == "landed"
     check(world)
 
 
@@ -151,7 +147,7 @@ def test_a_gate_that_fails_once_rejects_no_entry(tmp_path):
                                  f"test $(wc -l < {tmp_path}/runs) -lt 5; }}")
     enqueue_all(world, *"abcd")
     world.drain()
-    assert set(statuses(world).values()) == {"landed"}
+    assert set(world.statuses().values()) == {"landed"}
     assert runs_of(world)[1:4] == [["a", "b", "c", "d"], ["a", "b"], ["a"]]
     assert world.queue.state.verdicts.evidence("").flaky
     check(world)
@@ -161,7 +157,7 @@ def test_an_entry_that_conflicts_with_its_batch_waits_until_the_batch_has_landed
     world = World(tmp_path)
     enqueue_all(world, *"abcd", a={"lines.txt": "a\n"}, c={"lines.txt": "c\n"})
     world.drain()
-    assert statuses(world) == {"first": "landed", "a": "landed", "b": "landed", "c": "conflict", "d": "landed"}
+    assert world.statuses() == {"first": "landed", "a": "landed", "b": "landed", "c": "conflict", "d": "landed"}
     assert world.entry("c").files == ("lines.txt",)
     assert runs_of(world) == [["first"], ["a", "b", "d"]]
     check(world)
@@ -200,7 +196,7 @@ def test_a_batch_under_test_is_adopted_by_the_next_processor(tmp_path):
     drive(second)
     second.close()
     assert (tmp_path / "runs").read_text() == "run\n" * 2
-    assert set(statuses(world).values()) == {"landed"}
+    assert set(world.statuses().values()) == {"landed"}
     check(world)
 
 
@@ -211,7 +207,7 @@ def test_an_entry_withdrawn_under_test_leaves_its_batch_and_the_others_land(tmp_
     await_gate(processor)
     commands.cancel(world.queue, world.entry("b").id, "not wanted any more")
     finish(processor)
-    assert statuses(world) == {"first": "landed", "a": "landed", "b": "cancelled", "c": "landed"}
+    assert world.statuses() == {"first": "landed", "a": "landed", "b": "cancelled", "c": "landed"}
     check(world)
 
 
@@ -220,7 +216,7 @@ def test_only_the_entries_that_touch_edited_files_wait(tmp_path):
     enqueue_all(world, *"abc", b={"lines.txt": "b\n"})
     (world.repo / "lines.txt").write_text("mine\n")
     world.drain(until="blocked")
-    assert statuses(world) == {"first": "landed", "a": "landed", "b": "landing_blocked", "c": "landed"}
+    assert world.statuses() == {"first": "landed", "a": "landed", "b": "landing_blocked", "c": "landed"}
     assert world.entry("b").files == ("lines.txt",)
     git(world.repo, "checkout", "-q", "lines.txt")
     world.drain()
@@ -235,11 +231,11 @@ def test_a_broken_gate_pauses_the_queue_and_rejects_no_entry(tmp_path):
     assert "gate_broken" in world.drain(until="paused").text
     assert runs_of(world)[1:] == [["a", "b", "c"], ["a"]], "the batch, then the bare target"
     assert records(world, "test")[-1]["of"] == "base"
-    assert {statuses(world)[node] for node in "abc"} == {"queued"}
+    assert {world.statuses()[node] for node in "abc"} == {"queued"}
     (tmp_path / "broken").unlink()
     world.queue.resume_own_pause("fixed")
     world.drain()
-    assert set(statuses(world).values()) == {"landed"}
+    assert set(world.statuses().values()) == {"landed"}
     check(world)
 
 
@@ -256,7 +252,7 @@ def test_a_queue_whose_gate_failed_for_what_may_pass_tries_again_by_itself(tmp_p
     until(lambda: len(records(world, "pause")) == 2 or (processor.step() and False), "a second try")
     assert records(world, "pause")[-1]["retry_after"] == 0.4, "each try in a row waits twice as long"
     (tmp_path / "down").unlink()
-    until(lambda: set(statuses(world).values()) == {"landed"} or (processor.step() and False), "a third try")
+    until(lambda: set(world.statuses().values()) == {"landed"} or (processor.step() and False), "a third try")
     processor.close()
     assert world.queue.state.retried_pauses == 0
     check(world)
@@ -267,7 +263,7 @@ def test_with_idle_cores_prefixes_are_tested_in_parallel(tmp_path, monkeypatch):
     world = World(tmp_path, gate=f"echo $GARRISON_SLOT >> {tmp_path}/slots; sleep 0.2; test ! -e bad")
     enqueue_all(world, *"abcdef", e={"bad": "x\n"})
     world.drain()
-    assert {node for node, status in statuses(world).items() if status != "landed"} == {"e"}
+    assert {node for node, status in world.statuses().items() if status != "landed"} == {"e"}
     assert world.entry("e").status == "rejected"
     assert {"1", "2"} <= set((tmp_path / "slots").read_text().split()) <= {"1", "2", "3"}
     check(world)

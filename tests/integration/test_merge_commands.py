@@ -37,10 +37,6 @@ def running(world):
     return processor
 
 
-def states(world):
-    return {entry.node: entry.status for entry in world.queue.entries()}
-
-
 @pytest.mark.parametrize("how", ["hold", "cancel", "another strategy", "another gate", "superseded"])
 def test_a_command_ends_the_gate_run_of_its_entry_and_the_others_land(world, how):
     one = world.enqueue("one")
@@ -62,13 +58,13 @@ def test_a_command_ends_the_gate_run_of_its_entry_and_the_others_land(world, how
     world.open.touch()
     finish(processor)
     wanted = {"hold": "held", "cancel": "cancelled"}.get(how, "landed")
-    assert states(world) == {"one": wanted, "two": "landed"}
+    assert world.statuses() == {"one": wanted, "two": "landed"}
     if how == "another strategy":
         assert "Merge one" not in git(world.repo, "log", "--format=%s", "main")
     if how == "hold":
         assert commands.release(world.queue, one.id).status == "queued"
         world.drain()
-        assert states(world)["one"] == "landed"
+        assert world.statuses()["one"] == "landed"
     if how == "another strategy":
         return  # the checker knows merges only
     check(world)
@@ -86,7 +82,7 @@ def test_a_command_amid_a_step_takes_effect_at_the_next(world, monkeypatch):
 
     monkeypatch.setattr(processor.lander, "swap", late)
     finish(processor)
-    assert states(world) == {"one": "held"}
+    assert world.statuses() == {"one": "held"}
     assert world.tip() == world.start
     assert not (world.repo / ".git/index.lock").exists()
     check(world)
@@ -103,11 +99,11 @@ def test_a_manual_pause_outlasts_verdicts_target_moves_and_processors(world):
     processor.close()
     world.queue.resume_own_pause("pre-flight passed")
     world.drain(until="paused")
-    assert states(world)["one"] in ("testing", "candidate")
+    assert world.statuses()["one"] in ("testing", "candidate")
     assert commands.resume(world.queue).is_manual
     assert commands.resume(world.queue) is None
     world.drain()
-    assert states(world) == {"one": "landed"}
+    assert world.statuses() == {"one": "landed"}
     check(world, foreign=1)
 
 
@@ -116,7 +112,7 @@ def test_retry_is_another_attempt_at_the_same_commit_even_if_the_branch_is_gone(
     oid = world.branch("one", {"bad": "x\n"})
     first = world.enqueue("one")
     world.drain()
-    assert states(world) == {"one": "rejected"}
+    assert world.statuses() == {"one": "rejected"}
     git(world.repo, "branch", "-qD", "one")
     commands.reconfigure(world.queue, gate=f"git rev-parse 'HEAD^{{tree}}' >> {world.witness}")
     again = commands.retry(world.queue, first.id)
@@ -137,7 +133,7 @@ def test_a_dependent_entry_waits_and_names_what_it_waits_for(world):
     two = world.queue.enqueue("r", "two", 1, "two", options=EntryOptions(depends_on=("bad",), priority=9))
     one = world.enqueue("one")
     assert f"{two.id} waits for {bad.id} (rejected)" in world.drain(until="blocked").text
-    assert states(world) == {"bad": "rejected", "two": "queued", "one": "landed"}
+    assert world.statuses() == {"bad": "rejected", "two": "queued", "one": "landed"}
     world.branch("bad", {"good": "x\n"})
     world.enqueue("bad", attempt=2)
     world.drain()
@@ -188,14 +184,14 @@ def test_an_entry_waits_for_approval_from_the_first_and_is_approved_or_rejected_
     assert (one.status, one.reason, one.awaits_approval) == ("held", "waiting for approval", True)
     world.enqueue("two")
     world.drain()
-    assert states(world) == {"one": "held", "two": "landed"}
+    assert world.statuses() == {"one": "held", "two": "landed"}
     assert commands.approve(world.queue, one.id).status == "queued"
     assert world.queue.enqueue("r", "one", 1, "one", options=held).status == "queued", "it is not held again"
     assert commands.approve(world.queue, one.id).status == "queued", "repeating it changes nothing"
     with pytest.raises(Refused, match="only an entry that waits for approval"):
         commands.reject(world.queue, one.id, "too late")
     world.drain()
-    assert states(world)["one"] == "landed"
+    assert world.statuses()["one"] == "landed"
     world.branch("three", {"three.txt": "x\n"})
     three = world.queue.enqueue("r", "three", 1, "three", options=held)
     rejected = commands.reject(world.queue, three.id, "not like this")
@@ -223,10 +219,10 @@ def test_nothing_but_an_approval_lets_work_land_that_waits_for_one(world):
     commands.cancel(world.queue, again.id, "withdrawn")
     assert world.queue.enqueue_by_hand("one", "one", run="r").awaits_approval
     world.drain()
-    assert states(world) == {"one": "held"}
+    assert world.statuses() == {"one": "held"}
     commands.approve(world.queue, world.queue.entries()[-1].id)
     world.drain()
-    assert states(world) == {"one": "landed"}
+    assert world.statuses() == {"one": "landed"}
 
 
 def test_work_that_needs_approval_needs_it_without_the_queues_journal(world):
@@ -262,7 +258,7 @@ def test_a_review_shows_what_the_work_itself_changes_before_and_after_it_has_lan
     before = shown()
     assert before == ["--- /dev/null", "+++ b/one.txt", "+x"]
     world.drain()
-    assert (states(world)["one"], shown()) == ("landed", before)
+    assert (world.statuses()["one"], shown()) == ("landed", before)
     # a command within an escape sequence is run by a shell, and would be removed as part of the sequence
     world.branch("hides", {"run.sh": "echo a \x1b]0;; rm -r data;\x07\r\n# \x7f\rb\n"})
     review = read_review(Runtime.real(world.queue.home), world.queue, world.enqueue("hides"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 
 import pytest
-from merge_support import World, check, drive, finish, git
+from merge_support import FORK, World, check, drive, finish, git, run_in_child
 
 from garrison.merge import commands, recovery
 from garrison.merge import processor as merge_processor
@@ -16,8 +15,6 @@ from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
 from garrison.records import journal
 from support import DEADLINE
-
-FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +34,9 @@ def _process(world: World, point: str, until: str) -> None:
 
 def victim(world: World, point: str, until: str = "empty") -> int:
     """Run a processor that dies at `point`; return its exit code."""
-    process = FORK.Process(target=_process, args=(world, point, until))
-    process.start()
-    process.join(DEADLINE)
-    assert process.exitcode in (0, -signal.SIGKILL)
-    return process.exitcode
+    code = run_in_child(_process, world, point, until)
+    assert code in (0, -signal.SIGKILL)
+    return code
 
 
 @pytest.mark.parametrize("points", [merge_processor.FAILPOINTS[start::3] for start in range(3)], ids=" ".join)
@@ -55,7 +50,7 @@ def test_killed_at_every_step_twice(tmp_path, points):
         assert victim(world, point) == -signal.SIGKILL
         victim(world, point)  # dies there again, if the first one left anything to do there
     world.drain()
-    assert {entry.node: entry.status for entry in world.queue.entries()} == {
+    assert world.statuses() == {
         "bad": "rejected", **dict.fromkeys(points, "landed")}
     assert git(world.repo, "status", "--porcelain") == "?? mine.txt"
     assert git(world.repo, "for-each-ref", "--format=%(refname)", "refs/garrison") == f"refs/garrison/mq/{bad.id}/head"
@@ -164,10 +159,8 @@ def test_a_killed_enqueue_can_be_repeated(tmp_path, monkeypatch):
     for point in queue_module.FAILPOINTS:
         world.branch(point, {f"{point}.txt": "1\n"})
         for again in (False, True):
-            process = FORK.Process(target=_die_enqueueing, args=(world, point))
-            process.start()
-            process.join(DEADLINE)
-            assert process.exitcode == (0 if again and point == "enq_written" else -signal.SIGKILL)
+            code = run_in_child(_die_enqueueing, world, point)
+            assert code == (0 if again and point == "enq_written" else -signal.SIGKILL)
         with monkeypatch.context() as patched:
             patched.setattr(queue_module.journal, "sync", lambda path: synced.append(path.stat().st_size))
             entry = world.enqueue(point)

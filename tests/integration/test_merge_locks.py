@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import fcntl
-import multiprocessing
 import os
 import threading
 from contextlib import contextmanager
 
 import pytest
 from filelock import FileLock, Timeout
-from merge_support import World
+from merge_support import FORK, World
 
 from garrison.errors import Refused
 from garrison.merge import commands
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
 from support import DEADLINE
-
-FORK = multiprocessing.get_context("fork")
 
 
 @contextmanager

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import signal
 
 import pytest
-from merge_support import World, git
+from merge_support import World, git, run_in_child
 
 from garrison.errors import RecordCorrupt, Refused
 from garrison.merge import commands, entry, recovery
 from garrison.merge.entry import EntryOptions
 from garrison.merge.queue import MergeQueue
 from garrison.records import signals
-from support import DEADLINE
-
-FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture
@@ -43,10 +39,6 @@ def world(tmp_path):
     return world
 
 
-def statuses(world):
-    return {entry.node: entry.status for entry in world.queue.entries()}
-
-
 ENDED = {"one": "landed", "squashed": "landed", "bad": "rejected", "clash": "conflict"}
 BEFORE = {**ENDED, "two": "queued", "three": "queued", "kept": "held"}
 
@@ -56,7 +48,7 @@ def repair(world):
     world.queue = MergeQueue(world.home, world.repo)
     found = recovery.repair(world.queue, world.trees)
     assert recovery.repair(world.queue, world.trees) == []
-    known = statuses(world)
+    known = world.statuses()
     assert {name: known[name] for name in ENDED} == ENDED
     if world.queue.state.config is None:
         world.queue.configure(world.config)
@@ -65,7 +57,7 @@ def repair(world):
     told = [names for names in git(world.repo, "log", form, "main").split() if "," not in names]  # a batch's names all
     assert len(told) == len(set(told))
     assert sorted(one.rpartition("-")[0].rpartition("-")[0] for one in told) == sorted(
-        name for name, status in statuses(world).items() if status == "landed")
+        name for name, status in world.statuses().items() if status == "landed")
     return known, [one.what for one in found]
 
 
@@ -91,7 +83,7 @@ def test_a_lost_journal_is_rebuilt_from_pins_trailers_and_signals(world):
     assert world.queue.state.seq > old
     assert sum("is known by its pin alone" in line for line in told) == 3
     assert any("merge-queue config --gate" in line for line in told)
-    assert statuses(world) == {**ENDED, **dict.fromkeys(("two", "three", "kept"), "landed")}
+    assert world.statuses() == {**ENDED, **dict.fromkeys(("two", "three", "kept"), "landed")}
     assert world.entry("one").recipient == "runner-one@r"
     assert world.entry("one").branch == "one", "its subject says something else"
 
@@ -169,12 +161,9 @@ def test_a_killed_rebuild_can_be_repeated(world, point):
     shutil.rmtree(world.home / "signals")
     commit = git(world.repo, "log", "--format=%H", "--grep=^Merge words into one$", "main")
     git(world.repo, "revert", "--no-edit", "-m1", commit)
-    for _ in range(2):
-        process = FORK.Process(target=_die_rebuilding, args=(world, point))
-        process.start()
-        process.join(DEADLINE)
-        assert process.exitcode in (-signal.SIGKILL, 0)
-    assert point == "rebuilt" or process.exitcode
+    codes = [run_in_child(_die_rebuilding, world, point) for _ in range(2)]
+    assert set(codes) <= {-signal.SIGKILL, 0}
+    assert point == "rebuilt" or codes[-1]
     known, _ = repair(world)
     assert known == BEFORE
     assert world.entry("one").commit == commit

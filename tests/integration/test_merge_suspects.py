@@ -54,7 +54,7 @@ def test_the_verdict_of_a_red_batch_says_who_is_suspect(tmp_path: Path) -> None:
         world.branch(node, files)
         world.enqueue(node)
     world.drain()
-    assert {entry.node: entry.status for entry in world.queue.entries()} == {
+    assert world.statuses() == {
         "first": "landed", "docs": "landed", "sum": "landed", "net": "rejected", "more": "landed"}
     verdicts = [stored.data for stored in journal.read_all(world.queue.path) if stored.kind == "verdict"]
     red = next(data for data in verdicts if data["result"] == "red" and len(data["entries"]) == 4)

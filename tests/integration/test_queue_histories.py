@@ -37,10 +37,6 @@ def sound(world: World, *, foreign: list[str] | None = None, **more: object) -> 
                witness=None if world.config.no_gate else world.witness, **more))  # type: ignore[arg-type]
 
 
-def statuses(world: World) -> dict[str, str]:
-    return {entry.node: entry.status for entry in world.queue.entries()}
-
-
 def commit(world: World, name: str, start: str = "main", *parents: str, files: dict[str, bytes | None] | None = None,
            modes: dict[str, str] | None = None) -> str:
     """Make a commit on branch `name` without a checkout, with any content, mode and parents."""
@@ -96,7 +92,7 @@ def test_every_kind_of_conflict_names_its_files(world):
     for node in (*kinds, "case", "mode"):
         world.enqueue(node, by_hand=True)
     world.drain()
-    assert statuses(world) == {"ours": "landed", **dict.fromkeys(kinds, "conflict"), "case": "landed", "mode": "landed"}
+    assert world.statuses() == {**dict.fromkeys(kinds, "conflict"), **dict.fromkeys(("ours", "case", "mode"), "landed")}
     files = {node: set(world.entry(node).files) for node in kinds}
     assert {node: told for node, told in files.items() if not told} == {"stranger": set()}
     assert "in common" in world.entry("stranger").reason
@@ -128,7 +124,7 @@ def test_histories_of_every_shape_land_once(world, together):
     for node in nodes:
         world.enqueue(node)
     world.drain()
-    assert statuses(world) == dict.fromkeys(nodes, "landed")
+    assert world.statuses() == dict.fromkeys(nodes, "landed")
     assert [world.entry(node).reason for node in ("there", "same")] == [
         "already in main, where this queue did not put it: not tested here", "already in main"]
     sound(world)
@@ -144,7 +140,7 @@ def test_the_enqueued_commit_lands_whatever_became_of_the_branch(world):
     git(world.repo, "reflog", "expire", "--expire=now", "--all")
     git(world.repo, "gc", "-q", "--prune=now")
     world.drain()
-    assert statuses(world) == dict.fromkeys(pinned, "landed")
+    assert world.statuses() == dict.fromkeys(pinned, "landed")
     assert set(git(world.repo, "log", "--first-parent", "--format=%P", f"{world.start}..main").split()) >= \
         set(pinned.values())
     assert git(world.repo, "cat-file", "-t", "main:another", check=False) == ""
@@ -161,7 +157,7 @@ def test_a_target_that_was_forced_back_is_accepted(world):
     world.enqueue("two")
     world.drain()
     assert git(world.repo, "ls-tree", "--name-only", "main").split() == ["lines.txt", "two.txt"]
-    assert statuses(world) == {"one": "undone", "two": "landed"}
+    assert world.statuses() == {"one": "undone", "two": "landed"}
     sound(world, foreign=[world.start])
 
 
@@ -176,7 +172,7 @@ def test_without_its_target_a_queue_waits(world):
     git(world.repo, "update-ref", "refs/heads/main", world.start)
     finish(processor)
     assert world.queue.state.hindrance == ""
-    assert statuses(world) == {"one": "landed"}
+    assert world.statuses() == {"one": "landed"}
     sound(world, foreign=[world.start])
 
 
@@ -196,7 +192,7 @@ def test_the_users_edits_stay_wherever_the_target_is_checked_out(tmp_path, where
     blocks = where != "nowhere" and edits != "A  staged"
     told = {} if where == "nowhere" else {str(tree.resolve()): edits}
     world.drain(until="blocked" if blocks else "empty")
-    assert statuses(world) == {"one": "landing_blocked" if blocks else "landed", "two": "landed"}
+    assert world.statuses() == {"one": "landing_blocked" if blocks else "landed", "two": "landed"}
     assert git(tree, "status", "--porcelain").strip() == edits.strip()
     if blocks:
         _undo(tree)
@@ -228,7 +224,7 @@ def test_a_concurrent_gc_removes_nothing_that_is_needed(tmp_path):
     git(world.repo, "gc", "-q", "--prune=now")
     (tmp_path / "go").touch()
     finish(processor)
-    assert statuses(world) == {"one": "landed"}
+    assert world.statuses() == {"one": "landed"}
     sound(world, logged=False)
 
 
@@ -246,7 +242,7 @@ def test_five_hundred_entries(tmp_path):
     processor.close()
     first = next(number for number, sort in sorts.items() if sort == "clash")
     wanted = {"bad": "rejected", "clash": "conflict", "good": "landed"}
-    assert statuses(world) == {f"n{number}": "landed" if number == first else wanted[sort]
+    assert world.statuses() == {f"n{number}": "landed" if number == first else wanted[sort]
                                for number, sort in sorts.items()}
     sound(world)
 
@@ -262,7 +258,7 @@ def test_a_candidate_that_gc_removed_is_built_again(tmp_path, when):
     (world.repo / ".git/objects" / commit[:2] / commit[2:]).unlink()
     until(lambda: _patiently(processor) and world.entry("one").is_final, "a landing")
     finish(processor)
-    assert statuses(world) == {"one": "landed"}
+    assert world.statuses() == {"one": "landed"}
     sound(world)
 
 
@@ -281,7 +277,7 @@ def test_during_gc_nothing_is_built(world, monkeypatch):
     assert "git gc runs" in processor.step().text
     child.communicate(b"\n")
     finish(processor)
-    assert statuses(world) == {"one": "landed"}
+    assert world.statuses() == {"one": "landed"}
     (world.repo / ".git/gc.pid").unlink()
     sound(world)
 
@@ -301,7 +297,7 @@ def test_a_slot_that_git_cannot_prepare_is_no_verdict(world, monkeypatch):
     monkeypatch.setattr(Slot, "prepare", trouble)
     until(lambda: _patiently(processor) and world.entry("one").is_final, "a landing")
     finish(processor)
-    assert statuses(world) == {"one": "landed"}
+    assert world.statuses() == {"one": "landed"}
     sound(world)
 
 
@@ -314,7 +310,7 @@ def test_an_entry_that_was_red_before_it_was_held_is_rejected_after(world):
     commands.hold(world.queue, entry)
     commands.release(world.queue, entry)
     finish(processor)
-    assert statuses(world) == {"bad": "rejected"}
+    assert world.statuses() == {"bad": "rejected"}
     assert "failed (exit 1)" in world.entry("bad").reason
     sound(world)
 
@@ -339,7 +335,7 @@ def test_a_gc_that_never_rests_takes_nothing_from_a_queue_and_finds_no_ref_to_wh
     finally:
         over.set()
         collector.join()
-    assert statuses(world) == dict.fromkeys(names, "landed")
+    assert world.statuses() == dict.fromkeys(names, "landed")
     assert len(failed) > 1 and not any(failed)
     assert git(world.repo, "fsck", "--connectivity-only", "--no-dangling") == ""
     sound(world)

@@ -16,7 +16,7 @@ from garrison.project.files import ProjectFiles
 from garrison.project.survey import propose_gate, survey
 from garrison.project.templates import TEMPLATES, Template, fill
 from garrison.run.request import read_defaults, read_project
-from garrison.spelling import nearest
+from garrison.spelling import correction
 from garrison.system.git import Git, validate_repository
 
 MAX_MODULES = 200
@@ -77,9 +77,7 @@ def find_template(name: str) -> Template:
     by_name = {template.name: template for template in TEMPLATES}
     if name in by_name:
         return by_name[name]
-    near = nearest(name, by_name)
-    raise NotFound(f"no template {name!r}; " + (f"did you mean {near}?" if near else
-                                                f"there are {', '.join(by_name)}"))
+    raise NotFound(f"no template {name!r}; " + correction(name, by_name, f"there are {', '.join(by_name)}"))
 
 
 def modules_of(files: ProjectFiles) -> list[str]:

@@ -78,10 +78,13 @@ def troubled(*passing: tuple[str, Fault]) -> dict[str, Player]:
 
 @pytest.mark.slow
 def test_transient_failures_are_waited_out(scene):
-    """One run, a node for each mishap of the API: all land; a stream that falls silent costs a session, not a life."""
+    """One run, a node for each mishap of the API: it fails, is overloaded or says nothing, a connection is cut, an
+    answer is too large to be sent. All land; a stream that falls silent costs a session, not a life."""
     place = scene.place
     scene.configure("stale = 12")  # a session that is only held up by others is not silent for so long
-    scene.players = troubled(("broken", Fault("status", 500)))
+    scene.players = troubled(
+        ("broken", Fault("status", 500)), ("overloaded", Fault("status", 529)), ("dropped", Fault("drop", "before")),
+        ("oversize", Fault("oversize")), ("mute_before", Fault("hang", "before", seconds=60)))
     scene.players["hanging"] = again(Turn(work("hanging").blocks, faults=(Fault("hang", "stream", seconds=60),)),
                                      after=(work("hanging"), report(), "Done."))
     scene.players["silent"] = steps(work("silent"), "I believe it is done.", report(), "Done.")
@@ -90,16 +93,6 @@ def test_transient_failures_are_waited_out(scene):
     assert scene.endings("silent") == ["silent", "reported"]
     assert scene.endings("hanging")[0] == "hang"
     assert not place.deaths().get("orchestrator-hanging"), "a hang is no death"
-
-
-@pytest.mark.slow
-def test_other_transient_failures_are_waited_out(scene):
-    """An overloaded API, one that says nothing, a connection that is cut, an answer that is too large to be sent."""
-    scene.configure("stale = 4")
-    scene.players = troubled(("overloaded", Fault("status", 529)), ("dropped", Fault("drop", "before")),
-                             ("oversize", Fault("oversize")), ("mute_before", Fault("hang", "before", seconds=60)))
-    child = scene.launch(scene.graph(**dict.fromkeys(scene.players, "rework=none")))
-    assert scene.place.finish(child) == 0, scene.place.logs()
 
 
 def test_permanent_failures_have_their_own_reasons_and_a_rate_limit_waits_without_a_process(scene):

@@ -22,7 +22,7 @@ def test_a_diamond_of_tasks() -> None:
         a [label="Do A", prompt="build $goal, not $goals, ${goal}", worker_type=backend, timeout=15m, bead_id=B-7,
            acceptance="test -f a", setup="npm ci"]
         b [type=tool, command="make b", agent=smith, worker_type=other]
-        c [shape=parallelogram, tool_command="make c"]
+        c [shape=parallelogram, command="make else", tool_command="make c"]
         d
         start -> {a b} -> c -> d -> done
         a -> c

@@ -42,6 +42,8 @@ HANDLERS = frozenset({*SHAPES.values(), "wait.signal", "subgraph"})
 RETRY_TARGETS = ("retry_target", "fallback_retry_target")
 """Attributes of a node or graph that name a node to go back to."""
 
+TOOL_COMMANDS = ("tool_command", "command", "script")
+"""Attributes that name the command of a tool, the first one given counts; `script` is how other engines call it."""
 NAME_SEPARATOR = "__"
 """Between the name of a node with a pipeline within it and that of a node of that pipeline."""
 

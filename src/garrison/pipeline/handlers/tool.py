@@ -21,7 +21,7 @@ from garrison.config import Timing
 from garrison.directories import find_home
 from garrison.ends import End, EndKind
 from garrison.errors import GarrisonError, Shortage
-from garrison.pipeline.graph import seconds, text
+from garrison.pipeline.graph import TOOL_COMMANDS, seconds, text
 from garrison.pipeline.handlers.call import Call, failed, from_status
 from garrison.pipeline.handlers.codergen import STATUS_FILE, read_status_file
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outcome
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 MAX_OUTPUT = 64 * 1024
 """Bytes of a command's output that go into the context; all of it is in output.log."""
-COMMANDS = ("tool_command", "command", "script")
-"""Attributes that name the command, the first one given counts; `script` is how other engines call it."""
 EXIT_FILE = "exit"
 """File with the attempt, the exit code and the place of a command that ended."""
 _MAX_EXIT = 1 << 16
@@ -73,7 +71,7 @@ async def tool(call: Call) -> Outcome:
     # Before the command is even looked up: what has run to its end is not run again, whatever the graph says by now.
     if call.resumed and call.folder is not None and (code := recorded_exit_code(call.folder, call.place)) is not None:
         return _outcome(call, End(code), call.folder)
-    command = next((word for name in COMMANDS if (word := text(call.attrs, name))), "")
+    command = next((word for name in TOOL_COMMANDS if (word := text(call.attrs, name))), "")
     if not command:
         return failed(f"tool {call.node.id} has no tool_command; give it one")
     with _attempt_folder(call) as folder:

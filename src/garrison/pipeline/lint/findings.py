@@ -12,7 +12,7 @@ from functools import cached_property
 import msgspec
 
 from garrison.pipeline.condition import Condition, ConditionSyntax, parse_condition
-from garrison.pipeline.graph import Edge, Graph, Node, is_known_handler, one_line, text
+from garrison.pipeline.graph import TOOL_COMMANDS, Edge, Graph, Node, is_known_handler, one_line, text
 from garrison.pipeline.outcome import normalize_label
 from garrison.values import Value
 
@@ -153,9 +153,9 @@ def flow_of(graph: Graph) -> str | None:
 
 
 def command_of(node: Node) -> str | None:
-    """Return the command of a node: `command`, else `tool_command`, else the `script` of a tool."""
-    return text(node.attrs, "command") or text(node.attrs, "tool_command") or (
-        text(node.attrs, "script") if node.handler == "tool" else None)
+    """Return the command of a node: `command`, else `tool_command`; of a tool the first of `TOOL_COMMANDS`."""
+    names = TOOL_COMMANDS if node.handler == "tool" else ("command", "tool_command")
+    return next((command for name in names if (command := text(node.attrs, name))), None)
 
 
 def _parse(condition: str) -> Condition | ConditionSyntax:

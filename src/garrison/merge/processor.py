@@ -465,6 +465,9 @@ class MergeProcessor:
         own = min(self.max_batch, require_config(state).max_batch or self.max_batch)
         return decision.choose_max_set(backlog, state.verdicts.durations, max_batch=own, short_gate=self.short_gate)
 
+    def _gate_width(self, state: QueueState) -> int:
+        return decision.choose_gate_width(len(os.sched_getaffinity(0)), require_config(state).gate_cores)
+
     def _idle(self, state: QueueState) -> Wait:
         """Return the wait of a queue in which no entry can be judged."""
         if state.config is not None and state.config.beliefs:
@@ -503,10 +506,9 @@ class MergeProcessor:
         sets = decision.list_running(state, book, tip, [jobs[job] for job in set_jobs])
         # A long backlog is tested in larger sets, but not while the culprit of a red set is looked for.
         backlog = len(candidates) if all(entry.tests == 0 for entry in (*under_test, *waiting)) else decision.MAX_BATCH
-        width = decision.choose_gate_width(len(os.sched_getaffinity(0)), require_config(state).gate_cores)
         chosen = decision.decide(
             candidates, outlook.beliefs, [run for run, _ in found], [each for each in sets if each],
-            width - len(base_jobs), max_set=self._max_set(state, backlog),
+            self._gate_width(state) - len(base_jobs), max_set=self._max_set(state, backlog),
             is_steady=decision.is_steady(state, book.whole.key))
         if chosen.land:                                   # 8
             return self._land(state, tip, *chosen.land)

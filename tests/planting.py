@@ -98,7 +98,7 @@ def scopes(tree: ast.AST, above: str = "") -> Iterator[tuple[str, ast.AST]]:
             name = f"{above}.{child.name}" if above else child.name
             yield name, child
             yield from scopes(child, name)
-        else:
+        elif not isinstance(child, ast.expr):  # no expression has a scope inside that is addressed
             yield from scopes(child, above)
 
 
@@ -305,12 +305,13 @@ def plant_all(plantings: Sequence[Planting], root: Path) -> dict[Path, str]:
     for name, tree in trees.items():
         path = root / name
         before[path] = path.read_text(encoding="utf-8")
-        path.write_text(ast.unparse(tree) + "\n", encoding="utf-8")
+        path.write_text(ast.unparse(ast.fix_missing_locations(tree)) + "\n", encoding="utf-8")
     return before
 
 
 def changed(plantings: Sequence[Planting], root: Path) -> dict[str, ast.Module]:
-    """Apply plantings in memory; return the changed trees by their files. Misplanted if one does not fit."""
+    """Apply plantings in memory; return the changed trees, which lack locations, by their files. Misplanted if one
+    does not fit."""
     trees: dict[str, ast.Module] = {}
     for planting in plantings:
         path = root / planting.path
@@ -321,7 +322,7 @@ def changed(plantings: Sequence[Planting], root: Path) -> dict[str, ast.Module]:
             change(tree, planting)
         except Misplanted as error:
             raise Misplanted(f"{error}\n{_elsewhere(planting, root)}") from None
-    return {name: ast.fix_missing_locations(tree) for name, tree in trees.items()}
+    return trees
 
 
 def _elsewhere(planting: Planting, root: Path) -> str:

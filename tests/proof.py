@@ -12,6 +12,7 @@ listed as such, or if a seed breaks a rule without any bug: then none of it prov
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import ctypes
 import importlib
@@ -103,12 +104,12 @@ def read_found(path: Path = FOUND) -> dict[str, str]:
 class _Planted(importlib.machinery.SourceFileLoader):
     """Loads a module with its bug."""
 
-    def __init__(self, name: str, path: str, tree: object) -> None:
+    def __init__(self, name: str, path: str, tree: ast.Module) -> None:
         super().__init__(name, path)
         self.tree = tree
 
     def get_code(self, fullname: str) -> object:  # type: ignore[override]
-        return compile(self.tree, self.path, "exec", dont_inherit=True)  # type: ignore[call-overload]
+        return compile(ast.fix_missing_locations(self.tree), self.path, "exec", dont_inherit=True)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -44,7 +44,7 @@ def misplanted(bugs: Iterable[Sequence[planting.Planting]]) -> list[str]:
 
 
 def test_a_cell_was_seen_red_with_a_defect_that_still_applies() -> None:
-    assert misplanted([cell.bugs for cell in CELLS]) == []
+    assert misplanted([cell.bugs for cell in CELLS if not cell.mutation]) == []  # else: below
     for cell in CELLS:
         assert not cell.red or (cell.bugs and cell.defect), cell
 

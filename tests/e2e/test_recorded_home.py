@@ -4,10 +4,7 @@ end: one of version 0.1, and one of ed856ddb.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -16,11 +13,9 @@ import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
-from garrison.cli.main import main
 from garrison.delegation.conversation import Conversation
 from recorded_home import ARCHIVE, LATER, unpack
 from support import CONFIG, Place, checkout_in, git, load, wait_for
@@ -30,25 +25,6 @@ BEFORE = {"finished": "done", "failed": "failed", "stopped": "stopped", "killed"
 """Run → its status in the journal."""
 SHOWN = {**BEFORE, "killed": "interrupted"}
 """Run → its status in every view: no process of a recorded home is alive."""
-
-
-class ReadHere(Place):
-    """A place whose commands run in this process, as those of an installed garrison."""
-
-    def command(self, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
-        said = [io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2)]
-        before = Path.cwd()
-        os.chdir(self.root)
-        try:
-            with mock.patch.dict(os.environ, {**self.env, **env}, clear=True), \
-                    mock.patch("garrison.directories.checkout", lambda: None), \
-                    contextlib.redirect_stdout(said[0]), contextlib.redirect_stderr(said[1]):
-                code = main([*map(str, arguments)])
-        finally:
-            os.chdir(before)
-        for stream in said:
-            stream.seek(0)
-        return subprocess.CompletedProcess(arguments, code, *(stream.read() for stream in said))
 
 
 def recorded(place: Place) -> Place:
@@ -66,7 +42,7 @@ def read(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     """Yield a place whose recorded home is only read."""
     folder = tmp_path_factory.mktemp("read")
     shutil.copytree(template, checkout_in(folder), symlinks=True)
-    place = recorded(ReadHere(folder))
+    place = recorded(Place(folder))
     before = records(place.home)
     yield place
     assert records(place.home) == before

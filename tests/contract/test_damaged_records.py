@@ -66,6 +66,7 @@ def test_a_living_process_rewrites_its_identity(runtime: Runtime, alive: Incarna
 def test_damage_while_a_living_process_reads_its_identity_is_found_by_its_next_look(
         runtime: Runtime, alive: Incarnation, monkeypatch: pytest.MonkeyPatch) -> None:
     path, read = runtime.store.path(Identity, KEY), alive.store.read
+    runtime.store.update(Identity, KEY, lambda old: replace(old or alive.identity, tmux={"server": "s"}))
 
     def damaged_after(*about: object) -> object:
         found = read(*about)
@@ -75,6 +76,7 @@ def test_damage_while_a_living_process_reads_its_identity_is_found_by_its_next_l
     with monkeypatch.context() as patched:
         patched.setattr(alive.store, "read", damaged_after)
         alive.beat()
+    assert path.read_bytes() == b"{"
     alive.beat()
     assert runtime.store.get(Identity, KEY).incarnation == 1
 

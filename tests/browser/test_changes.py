@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from real_texts import ANSWERS, CHINESE, EMOJI, TITLE, TRACEBACK
 from served_run import WORK, Served
 
-from support import Place, checkout_in, git, wait_for
+from support import Place, checkout_in, git, landed_subjects, wait_for
 
 GRAPH = r"""
 digraph web {
@@ -71,8 +71,12 @@ def run(template: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
     assert not left, left
 
 
-def test_hostile_work_is_shown_commented_rejected_and_approved_on_the_page_alone(run: Served, opened: Any) -> None:
+def test_hostile_work_is_shown_commented_rejected_approved_and_a_failure_retried_on_the_page_alone(
+        run: Served, opened: Any) -> None:
     page = opened(run.url)
+    failed = page.locator(".card.w-failed")
+    expect(failed).to_contain_text(TRACEBACK.strip().splitlines()[-1], timeout=WORK)
+    expect(failed).not_to_contain_text("^^^")
     card = page.locator("#waits .card", has_text="Land attempt 1 (")
     expect(card.locator(".outcomes")).to_contain_text("work waiting for approval · ")
     card.get_by_role("button", name="See changes").click()
@@ -85,10 +89,6 @@ def test_hostile_work_is_shown_commented_rejected_and_approved_on_the_page_alone
     expect(changes.locator(".check").first).to_contain_text("acceptance: passed, exit code 0")
     expect(changes.locator(".file", has_text=FILE)).to_contain_text(CHINESE)
     assert len(changes.inner_text()) < 20_000, "long lines are cut"
-    failed = page.locator(".card.w-failed")
-    expect(failed).to_contain_text(TRACEBACK.strip().splitlines()[-1])
-    expect(failed).not_to_contain_text("^^^")
-
     calc.get_by_role("button", name="Whole file").click()
     expect(calc.locator("tr.hunk")).to_have_count(1)
     expect(calc.get_by_role("button", name="Whole file")).to_have_count(0)
@@ -132,8 +132,18 @@ def test_hostile_work_is_shown_commented_rejected_and_approved_on_the_page_alone
     page.goto(page.url.partition("/?")[0] + "/?run=r1&node=work&tab=changes&attempt=1&comment=1-1")
     expect(said).to_be_focused()
     expect(changes.locator("tr.recorded")).to_contain_text("no comments like this")
-    page.get_by_label("Attempt", exact=True).select_option("2")
 
+    page.goto(page.url.partition("/?")[0] + "/?run=r1")
+    (run.place.root / "mended").touch()
+    failed.get_by_role("button", name="Retry").click()
+    page.locator("dialog.ask").get_by_role("button", name="Retry").click()
+    expect(page.locator("#toast")).to_contain_text("bad is retried", timeout=WORK)
+    asked = page.locator("#waits .card", has_text=CHINESE)
+    expect(asked).to_be_visible(timeout=WORK)  # the question behind it
+    asked.get_by_role("button", name="No", exact=True).click()
+    expect(page.locator("#toast")).to_contain_text("answer recorded", timeout=WORK)
+
+    page.locator("#waits .card", has_text="Land attempt 2 (").get_by_role("button", name="See changes").click()
     changes.get_by_role("button", name="Two columns").click()
     expect(changes.locator("table.split").first).to_be_visible()
     changes.get_by_role("button", name="Approve").click()
@@ -147,6 +157,10 @@ def test_hostile_work_is_shown_commented_rejected_and_approved_on_the_page_alone
     dialog.get_by_role("button", name="Approve").click()
     expect(page.locator('svg .node[data-node="work"]')).to_have_class(re.compile("s-landed"), timeout=WORK)
     assert "# attempt 2" in git(run.place.repo, "show", "main:calc.py")
+    expect(page.locator("#run-head .pill")).to_contain_text("done", timeout=WORK)
+    expect(page.locator("#waits .card")).to_have_count(0)
+    assert sorted(landed_subjects(run.place.repo, run.place.start)) == [
+        f"Merge garrison/r1/{node} into main" for node in ("bad", "work")]
 
 
 @pytest.mark.slow

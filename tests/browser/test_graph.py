@@ -1,4 +1,6 @@
-"""Graph and table of a large run in a real browser: found, sorted, walked; and what is left where no graph is drawn."""
+"""Graph and table of large runs in a real browser: found, sorted, walked, drawn once and then only painted; and what is
+left where no graph is drawn.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,42 @@ import pytest
 from playwright.sync_api import expect
 from served_run import serving
 
+from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
-from top_support import build_large_run, home_builder
+from top_support import HomeBuilder, build_large_run, home_builder
+
+NODES = [f"task_{number}" for number in range(200)]
+STEPS = ("active", "impl_complete", "validated")
+MEASURE = """() => {
+  window.measured = { frames: [], moved: [], svg: document.querySelector("svg") };
+  const inList = node => (node.nodeType === 1 ? node : node.parentElement)?.closest("ol, ul, svg, .bar");
+  new PerformanceObserver(list => {
+    for (const { node, previousRect, currentRect } of list.getEntries().flatMap(one => one.sources)) {
+      if (!node?.isConnected || inList(node)) continue;
+      if (["x", "y"].every(side => previousRect[side] === currentRect[side])) continue; // a text of another length
+      window.measured.moved.push([node.outerHTML?.slice(0, 60) ?? node.textContent, previousRect, currentRect]);
+    }
+  }).observe({ type: "layout-shift", buffered: true });
+  let last = performance.now();
+  const frame = now => { window.measured.frames.push(now - last); last = now; requestAnimationFrame(frame); };
+  requestAnimationFrame(frame);
+}"""
+
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a served run of two hundred nodes."""
-    home = tmp_path_factory.mktemp("large")
-    with home_builder(home) as builder:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HomeBuilder, str]]:
+    """A home with a run of two hundred nodes, and its served address."""
+    folder = tmp_path_factory.mktemp("large")
+    with home_builder(folder) as builder:
         build_large_run(builder, 200)
-        with serving(home) as url:
-            yield url
+        with serving(folder) as url:
+            yield builder, url
+
+
+@pytest.fixture
+def large(home: tuple[HomeBuilder, str]) -> str:
+    return home[1]
 
 
 def rows(page: Any) -> list[str]:
@@ -89,38 +115,83 @@ def test_a_graph_that_takes_too_long_gives_way_to_the_table(large: str, opened: 
 
 
 @pytest.mark.slow
-def test_a_thousand_nodes_can_be_used(tmp_path: Path, opened: Any) -> None:
-    with home_builder(tmp_path) as builder:
-        build_large_run(builder, 1000)
-        with serving(tmp_path) as url:
-            page = opened(url, "/?run=r1")
-            expect(page.locator('.one[data-key="task_510"]')).to_be_in_viewport(), "what failed"
-            expect(page.locator(".group .one")).to_have_count(1000)
-            page.get_by_role("tab", name="Graph").click()
-            expect(page.locator("svg .node")).to_have_count(1002)
-            page.get_by_label("Find a node").fill("task_777")
-            expect(page.locator("svg .node.found")).to_be_in_viewport()
-            page.locator("svg .node.found").click()
-            expect(page.locator("#detail-title")).to_have_text("task_777")
+def test_a_thousand_nodes_can_be_used(home: tuple[HomeBuilder, str], opened: Any) -> None:
+    builder, url = home
+    build_large_run(builder, 1000, "r2")
+    page = opened(url, "/?run=r2")
+    expect(page.locator('.one[data-key="task_510"]')).to_be_in_viewport(), "what failed"
+    expect(page.locator(".group .one")).to_have_count(1000)
+    page.get_by_role("tab", name="Graph").click()
+    expect(page.locator("svg .node")).to_have_count(1002)
+    page.get_by_label("Find a node").fill("task_777")
+    expect(page.locator("svg .node.found")).to_be_in_viewport()
+    page.locator("svg .node.found").click()
+    expect(page.locator("#detail-title")).to_have_text("task_777")
 
 
 @pytest.mark.slow
-def test_followed_edges_loops_and_answers_are_drawn(tmp_path: Path, opened: Any) -> None:
+def test_followed_edges_loops_and_answers_are_drawn(home: tuple[HomeBuilder, str], opened: Any) -> None:
+    builder, url = home
+    guardian = builder.run("r3", "work")
+    RunFiles(builder.home, "r3").graph.write_text("""digraph { flow=walk; start [shape=Mdiamond]; exit [shape=Msquare]
+        work [shape=box, command="true"]; ask [shape=hexagon, label="Ship it?"]
+        start -> work; work -> ask; ask -> exit [label="[Y] Yes"]; ask -> work [label="[N] Again"] }""")
+
+    def finished(place: str, label: str) -> None:
+        guardian.append("flow", {"event": "finished", "place_id": place, "node": place[:-2], "attempt": 1,
+                                 "outcome": {"status": "success", "preferred_label": label}}, builder.now())
+
+    for place, label in (("work#1", ""), ("ask#1", "Again"), ("work#2", "")):
+        finished(place, label)
+    page = opened(url, "/?run=r3")
+    expect(page.locator("svg .edge.followed")).to_have_count(3)
+    expect(page.locator("svg .edge .times")).to_have_text("×2")
+    expect(page.locator('svg .node[data-node="ask"]')).to_have_attribute("aria-label", re.compile("answered: Again"))
+    finished("ask#2", "Yes")
+    expect(page.locator("svg .edge.followed")).to_have_count(4)
+    guardian.close()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[tuple[HomeBuilder, Writer, str]]:
+    """A home with such a run, its guardian's journal, the served address."""
     with home_builder(tmp_path) as builder:
-        guardian = builder.run("r1", "work")
-        RunFiles(tmp_path, "r1").graph.write_text("""digraph { flow=walk; start [shape=Mdiamond]; exit [shape=Msquare]
-            work [shape=box, command="true"]; ask [shape=hexagon, label="Ship it?"]
-            start -> work; work -> ask; ask -> exit [label="[Y] Yes"]; ask -> work [label="[N] Again"] }""")
-        for place, label in (("work#1", ""), ("ask#1", "Again"), ("work#2", "")):
-            guardian.append("flow", {"event": "finished", "place_id": place, "node": place[:-2], "attempt": 1,
-                                     "outcome": {"status": "success", "preferred_label": label}}, builder.now())
+        guardian = builder.run("r1", *NODES)
+        builder.incarnation("guardian", "crew", "r1")
+        edges = "".join(f"{NODES[(number - 1) // 3]} -> {name}; " for number, name in enumerate(NODES) if number)
+        boxes = "".join(f'{name} [shape=box, command="true", label="Do task {name}"]; ' for name in NODES)
+        RunFiles(tmp_path, "r1").graph.write_text(
+            f"digraph crew {{ flow=dag; start [shape=Mdiamond]; exit [shape=Msquare]; {boxes} {edges} "
+            f"start -> {NODES[0]}; {NODES[-1]} -> exit }}")
         with serving(tmp_path) as url:
-            page = opened(url, "/?run=r1")
-            expect(page.locator("svg .edge.followed")).to_have_count(3)
-            expect(page.locator("svg .edge .times")).to_have_text("×2")
-            expect(page.locator('svg .node[data-node="ask"]')).to_have_attribute(
-                "aria-label", re.compile("answered: Again"))
-            guardian.append("flow", {"event": "finished", "place_id": "ask#2", "node": "ask", "attempt": 1,
-                                     "outcome": {"status": "success", "preferred_label": "Yes"}}, builder.now())
-            expect(page.locator("svg .edge.followed")).to_have_count(4)
+            yield builder, guardian, url
         guardian.close()
+
+
+@pytest.mark.slow
+def test_two_hundred_nodes_are_drawn_once_and_stay_smooth(tree: tuple[HomeBuilder, Writer, str], opened: Any,
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    builder, guardian, url = tree
+    page = opened(url, "/?run=r1")
+    page.get_by_role("tab", name="Graph").click()
+    expect(page.locator("svg .node")).to_have_count(202)
+    painted = page.evaluate("performance.now()")
+    page.evaluate(MEASURE)
+    thread = page.context.new_cdp_session(page)
+    thread.send("Performance.enable", {"timeDomain": "threadTicks"})
+    begun = {one["name"]: one["value"] for one in thread.send("Performance.getMetrics")["metrics"]}
+    for step in STEPS:
+        for name in NODES:
+            guardian.append("node", {"node": name, "status": step, "attempt": 1}, builder.now())
+    expect(page.locator("svg .node.s-landed")).to_have_count(200)
+    expect(page.locator("#run-head .far")).to_have_text("200 of 200")
+    frames = sorted(page.evaluate("window.measured.frames"))
+    spent = {one["name"]: one["value"] for one in thread.send("Performance.getMetrics")["metrics"]}
+    half, most = frames[len(frames) // 2], frames[len(frames) * 99 // 100]
+    with capsys.disabled():
+        print(f"\n200 nodes: graph after {painted:.0f} ms, frames {half:.0f} ms (median), {most:.0f} ms (99 of 100), "
+              f"{spent['TaskDuration'] - begun['TaskDuration']:.2f} s of CPU for {len(STEPS) * len(NODES)} events")
+    assert page.evaluate("window.measured.svg.isConnected"), "six hundred events, and the drawing is the same"
+    moved = page.evaluate("window.measured.moved.map(one => JSON.stringify(one))")
+    assert moved == [], "the lines of a list move on, panels stay"
+    assert spent["TaskDuration"] - begun["TaskDuration"] < 5, "of the page's thread; a layout each would be a minute"

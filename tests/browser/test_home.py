@@ -1,4 +1,4 @@
-"""Page of a home: what waits in any run first, and all runs as a table whose view is in the address."""
+"""Page of a home: what waits in any run first, all runs as a table whose view is in the address, a run's time."""
 
 from __future__ import annotations
 
@@ -118,10 +118,40 @@ def test_nothing_in_the_head_moves_when_the_first_data_comes(home: str, opened: 
 
 
 @pytest.mark.slow
-def test_the_home_is_accessible_and_fits(home: str, opened: Any) -> None:
-    page = opened(home, reduced_motion="reduce")
+def test_bars_of_time_and_curves_of_cost(home: str, opened: Any) -> None:
+    page = opened(home, "/?run=story-1&view=time")
     page.watch.allowed.append("status of 4(04|09)")
-    expect(page.locator(".runs tbody tr").first).to_be_visible()
+    rows = page.locator(".gantt-row")
+    expect(rows).to_have_count(4)  # the merge queue, and the nodes that have started
+    docs = page.locator('.gantt-row[data-key="docs"]')
+    expect(docs.locator("rect.k-asks")).to_have_count(1)
+    expect(docs.locator("rect.k-limit title")).to_have_text("docs: waiting for a limit, 3 min: limit reached")
+    expect(docs.get_by_role("img")).to_have_accessible_name(
+        "docs: starting 2 min, working 11 min, waiting for your answer 4 min, waiting for a limit 3 min, "
+        "tested by the gate 4 min")
+    expect(page.locator(".gantt-sum")).to_contain_text("50 min; about 30 min left for 2 nodes")
+    expect(page.locator(".gantt-facts")).to_contain_text("3 landed, 4.9 an hour, 4 gate runs, 1 red")
+    curves = page.locator(".money")
+    expect(curves.locator("polyline")).to_have_count(2)
+    curves.get_by_role("button", name="by node").click()
+    expect(curves.locator("polyline")).to_have_count(3)
+    expect(curves.locator(".curve-list li").first).to_contain_text("parse")
+    docs.get_by_role("button", name="docs").click()
+    expect(page.locator("#detail-title")).to_have_text("docs")
+    assert "view=time" in page.url
+    page.keyboard.press("Escape")
+    page.get_by_role("tab", name="Pipeline").click()
+    expect(page.locator("#gantt")).to_be_hidden()
+    expect(page.locator("#graph")).to_be_visible()
+    assert "view" not in page.url
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "first"), [("", ".runs tbody tr"), ("/?run=story-1&view=time", ".gantt-row")])
+def test_the_home_and_the_panel_of_time_are_accessible_and_fit(home: str, path: str, first: str, opened: Any) -> None:
+    page = opened(home, path, reduced_motion="reduce")
+    page.watch.allowed.append("status of 4(04|09)")
+    expect(page.locator(first).first).to_be_visible()
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         for width in (360, 768, 1024, 1440):

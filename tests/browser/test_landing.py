@@ -32,12 +32,6 @@ APPROVE = """async path => {
 }"""
 
 
-def approve(page: Any) -> None:
-    """Approve the work of the only card, and confirm it."""
-    page.locator("#waits .card").get_by_role("button", name="Approve").click()
-    page.locator("dialog.ask").get_by_role("button", name="Approve").click()
-
-
 @pytest.fixture
 def run(template: Path, tmp_path: Path) -> Iterator[Served]:
     """A run whose only node waits for approval, with two queues."""
@@ -55,7 +49,7 @@ def run(template: Path, tmp_path: Path) -> Iterator[Served]:
     assert not left, left
 
 
-def test_work_is_reviewed_rejected_and_approved_on_the_page(run: Served, opened: Any) -> None:
+def test_work_is_reviewed_rejected_approved_and_its_queue_paused_on_the_page(run: Served, opened: Any) -> None:
     page = opened(run.url)
     card = page.locator("#waits .card")
     expect(card).to_contain_text("Land attempt 1 (")
@@ -84,24 +78,19 @@ def test_work_is_reviewed_rejected_and_approved_on_the_page(run: Served, opened:
     assert "attempt 1 of work cannot land any more: it is rejected" in late["message"], late
     assert run.place.nodes()["work"]["status"] == "impl_complete", "the second attempt was not approved for the first"
 
-    approve(page)
-    expect(page.locator('svg .node[data-node="work"]')).to_have_class(re.compile("s-landed"), timeout=WORK)
-    wait_for("the run ends", lambda: run.place.status() == "done")
-    assert git(run.place.repo, "show", "main:work.txt") == "2"
-    assert f"count from two: {ANSWERS[2]} {CHINESE}" in git(run.place.repo, "show", "main:told.txt")
-
-
-def test_the_paused_queue_of_the_runs_own_branch_is_the_one_that_is_resumed(run: Served, opened: Any) -> None:
-    page = opened(run.url)
     queue = page.locator("#queue")
     paused = run.place.command("merge-queue", "pause", "--repo-root", run.place.repo, "--target", BRANCH)
     assert paused.returncode == 0, paused.stderr
-    expect(queue).to_contain_text(f"Paused, {BRANCH}")
+    expect(queue).to_contain_text(f"Paused, {BRANCH}")  # of the two, that of the run's own branch
     queue.get_by_role("button", name="Resume the merge queue").click()
     expect(queue.locator("p.why")).to_be_hidden()
     queue.get_by_role("button", name="Pause the merge queue").click()
     expect(queue).to_contain_text(f"Paused, {BRANCH}")
-    approve(page)
+    card.get_by_role("button", name="Approve").click()
+    page.locator("dialog.ask").get_by_role("button", name="Approve").click()
     expect(queue.locator(".entries .kind").first).to_have_text("queued")
     queue.get_by_role("button", name="Resume the merge queue").click()
+    expect(page.locator('svg .node[data-node="work"]')).to_have_class(re.compile("s-landed"), timeout=WORK)
     wait_for("the run ends", lambda: run.place.status() == "done")
+    assert git(run.place.repo, "show", "main:work.txt") == "2"
+    assert f"count from two: {ANSWERS[2]} {CHINESE}" in git(run.place.repo, "show", "main:told.txt")

@@ -1,4 +1,6 @@
-"""A phone: pairing by a code, sessions by its key, what it may do, messages, and the question that one opens."""
+"""A phone: pairing by a code, sessions by its key, what it may do, messages, and the question that one opens; and the
+notifications of a desktop.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +27,17 @@ PushManager.prototype.subscribe = async function (options) {
 };
 """
 """Stands for the push service of a browser's maker, which no test can reach."""
+RECORDED = """
+window.shown = [];
+window.asked = 0;
+window.Notification = class {
+  static permission = "default";
+  static async requestPermission() { window.asked += 1; return window.Notification.permission = "granted"; }
+  constructor(title, options) { window.shown.push([title, options.body, options.silent, options.tag]); }
+};
+Document.prototype.hasFocus = () => false;
+"""
+"""Records notifications, which a browser without a desktop cannot show; the user looks elsewhere."""
 KEYS = {"p256dh": "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4",
         "auth": "BTBZMqHH6r4Tts7J_aSIgg"}
 """Keys of the example of RFC 8291."""
@@ -204,3 +217,37 @@ def test_a_push_that_arrives_is_shown_and_opens_its_question_in_the_open_page(ho
         }""", path)
         expect(page).to_have_url(origin(url) + path)
         page.close()
+
+
+def test_what_waits_is_told_once_the_user_has_turned_it_on(home: Any, opened: Any) -> None:
+    """On a desktop: asked for by the user alone, silent by default."""
+    root, builder, guardian = home
+    with serving(root) as url:
+        page = opened("about:blank")
+        page.watch.home = origin(url)
+        page.watch.allowed.append("409")
+        page.add_init_script(RECORDED)
+        page.goto(f"{url}&run=r1")
+        expect(page.locator("#link")).to_have_text("Live")
+        guardian.append("gate", gate("b", "Ship?"), builder.now())
+        expect(page.locator("#waits")).to_contain_text("Ship?")
+        assert page.evaluate("[window.asked, window.shown]") == [0, []], "off until it is turned on"
+        control = page.get_by_role("button", name="Notifications")
+        control.click()
+        box = page.get_by_role("checkbox", name="Notify me")
+        expect(box).not_to_be_checked()
+        box.check()
+        page.get_by_role("button", name="Close").click()
+        expect(control).to_have_text("Notifications on")
+        guardian.append("gate", {**gate("b", "<b>And \u202ethis?"), "place": "b#2"}, builder.now())
+        expect(page.locator("#waits")).to_contain_text("<b>And")
+        [(title, body, silent, tag)] = page.evaluate("window.shown")
+        assert (title, body, silent) == ("garrison: r1", "b waits for you: <b>And this?", True)
+        assert page.evaluate("window.asked") == 1 and tag.startswith("garrison r1 gate:b#2")
+        control.click()
+        page.get_by_role("checkbox", name="with a sound").check()
+        page.get_by_role("button", name="Close").click()
+        guardian.append("run", {"status": "failed", "reason": "red"}, builder.now())
+        expect(page.get_by_role("button", name="Retry failed")).to_be_visible()
+        assert page.evaluate("window.shown.slice(1)") == [
+            ["garrison: r1", "run failed, 0 of 2 landed: red", False, "garrison r1 run:failed:1"]]

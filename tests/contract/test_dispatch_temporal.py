@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dispatch_lab import TemporalLab, attempt
-from garrison.errors import GarrisonError, NotFound
+from dispatch_lab import TemporalLab, TemporalServer, attempt, temporal_server
+from garrison.errors import GarrisonError
 from garrison.hosts.attempts import (
     AttemptId,
     AttemptResult,
@@ -36,7 +36,6 @@ pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not insta
 
 from typing import TYPE_CHECKING
 
-from garrison.hosts import keeper
 from garrison.hosts.temporal import TemporalDispatcher
 
 if TYPE_CHECKING:
@@ -61,20 +60,14 @@ while True:
 """
 
 
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[keeper.LocalServer]:
-    try:
-        keeper.find_program()
-    except NotFound as error:
-        pytest.skip(str(error))
-    local = keeper.LocalServer(tmp_path / "temporal")
-    local.start()
-    yield local
-    local.stop()
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
+    with temporal_server(tmp_path_factory.mktemp("temporal")) as local:
+        yield local
 
 
 @pytest.fixture
-def lab(running: keeper.LocalServer) -> Iterator[TemporalLab]:
+def lab(running: TemporalServer) -> Iterator[TemporalLab]:
     laboratory = TemporalLab(running.address, f"crew-{uuid.uuid4().hex[:8]}")
     yield laboratory
     laboratory.close()
@@ -101,7 +94,7 @@ def patient(call: object, *arguments: object) -> object:
     return answers[0]
 
 
-def test_what_was_submitted_outlives_the_server(running: keeper.LocalServer, lab: TemporalLab) -> None:
+def test_what_was_submitted_outlives_the_server(running: TemporalServer, lab: TemporalLab) -> None:
     """A server that is killed takes a claim with it at most: nothing is lost, nothing done twice."""
     held, waiting = attempt(lab, "held", max_claims=3), attempt(lab, "waiting", max_claims=3)
     lab.dispatcher.submit(held)
@@ -156,7 +149,7 @@ def test_a_worker_of_several_queues_polls_no_more_of_them_than_it_has_slots(lab:
         worker.close()
 
 
-def test_workers_go_on_while_the_runs_side_is_away(running: keeper.LocalServer, lab: TemporalLab) -> None:
+def test_workers_go_on_while_the_runs_side_is_away(running: TemporalServer, lab: TemporalLab) -> None:
     offered = attempt(lab)
     lab.dispatcher.submit(offered)
     worker = lab.worker("a")
@@ -170,7 +163,7 @@ def test_workers_go_on_while_the_runs_side_is_away(running: keeper.LocalServer, 
     assert lab.dispatcher.watch(offered.id).result == DONE
 
 
-def test_a_message_that_was_sent_to_nobody_reaches_the_successor(running: keeper.LocalServer, lab: TemporalLab) -> None:
+def test_a_message_that_was_sent_to_nobody_reaches_the_successor(running: TemporalServer, lab: TemporalLab) -> None:
     """The worker's process is killed, not only its connection."""
     offered = attempt(lab, max_claims=2)
     lab.dispatcher.submit(offered)
@@ -198,7 +191,7 @@ def test_a_message_that_was_sent_to_nobody_reaches_the_successor(running: keeper
     wait_for("it is done", lambda: lab.dispatcher.watch(offered.id).state is AttemptState.DONE)
 
 
-def test_two_homes_on_one_server_do_not_meet(running: keeper.LocalServer, lab: TemporalLab) -> None:
+def test_two_homes_on_one_server_do_not_meet(running: TemporalServer, lab: TemporalLab) -> None:
     other = TemporalLab(running.address, "another-crew")
     try:
         lab.dispatcher.submit(attempt(lab))
@@ -264,7 +257,7 @@ def test_the_work_of_a_worker_that_is_cut_off_is_dead_when_its_successor_claims(
     lab.until("the attempt is done", lambda: lab.dispatcher.watch(offered.id).state is AttemptState.DONE)
 
 
-def test_a_server_with_tls_that_asks_for_a_certificate(running: keeper.LocalServer, tmp_path: Path,
+def test_a_server_with_tls_that_asks_for_a_certificate(running: TemporalServer, tmp_path: Path,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl")

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from dispatch_lab import temporal_server
 from garrison.hosts.host_run import KEPT_SECONDS, tidy
-from garrison.hosts.keeper import LocalServer, is_running
+from garrison.hosts.keeper import is_running
 from garrison.sandbox.place import Mode
 from garrison.sandbox.probe import mode_here
 from local_hosts import LocalHosts, refs
@@ -80,6 +81,18 @@ def test_a_host_does_a_node_and_the_queue_at_home_lands_it(place: Place, hosts: 
     assert run.startswith("for-")
     assert not there.processes("box2")
     assert git(place.repo, "log", "-1", "--format=%an", "main^2") == "A User"
+    # what it left there is removed once it is old, and the host goes on
+    home = there.home("box2")
+    (clone,) = (path.parent for path in home.glob("clones/*/.git"))
+    kept = refs(clone, "refs/")
+    assert tidy(home, time.time()) == [], "it is not old"
+    assert there.runs("box2") == [run] and refs(clone, "refs/") == kept
+    assert tidy(home, time.time() + KEPT_SECONDS + 60) == [run]
+    assert (there.runs("box2"), refs(clone, "refs/"), list((home / "claims").iterdir())) == ([], {}, [])
+    assert not list((home / "trees").rglob("one.txt"))
+    child = place.launch(place.graph(node("three")), "r2")
+    assert place.finish(child, "r2") == 0, there.logs()
+    assert place.status("r2") == "done"
 
 
 def test_candidates_are_done_on_a_host_and_judged_at_home(place: Place, hosts: MakeHosts) -> None:
@@ -97,9 +110,7 @@ def test_candidates_are_done_on_a_host_and_judged_at_home(place: Place, hosts: M
 
 def test_a_host_gets_its_work_from_a_server_of_the_users_own(place: Place, hosts: MakeHosts) -> None:
     # Seen to wait for ever: without tunnels no keeper ran, and nobody held the runs' connection.
-    server = LocalServer(place.root / "team")
-    server.start()
-    try:
+    with temporal_server(place.root / "team") as server:
         there = hosts("box2", temporal=server.address)
         child = place.launch(place.graph(node("one")))
         assert place.finish(child) == 0, there.logs()
@@ -108,26 +119,27 @@ def test_a_host_gets_its_work_from_a_server_of_the_users_own(place: Place, hosts
         there.kill_keeper()
         again = place.launch(place.graph(node("two")), "r2")
         assert place.finish(again) == 0, there.logs()
-    finally:
-        server.stop()
 
 
-@pytest.mark.parametrize("victims", [("orchestrator-one",), ("runner-one",), ("guardian-crew",), ("launch",),
-                                     ("launch", "guardian-crew", "runner-one", "orchestrator-one")], ids="+".join)
-def test_processes_at_home_that_are_killed_take_over_the_work_of_the_host(
-        place: Place, hosts: MakeHosts, victims: tuple[str, ...]) -> None:
+def test_processes_at_home_that_are_killed_take_over_the_work_of_the_host(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     child = place.launch(place.graph(node("one", then=place.hold("it"))))
     place.wait_until_held("it")
     there.wait_until_working("one")
     before = there.supervisors("box2")
-    place.kill(*victims)
-    if "launch" in victims:
-        child.wait()
-        child = place.resume()
-    for stem in victims:
-        place.pid(stem, incarnation=2)
-    assert there.supervisors("box2") == before != [], "the work was disturbed"
+    everyone = ("launch", "guardian-crew", "runner-one", "orchestrator-one")
+    lives = dict.fromkeys(everyone, 1)
+    for victims in (*((stem,) for stem in reversed(everyone)), everyone):
+        place.kill(*victims)
+        if "launch" in victims:
+            child.wait()
+            child = place.resume()
+        for stem in victims:
+            lives[stem] += 1
+            place.pid(stem, incarnation=lives[stem])
+        assert there.supervisors("box2") == before != [], f"the work was disturbed by the end of {victims}"
+    there.kill_keeper()
+    wait_for("home has started another one", lambda: is_running(place.home))
     place.release("it")
     assert place.finish(child) == 0, there.logs()
     check(place, "one")
@@ -197,35 +209,37 @@ def test_a_run_that_is_stopped_ends_the_work_on_the_host_and_goes_on_when_it_is_
     assert (place.repo / "half.txt").read_text() == "half\n", "what was not committed is lost"
 
 
-def test_a_node_that_is_cancelled_ends_on_its_host(place: Place, hosts: MakeHosts) -> None:
+def test_a_node_that_is_cancelled_ends_on_its_host_and_one_that_fails_there_says_why(place: Place,
+                                                                                   hosts: MakeHosts) -> None:
     there = hosts("box2")
-    child = place.launch(place.graph(node("one", before=place.hold("it"))), "r1", "--max-rework", "0")
+    bad = Node("bad", attributes='hosts="box2"', command="echo no luck; exit 3")
+    child = place.launch(place.graph(bad, node("one", before=place.hold("it"))), "r1", "--max-rework", "0")
     place.wait_until_held("it")
     there.wait_until_working("one")
     assert place.command("agents", "cancel", "one").returncode == 0
     assert place.finish(child) == 1, there.logs()
     wait_for("nothing of it is left on the host", lambda: not there.processes("box2"))
+    assert "exit 3" in place.nodes()["bad"]["reason"] and "on box2" in place.nodes()["bad"]["reason"]
+    assert "no luck" in place.command("logs", "bad").stdout
 
 
-def test_work_that_the_host_does_not_accept_is_reworked_as_at_home(place: Place, hosts: MakeHosts) -> None:
+def test_work_that_the_host_does_not_accept_is_reworked_as_at_home_and_a_confined_agent_sees_nothing_of_home(
+        place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
-    child = place.launch(place.graph(node(
-        "one", before=f"test -e {place.root}/tried && touch good || touch {place.root}/tried",
-        more='acceptance="echo not good; test -e good"')))
+    see = f"ls {place.repo} > seen.txt 2>&1 || true"
+    child = place.launch(place.graph(
+        node("one", before=f"test -e {place.root}/tried && touch good || touch {place.root}/tried",
+             more='acceptance="echo not good; test -e good"'),
+        Node("two", attributes='hosts="box2"', command=(
+            f"set -e; {see}; echo two > two.txt; git add -A; git commit -qm 'Add two'; echo later > later.txt"))))
     assert place.finish(child) == 0, there.logs()
-    check(place, "one")
+    check(place, "one", "two")
     prompt = (place.home / "runs/r1/nodes/one/2/prompt.md").read_text()
     assert "not good" in prompt and "test -e good" in prompt
     assert done(place) == ["box2", "box2"]
-
-
-def test_a_command_that_fails_on_the_host_fails_the_node_with_its_reason(place: Place, hosts: MakeHosts) -> None:
-    there = hosts("box2")
-    graph = place.graph(Node("one", attributes='hosts="box2"', command="echo no luck; exit 3"))
-    child = place.launch(graph, "r1", "--max-rework", "0")
-    assert place.finish(child) == 1, there.logs()
-    assert "exit 3" in place.nodes()["one"]["reason"] and "on box2" in place.nodes()["one"]["reason"]
-    assert "no luck" in place.command("logs", "one").stdout
+    assert (place.repo / "later.txt").read_text() == "later\n"
+    if mode_here(Mode.BUBBLEWRAP) is Mode.BUBBLEWRAP:
+        assert "No such file" in (place.repo / "seen.txt").read_text()
 
 
 def test_questions_answers_notes_reports_and_output_of_an_agent_on_a_host_are_those_of_one_at_home(
@@ -249,20 +263,7 @@ def test_questions_answers_notes_reports_and_output_of_an_agent_on_a_host_are_th
     assert "painted" in place.command("logs", "one").stdout
 
 
-def test_a_confined_agent_works_on_a_host(place: Place, hosts: MakeHosts) -> None:
-    if mode_here(Mode.BUBBLEWRAP) is not Mode.BUBBLEWRAP:
-        pytest.skip("bubblewrap cannot be used here")
-    there = hosts("box2")
-    see = f"ls {place.repo} > seen.txt 2>&1 || true"
-    child = place.launch(place.graph(Node("one", attributes='hosts="box2"', command=(
-        f"set -e; {see}; echo one > one.txt; git add -A; git commit -qm 'Add one'; echo two > two.txt"))))
-    assert place.finish(child) == 0, there.logs()
-    check(place, "one")
-    assert "No such file" in (place.repo / "seen.txt").read_text()
-    assert (place.repo / "two.txt").read_text() == "two\n"
-
-
-def test_status_logs_and_a_refusal_to_take_over_name_the_host(place: Place, hosts: MakeHosts) -> None:
+def test_status_logs_and_the_session_of_an_agent_on_a_host_are_shown_at_home(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     child = place.launch(place.graph(
         node("one", before=f"echo said; {place.hold('it')}"), node("two", 'host="gpu"')), "r1", "--no-gate")
@@ -278,6 +279,12 @@ def test_status_logs_and_a_refusal_to_take_over_name_the_host(place: Place, host
     assert "said" in wait_for("its output is shown", lambda: place.command("logs", first).stdout)
     followed = place.begin("logs", first, "-f", log="followed")
     wait_for("its output is followed", lambda: "said" in (place.root / "followed").read_text())
+    refused = place.command("takeover", first)
+    assert refused.returncode == 1 and "Traceback" not in refused.stderr
+    screen = Screen(place, "attach", first)
+    screen.until(f"{first} is on box2", "said")
+    assert screen.leave("\x02d")[0] == 0
+    assert there.supervisors("box2"), "the agent ended with the view"
     place.release("it")
     assert place.finish(child) == 0, there.logs()
     assert followed.wait(100) == 0
@@ -303,54 +310,3 @@ def test_an_agent_that_is_started_anew_on_a_host_loses_no_commit(place: Place, h
     kept = wait_for("its commit comes home", lambda: [
         ref for ref in places if git(place.repo, "show", f"{ref}:half.txt", check=False).strip() == "half"])
     assert git(place.repo, "show", f"{kept[0]}:calc.py"), "with all else"
-
-
-def test_the_session_of_an_agent_on_a_host_is_shown_at_home(place: Place, hosts: MakeHosts) -> None:
-    there = hosts("box2")
-    child = place.launch(place.graph(node("one", before=f"echo hello from there; {place.hold('it')}")))
-    place.wait_until_held("it")
-    there.wait_until_working("one")
-    refused = place.command("takeover", "one")
-    assert refused.returncode == 1 and "Traceback" not in refused.stderr
-    screen = Screen(place, "attach", "one")
-    screen.until("one is on box2", "hello from there")
-    assert screen.leave("\x02d")[0] == 0
-    assert there.supervisors("box2"), "the agent ended with the view"
-    place.release("it")
-    assert place.finish(child) == 0, there.logs()
-    check(place, "one")
-
-
-def test_a_host_removes_what_a_run_left_there_once_it_is_old(place: Place, hosts: MakeHosts) -> None:
-    there = hosts("box2")
-    child = place.launch(place.graph(node("one")))
-    assert place.finish(child) == 0, there.logs()
-    check(place, "one")
-    home = there.home("box2")
-    (run,) = there.runs("box2")
-    (clone,) = (path.parent for path in home.glob("clones/*/.git"))
-    kept = refs(clone, "refs/")
-    assert tidy(home, time.time()) == [], "it is not old"
-    assert there.runs("box2") == [run] and refs(clone, "refs/") == kept
-    assert tidy(home, time.time() + KEPT_SECONDS + 60) == [run]
-    assert (there.runs("box2"), refs(clone, "refs/"), list((home / "claims").iterdir())) == ([], {}, [])
-    assert not list((home / "trees").rglob("one.txt"))
-    child = place.launch(place.graph(node("two")), "r2")
-    assert place.finish(child, "r2") == 0, there.logs()
-    assert place.status("r2") == "done"
-
-
-def test_the_keeper_may_die_while_the_work_goes_on(place: Place, hosts: MakeHosts) -> None:
-    there = hosts("box2")
-    child = place.launch(place.graph(node("one", then=place.hold("it"))))
-    place.wait_until_held("it")
-    there.wait_until_working("one")
-    there.kill_keeper()
-    wait_for("home has started another one", lambda: is_running(place.home))
-    place.release("it")
-    assert place.finish(child) == 0, there.logs()
-    check(place, "one")
-    assert done(place) == ["box2"]
-    assert there.state("one").offer == 1
-
-

@@ -147,6 +147,7 @@ def _find_until_sure(root: ProcessId | None, marker: str, earlier: Iterable[Proc
     """
     before, seen = last_pid(), set[int]()
     left = find_remaining(root, marker, earlier, only_below=only_below, seen=seen)
+    # -1: the kernel does not say what it forked last, so that something may have been forked.
     if left or -1 != before == last_pid():
         return left
     return find_remaining(root, marker, earlier, only_below=only_below, seen=seen)
@@ -203,7 +204,7 @@ def _wait_all(pidfds: list[int], until: float) -> None:
         poller.register(pidfd, select.POLLIN)
     while waiting and (rest := until - time.monotonic()) > 0:
         for pidfd, _ in poller.poll(rest * 1000):
-            poller.unregister(pidfd)
+            poller.unregister(pidfd)  # it stays readable, and would be reported again and again
             waiting.discard(pidfd)
     for pidfd in pidfds:
         os.close(pidfd)

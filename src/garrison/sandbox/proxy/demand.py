@@ -93,6 +93,7 @@ def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Dem
         options = _google_options(request) if is_google else request
         limits = [_number(options[key]) for key in _limit_keys(api, path) if options.get(key) is not None]
         output = max(limits, default=DEFAULT_OUTPUT)
+        # The last 1: without any of the keys there would be one number, which `max` would take for a list.
         answers = max(1, *(_number(options[key]) for key in ("n", "best_of", "candidateCount", "candidate_count")
                            if options.get(key) is not None), 1)
         if answers > MAX_ANSWERS:

@@ -233,7 +233,7 @@ async def test_a_client_that_does_not_read_is_disconnected(tmp_path: Path, build
         stream = await here.stream("/api/events?run=r1")
         await stream.until("snapshot")
         slow = await _deaf(here)
-        for number in range(600):
+        for number in range(300):
             guardian.append("signal", {"id": f"s{number}", "type": "GUIDANCE", "node": "a", "from": "x" * 20_000},
                         builder.now())
             await stream.until("change")
@@ -262,7 +262,7 @@ def _drained(slow: socket.socket) -> None:
         if data.endswith(b"0\r\n\r\n"):
             break
     slow.close()
-    assert b"event: bye" in data and b"too slowly" in data and data.count(b"event: change") < 600
+    assert b"event: bye" in data and b"too slowly" in data and data.count(b"event: change") < 300
 
 
 async def test_all_streams_end_when_the_server_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

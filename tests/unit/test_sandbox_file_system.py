@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import threading
+import subprocess
+import sys
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -385,32 +384,45 @@ def test_a_folder_is_walked_once_a_launch_and_when_its_top_has_changed(tmp_path:
         add(deep / f".env.{number}")
     with private_files.walk_again():
         pass
-    monkeypatch.setattr(private_files, "find_private", None)
-    assert private_files.private_below(tmp_path / "tools") == [third, deep], "each would be a mount; walked already"
+    assert private_files.private_below(tmp_path / "tools") == [third, deep], "each would be a mount"
     assert private_files.private_below(tmp_path / "nowhere") == private_files.private_below(third) == []
 
 
-@pytest.mark.parametrize("end", ["late", "refused", "threads"])
-def test_a_walk_that_a_launch_cannot_wait_for_is_left_to_the_sandboxes(
-        end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    (tmp_path / "tools").mkdir()
-    secret = tmp_path / "tools/.npmrc"
-    assert private_files.private_below(tmp_path / "tools") == []
-    changed = (tmp_path / "tools").stat()
-    secret.touch()
-    os.utime(tmp_path / "tools", ns=(changed.st_atime_ns, changed.st_mtime_ns))
-    assert private_files.private_below(tmp_path / "tools") == [], "the folder looks as before"
-    done = threading.Event()
-    beside = threading.Thread(target=done.wait)
-    if end == "threads":
-        beside.start()
-    try:
-        with suppress(Refused), private_files.walk_again(60 if end == "threads" else 0):
-            if end == "refused":
-                raise Refused("no")
-    finally:
-        done.set()
-    assert private_files.private_below(tmp_path / "tools") == [secret]
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+LAUNCH = """
+import os, sys, threading
+from pathlib import Path
+from garrison.sandbox import private_files
+
+end, tools = sys.argv[1], Path(sys.argv[2])
+tools.mkdir()
+assert private_files.private_below(tools) == []
+looked = tools.stat()
+(tools / ".npmrc").touch()
+os.utime(tools, ns=(looked.st_atime_ns, looked.st_mtime_ns))
+assert private_files.private_below(tools) == [], "the folder looks as before"
+done = threading.Event()
+if end == "threads":
+    threading.Thread(target=done.wait).start()
+try:
+    with private_files.walk_again(0 if end == "late" else 60):
+        assert end != "refused"
+except AssertionError:
+    assert end == "refused"
+done.set()
+walked = private_files.file_of_walks().read_text()
+assert (".npmrc" in walked) == (end == "walked") or end == "late", walked
+assert private_files.private_below(tools) == [tools / ".npmrc"]
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("no child is left")
+"""
+
+
+@pytest.mark.parametrize("end", ["walked", "late", "refused", "threads"])
+def test_a_launch_has_folders_walked_by_a_child_and_leaves_to_the_sandboxes_what_it_cannot_wait_for(
+        end: str, tmp_path: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-P", "-c", LAUNCH, end, str(tmp_path / "tools")], capture_output=True,
+                          text=True, env=environment, check=False)
+    assert done.stdout == "no child is left\n", done.stderr

@@ -212,7 +212,6 @@ class GitWatch:
         if changes == GitState():
             return None
         # Before it is journaled: a launch in between would trust what has just appeared. Repeating it changes nothing.
-        # Before it is journaled: a launch in between would trust what has just appeared. Repeating it changes nothing.
         suspect(self.home, self.git, changes)
         return Warned(GIT, f"git's configuration or hooks were changed: {describe_in_line(changes, self.git.common)}; "
                       "garrison does not follow it, your own git would: `garrison doctor --fix` restores it",

@@ -339,7 +339,6 @@ class Guardian:
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self.supervisor.journal.compact(to_snapshot(self.state), self.runtime.clock.utc())
             # The compaction has taken the copy of launch.json out of the journal, from which `repair.py` restores it.
-            # The compaction has taken the copy of launch.json out of the journal, from which `repair.py` restores it.
             self._record(copy_launch(self.files, self.launch))
             self._since_snapshot = 0
         return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)

@@ -139,8 +139,6 @@ class SessionConnection(Generic[OrderT]):
         """Run the connection to its end."""
         # Before anything is awaited: a stop while we wait for the lock or a start slot ends us with an ending, and
         # without one it would count as a crash.
-        # Before anything is awaited: a stop while we wait for the lock or a start slot ends us with an ending, and
-        # without one it would count as a crash.
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         self._show_trouble("")

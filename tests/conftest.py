@@ -200,8 +200,11 @@ def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def patient_tmux(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a tmux server answer as late as a busy machine makes it, and still count as well."""
-    for name in ("tmux_client.COMMAND_TIMEOUT", "tmux_client.OPEN_TIMEOUT", "tmux_server.REPAIR_TIMEOUT"):
-        monkeypatch.setattr(f"garrison.system.{name}", DEADLINE)
+    from garrison.system import tmux_server
+
+    for name in ("command_seconds", "open_seconds"):
+        monkeypatch.setattr(tmux_server.TmuxServer, name, DEADLINE)
+    monkeypatch.setattr(tmux_server, "REPAIR_TIMEOUT", DEADLINE)
 
 
 @pytest.fixture

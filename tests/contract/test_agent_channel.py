@@ -47,13 +47,13 @@ def this() -> ProcessId:
 class Served:
     """A channel in the event loop of this process, as an orchestrator has it."""
 
-    def __init__(self, folder, roots=None) -> None:
+    def __init__(self, folder, roots=None, seconds=channels.REQUEST_SECONDS) -> None:
         self.reports = AgentReports(folder)
         self.reports.takes_result = True
         self.log: list[str] = []
         self.path = folder / "agent.sock"
         self.channel = channels.open_channel(self.path, roots or (lambda: (this(),)), self.reports.handle,
-                                             self.log.append)
+                                             self.log.append, seconds=seconds)
         self.loop = EventLoop(())
         self.wakeups = 0
 
@@ -106,11 +106,11 @@ def served(tmp_path):
 
 
 @pytest.fixture
-def near(tmp_path):
-    """A channel that hears this process itself: its parent is the root."""
+def near(request, tmp_path):
+    """A channel that hears this process itself: its parent is the root. Its parameter: seconds for a request."""
     parent = probe(os.getppid())
     assert parent is not None
-    one = Served(tmp_path, lambda: (parent.id,))
+    one = Served(tmp_path, lambda: (parent.id,), getattr(request, "param", channels.REQUEST_SECONDS))
     yield one
     one.close()
 
@@ -202,8 +202,8 @@ def test_an_endless_request_is_cut_off(near):
     client.close()
 
 
-def test_a_slow_client_is_dropped_and_others_are_served_meanwhile(near, monkeypatch):
-    monkeypatch.setattr(channels, "REQUEST_SECONDS", 0.5)
+@pytest.mark.parametrize("near", [0.5], indirect=True)
+def test_a_slow_client_is_dropped_and_others_are_served_meanwhile(near):
     slow = near.connect()
     slow.sendall(b'{"type": ')
     near.turn(0.2)
@@ -213,8 +213,8 @@ def test_a_slow_client_is_dropped_and_others_are_served_meanwhile(near, monkeypa
     slow.close()
 
 
-def test_a_client_that_does_not_read_its_reply_blocks_nobody(near, monkeypatch):
-    monkeypatch.setattr(channels, "REQUEST_SECONDS", 0.5)
+@pytest.mark.parametrize("near", [0.5], indirect=True)
+def test_a_client_that_does_not_read_its_reply_blocks_nobody(near):
     question = near.connect()
     question.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
     question.sendall(b'{"type": "question", "text": "?"}\n')

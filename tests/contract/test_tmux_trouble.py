@@ -33,9 +33,26 @@ def home(patient_tmux: None, tmp_path: Path) -> Iterator[Path]:
     wait_for("our servers are gone", lambda: not TmuxServer(tmp_path / "run").processes())
 
 
-def opened(home: Path, name: str = "a@r1") -> TerminalSession:
-    return TmuxTerminal(home).open(name, ["/bin/sh", "-c", "sleep 1000"], env={"PATH": os.environ["PATH"]}, cwd=home,
-                                   log=home / "log")
+def opened(home: Path, name: str = "a@r1", server: TmuxServer | None = None) -> TerminalSession:
+    return TmuxTerminal(home, server).open(name, ["/bin/sh", "-c", "sleep 1000"], env={"PATH": os.environ["PATH"]},
+                                           cwd=home, log=home / "log")
+
+
+def impatient(home: Path, seconds: float) -> TmuxServer:
+    """Return the server as one sees it who waits that long for a command."""
+    server = TmuxServer(home / "run")
+    server.command_seconds = seconds
+    return server
+
+
+class DeafOnce(TmuxServer):
+    """One whose answer to an open is soon given up, until it has been replaced."""
+
+    open_seconds = 0.3
+
+    def start(self) -> None:
+        self.open_seconds = DEADLINE
+        super().start()
 
 
 def server_of(session: TerminalSession) -> int:
@@ -59,23 +76,13 @@ def test_no_command_waits_without_limit_and_an_open_replaces_an_unresponsive_ser
                                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     """Deaf: stopped, and nothing continues it (a server in an endless loop cannot be had)."""
     monkeypatch.setattr(TmuxServer, "wake", lambda _server: None)
-    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", 0.3)
-    start = TmuxServer.start
-
-    def start_patiently(server: TmuxServer) -> None:
-        monkeypatch.setattr(tmux_client, "OPEN_TIMEOUT", DEADLINE)
-        start(server)
-
     first = opened(home)
     os.kill(server_of(first), signal.SIGSTOP)
     wait_for("it is stopped", lambda: state_of(server_of(first)) == "T")
     with pytest.raises(GarrisonError, match="does not answer"):
-        TmuxTerminal(home).sessions()
+        TmuxTerminal(home, impatient(home, 0.3)).sessions()
     assert processes.probe(server_of(first)), "only a caller that needs a session replaces it"
-    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", DEADLINE)
-    monkeypatch.setattr(tmux_client, "OPEN_TIMEOUT", 0.3)
-    monkeypatch.setattr(TmuxServer, "start", start_patiently)
-    second = opened(home, "b@r1")
+    second = opened(home, "b@r1", DeafOnce(home / "run"))
     assert server_of(second) != server_of(first)
     assert [one.name for one in TmuxTerminal(home).sessions()] == ["b@r1"]
     assert not processes.is_running(first.pid, first.ticks) or state_of(first.pid) == "Z"
@@ -96,10 +103,9 @@ def tmux_children() -> set[str]:
 
 def test_a_command_without_an_answer_leaves_no_process_and_no_pipe(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = opened(home)
-    terminal = TmuxTerminal(home)
-    assert terminal.is_alive(first)
+    assert TmuxTerminal(home).is_alive(first)
     stop_for_good(first, monkeypatch)
-    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", 0.2)
+    terminal = TmuxTerminal(home, impatient(home, 0.2))
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
     children = tmux_children()
     for _ in range(3):
@@ -114,11 +120,11 @@ def test_libtmuxs_own_listings_are_bounded_too(home: Path, monkeypatch: pytest.M
     client = tmux_client.TmuxClient(TmuxServer(home / "run"))
     assert [one.session_id for one in client.sessions] == [first.session_id]
     stop_for_good(first, monkeypatch)
-    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", 0.3)
+    monkeypatch.setattr(TmuxServer, "command_seconds", 0.3)
     with pytest.raises(subprocess.TimeoutExpired):
         fetch_objs(client, "list-sessions")
     os.kill(server_of(first), signal.SIGCONT)
-    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", DEADLINE)
+    monkeypatch.setattr(TmuxServer, "command_seconds", DEADLINE)
     assert [one.session_id for one in client.sessions] == [first.session_id]
 
 
@@ -201,7 +207,7 @@ def test_a_stale_socket_does_no_harm(home: Path, monkeypatch: pytest.MonkeyPatch
     os.kill(server_of(first), signal.SIGKILL)
     wait_for("it is gone", lambda: not TmuxServer(home / "run").processes())
     assert Path(first.socket).exists()
-    for name in ("COMMAND_TIMEOUT", "OPEN_TIMEOUT"):
-        monkeypatch.setattr(tmux_client, name, 20 * DEADLINE)  # whoever waited for an answer would not end in time
+    for name in ("command_seconds", "open_seconds"):
+        monkeypatch.setattr(TmuxServer, name, 20 * DEADLINE)  # whoever waited for an answer would not end in time
     assert not TmuxTerminal(home).is_alive(first)
     assert server_of(opened(home)) != server_of(first)

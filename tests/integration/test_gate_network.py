@@ -10,7 +10,6 @@ import time
 import pytest
 from merge_support import World, finish, until
 
-from garrison.merge import gate
 from garrison.sandbox.proxy import registration
 from garrison.sandbox.proxy.allowed_hosts import refused_in_attempt
 from garrison.sandbox.proxy.process import take_lock
@@ -54,9 +53,9 @@ def enqueue(world, *nodes):
 
 
 def test_a_connection_of_a_gate_starts_the_proxy_and_the_refused_host_is_told_of_a_green_one(
-        world, started, monkeypatch):
+        world, started):
     """A gate that connects to nothing starts none."""
-    monkeypatch.setattr(gate, "PROXY_AFTER", 60.0)
+    world.bounds = {"proxy_after": 60.0}
     enqueue(world, "a", "b")
     world.drain()
     assert not started
@@ -82,8 +81,8 @@ def run_and_die(world, condition):
     os.waitpid(pid, 0)
 
 
-def test_a_gate_whose_network_ended_with_its_processor_is_tested_again(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(gate, "PROXY_AFTER", 60.0)
+def test_a_gate_whose_network_ended_with_its_processor_is_tested_again(world, tmp_path):
+    world.bounds = {"proxy_after": 60.0}
     go, tried = tmp_path / "go", tmp_path / "tried"
     use_gate(world, f"test -e {tried} && exit 0; touch {tried}; until test -e {go}; do sleep 0.02; done; {ASK}")
     enqueue(world, "a")
@@ -95,8 +94,8 @@ def test_a_gate_whose_network_ended_with_its_processor_is_tested_again(world, tm
     assert world.entry("a").tests == 2
 
 
-def test_a_processor_that_leaves_its_gate_running_leaves_it_a_proxy(world, tmp_path, started, monkeypatch):
-    monkeypatch.setattr(gate, "PROXY_AFTER", 60.0)
+def test_a_processor_that_leaves_its_gate_running_leaves_it_a_proxy(world, tmp_path, started):
+    world.bounds = {"proxy_after": 60.0}
     go, tried = tmp_path / "go", tmp_path / "tried"
     use_gate(world, f"touch {tried}; until test -e {go}; do sleep 0.02; done; {ASK} > {tmp_path}/answer; "
                     f"grep -q 'not among' {tmp_path}/answer")
@@ -121,9 +120,9 @@ def has_proxy(folder):
 
 
 @pytest.mark.parametrize("victim", ["gate", "proxy"])
-def test_nothing_is_left_of_a_gate_s_network_after_the_deaths_of_both(world, tmp_path, monkeypatch, victim):
+def test_nothing_is_left_of_a_gate_s_network_after_the_deaths_of_both(world, tmp_path, victim):
     """The processor is killed, and the gate or its proxy: the successor lands, and the proxy ends."""
-    monkeypatch.setattr(gate, "PROXY_AFTER", 0.0)
+    world.bounds = {"proxy_after": 0.0}
     go, tried = tmp_path / "go", tmp_path / "tried"
     use_gate(world, f"test -e {tried} && exit 0; echo $PPID > {tried}; until test -e {go}; do sleep 0.02; done; {ASK}")
     enqueue(world, "a")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 from merge_support import World, drive, git, until
 
-from garrison.merge import processor
 from garrison.merge.entry import EntryOptions
 from garrison.records import journal
 from garrison.system.git import Git, GitError
@@ -198,13 +198,12 @@ def test_a_tree_that_others_would_stop_at_is_refused_before_it_lands(shared, nam
     assert "\n" not in why
 
 
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(processor, "RETRY_SECONDS", 0.01)
+class ImpatientWorld(World):
+    bounds: ClassVar[dict[str, float]] = {"git_retry": 0.01}
 
 
-def test_entries_at_which_git_fails_hold_up_none_of_those_behind_them(tmp_path, impatient):
-    world = World(tmp_path, gate="true")
+def test_entries_at_which_git_fails_hold_up_none_of_those_behind_them(tmp_path):
+    world = ImpatientWorld(tmp_path, gate="true")
     refused = {"update is a command": "gitmodulesUpdate", "name with a slash": "Aborted",
                "tree missing": "bad tree object", "blob missing": "unable to read",
                "ten million files": "too large to be tested",
@@ -224,8 +223,8 @@ def test_entries_at_which_git_fails_hold_up_none_of_those_behind_them(tmp_path, 
     assert told[-1] == world.queue.state.hindrance == ""
 
 
-def test_a_batch_at_which_git_fails_is_judged_one_by_one(tmp_path, impatient):
-    world = World(tmp_path, gate="sleep 0.3")
+def test_a_batch_at_which_git_fails_is_judged_one_by_one(tmp_path):
+    world = ImpatientWorld(tmp_path, gate="sleep 0.3")
     world.add("zero")
     world.drain()
     missing_blob(world)
@@ -240,8 +239,8 @@ def test_a_batch_at_which_git_fails_is_judged_one_by_one(tmp_path, impatient):
         "bad": "conflict"}
 
 
-def test_while_git_fails_at_the_target_itself_nothing_is_set_aside(tmp_path, impatient, monkeypatch):
-    world = World(tmp_path, gate="true")
+def test_while_git_fails_at_the_target_itself_nothing_is_set_aside(tmp_path, monkeypatch):
+    world = ImpatientWorld(tmp_path, gate="true")
     world.add("one")
 
     def fail(*_, **__):
@@ -257,8 +256,8 @@ def test_while_git_fails_at_the_target_itself_nothing_is_set_aside(tmp_path, imp
     assert (world.entry("one").status, world.queue.state.hindrance) == ("landed", "")
 
 
-def test_a_landing_at_which_git_fails_is_given_up(tmp_path, impatient, monkeypatch):
-    world = World(tmp_path, gate="true")
+def test_a_landing_at_which_git_fails_is_given_up(tmp_path, monkeypatch):
+    world = ImpatientWorld(tmp_path, gate="true")
     world.add("one")
     world.add("two")
     real = Git.changes
@@ -274,8 +273,8 @@ def test_a_landing_at_which_git_fails_is_given_up(tmp_path, impatient, monkeypat
     assert "not this one" in world.entry("one").reason
 
 
-def test_a_target_whose_gitmodules_git_refuses_gets_what_merges_into_it(tmp_path, impatient):
-    world = World(tmp_path, gate="true")
+def test_a_target_whose_gitmodules_git_refuses_gets_what_merges_into_it(tmp_path):
+    world = ImpatientWorld(tmp_path, gate="true")
     world.branch("good", {"good.txt": "1\n"})
     commit(world, tree(world, ("160000", "sub", git(world.repo, "rev-parse", "good"))))
     git(world.repo, "branch", "other", "hostile")
@@ -289,8 +288,8 @@ def test_a_target_whose_gitmodules_git_refuses_gets_what_merges_into_it(tmp_path
     assert world.entry("other").files == ("sub",)
 
 
-def test_a_tree_that_only_another_strategy_lets_pass_holds_up_nobody(tmp_path, impatient):
-    world = World(tmp_path, gate="true")
+def test_a_tree_that_only_another_strategy_lets_pass_holds_up_nobody(tmp_path):
+    world = ImpatientWorld(tmp_path, gate="true")
     for name, strategy in (("name with a slash", "ff-only"), ("blob missing", "rebase")):
         HOSTILE[name](world)
         world.queue.enqueue("r", strategy, 1, "hostile", options=EntryOptions(strategy=strategy))
@@ -302,8 +301,8 @@ def test_a_tree_that_only_another_strategy_lets_pass_holds_up_nobody(tmp_path, i
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["merge", "squash", "rebase", "ff-only"])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_waits_behind_a_hostile_branch_lands(tmp_path, impatient, name, strategy):
-    world = World(tmp_path, gate="true")
+def test_what_waits_behind_a_hostile_branch_lands(tmp_path, name, strategy):
+    world = ImpatientWorld(tmp_path, gate="true")
     HOSTILE[name](world)
     world.queue.enqueue("r", "hostile", 1, "hostile", recipient="runner-hostile@r",
                         options=EntryOptions(strategy=strategy))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from tests.simulator.supervision import LONGEST_SLEEP, SimulatedProcess, guardian_key, launcher_key_of
 from tests.simulator.world import Effect, Process, Steps, World
 
-from garrison.ends import Wait
+from garrison.ends import RETRY_SECONDS, Wait
 from garrison.errors import Fenced, ForbiddenTransition
 from garrison.merge import decision
 from garrison.merge.candidates import Candidate, CandidateBuilder, CandidateChain
@@ -387,6 +387,7 @@ class SimulatedMergeProcessor(MergeProcessor):
     def __init__(self, queue: Queue, effects: Effects) -> None:
         self.queue, self.git, self.clock, self.max_batch = cast("MergeQueue", queue), queue, queue, decision.MAX_BATCH
         self.short_gate, self.snapshot_every, self.retry = decision.SHORT_GATE, SNAPSHOT_EVERY, decision.RETRY
+        self.git_retry = RETRY_SECONDS
         self.writer = writer = Writer(queue, effects)
         self.builder, self.lander, self.gates = Builder(writer), Landings(writer), Gates(writer)
         self.conflict_check = ConflictCheck(writer, self.builder)

@@ -80,12 +80,13 @@ class Channel:
         handle: carries out a request and returns its reply; for a question the id of what is asked.
         log: takes a line about what was refused, once for each line.
         asked: words that edges of the node ask for.
+        seconds: time for a request, and for its reply to be read.
     """
 
     def __init__(self, listener: socket.socket, path: Path, roots: Callable[[], Collection[ProcessId]],
                  handle: Callable[[Request], Reply | str], log: Callable[[str], None],
-                 asked: Container[str] | None = ()) -> None:
-        self.path, self._listener = path, listener
+                 asked: Container[str] | None = (), seconds: float = REQUEST_SECONDS) -> None:
+        self.path, self._listener, self.seconds = path, listener, seconds
         self._roots, self._handle, self._log, self._asked = roots, handle, log, asked
         self._epoll = select.epoll()
         self._registered: set[int] = set()
@@ -182,7 +183,7 @@ class Channel:
             return
         # accept(2) on Linux: the new socket does not inherit O_NONBLOCK from the listener.
         accepted.setblocking(False)
-        connection = _Connection(accepted, now + REQUEST_SECONDS)
+        connection = _Connection(accepted, now + self.seconds)
         self._connections[accepted.fileno()] = connection
         # When it connects, since it may be gone by the time it has sent its request, and its pid another's.
         if objection := unix_socket.find_objection(accepted, os.getuid(), self._roots()):
@@ -229,7 +230,7 @@ class Channel:
         return True
 
     def _reply(self, connection: _Connection, reply: Reply, now: float) -> None:
-        connection.question, connection.deadline = "", now + REQUEST_SECONDS
+        connection.question, connection.deadline = "", now + self.seconds
         connection.to_send = reply.encode()
         self._flush(connection)
 
@@ -274,10 +275,11 @@ def _file_id(path: Path) -> tuple[int, int] | None:
 
 
 def open_channel(path: Path, roots: Callable[[], Collection[ProcessId]], handle: Callable[[Request], Reply | str],
-                 log: Callable[[str], None], asked: Container[str] | None = ()) -> Channel:
+                 log: Callable[[str], None], asked: Container[str] | None = (), *,
+                 seconds: float = REQUEST_SECONDS) -> Channel:
     """Open a channel at `path`, replacing the socket that a predecessor left; OSError if that is impossible.
 
     Arguments as for `Channel`.
     """
     listener = unix_socket.listen(path, MAX_CONNECTIONS, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    return Channel(listener, path, roots, handle, log, asked)
+    return Channel(listener, path, roots, handle, log, asked, seconds)

@@ -170,6 +170,8 @@ class GateRun(msgspec.Struct):
     """What set-up left, where it lies under the worktree."""
     refusal: str = ""
     """Reason why the worktree could not be prepared; then the verdict is red without a run."""
+    proxy_after: float = PROXY_AFTER
+    """Seconds after the start of a stage after which it gets a proxy in any case."""
     _adopted_at: float = 0.0
     _watch: JobWatch | None = None
     _lost_time: LostTime | None = None
@@ -330,7 +332,7 @@ class GateRun(msgspec.Struct):
                 self.tree, ",".join(self.gates), *confined.argv]
         self.detach()
         self._is_closed = confined.mode is Mode.BUBBLEWRAP
-        self.is_cut, self._is_served, self._serve_at = False, False, time.monotonic() + PROXY_AFTER
+        self.is_cut, self._is_served, self._serve_at = False, False, time.monotonic() + self.proxy_after
         self._lost_time = None
         # Before the start: a stage without this file counts as one that uses no network, so that after our death its
         # failure would be red, not lost.

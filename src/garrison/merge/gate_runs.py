@@ -18,6 +18,7 @@ from garrison.errors import Fenced, GarrisonError, Refused, Shortage
 from garrison.merge.failing_tests import MAX_NAMES, find_failures, read_reports
 from garrison.merge.gate import (
     KILL_GRACE,
+    PROXY_AFTER,
     GateRun,
     gate_marker,
     list_targets_files,
@@ -70,9 +71,11 @@ class GateRuns:
     """Gate runs of one queue, in the slots below `folder`, with `environment` (without the variables `held_back`)."""
 
     def __init__(self, writer: QueueWriter, folder: Path, environment: Mapping[str, str],
-                 held_back: Sequence[str], touched: TouchedFiles | None = None) -> None:
+                 held_back: Sequence[str], touched: TouchedFiles | None = None, *,
+                 proxy_after: float = PROXY_AFTER) -> None:
         self.writer, self.queue, self.git = writer, writer.queue, writer.git
         self.folder, self.environment, self.held_back = folder, environment, held_back
+        self.proxy_after = proxy_after
         self.touched = touched or TouchedFiles(self.git)
         self.active: dict[str, GateRun] = {}
         """Runs in progress, by job."""
@@ -196,7 +199,7 @@ class GateRuns:
         return GateRun(slot, config, self.queue.folder / "tests" / job, self.queue.folder / "logs" / f"{job}.log",
                        marker, self.environment, self.queue.home, self.held_back, target=tip,
                        attestations=open_attestations(self.queue.folder, self.queue.clock.utc()), gates=gate.names,
-                       is_run_branch=is_run_branch(self.queue.target),
+                       is_run_branch=is_run_branch(self.queue.target), proxy_after=self.proxy_after,
                        from_target=(*config.gate_from_target, *self._scripts(config, entries, base, tip)))
 
     def _scripts(self, config: QueueConfig, entries: Sequence[MergeEntry], base: str, tip: str) -> tuple[str, ...]:

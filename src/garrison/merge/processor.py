@@ -36,6 +36,7 @@ from garrison.merge.beliefs import TrackRecord, plain_beliefs
 from garrison.merge.candidates import CandidateBuilder, CandidateChain
 from garrison.merge.conflicts import ConflictCheck, PairConflicts
 from garrison.merge.entry import order_by_dependencies
+from garrison.merge.gate import PROXY_AFTER
 from garrison.merge.gate_runs import GateRuns, require_config
 from garrison.merge.gates_by_path import describe_since_whole, landed_since_whole
 from garrison.merge.landing import Lander
@@ -88,20 +89,24 @@ class MergeProcessor:
         environment: environment of the gates, without the variables named in `held_back`.
         max_batch: entries to test together at most; 1 for one verdict at a time.
         turn: seconds of the turn of a node that lost to a moved target.
+        git_retry: seconds for which what git failed at is tried again.
+        proxy_after: seconds after which a running stage gets a proxy in any case.
     """
 
     def __init__(self, queue: MergeQueue, *, trees: Path, environment: Mapping[str, str],
                  held_back: Sequence[str] = (), max_batch: int = decision.MAX_BATCH, turn: float = turns.TURN,
                  short_gate: float = decision.SHORT_GATE, snapshot_every: int = SNAPSHOT_EVERY,
-                 retry: Backoff = decision.RETRY) -> None:
+                 retry: Backoff = decision.RETRY, git_retry: float = RETRY_SECONDS,
+                 proxy_after: float = PROXY_AFTER) -> None:
         self.queue, self.git, self.clock, self.max_batch = queue, queue.git, queue.clock, max_batch
-        self.short_gate, self.snapshot_every, self.retry = short_gate, snapshot_every, retry
+        self.short_gate, self.snapshot_every, self.retry, self.git_retry = short_gate, snapshot_every, retry, git_retry
         self.writer = QueueWriter(queue)
         self.builder, self.lander = CandidateBuilder(self.writer, turn), Lander(self.writer)
         touched = TouchedFiles(self.git)
         self.touched: TouchedFiles = touched
         self.turn_clock = turns.TurnClock()
-        self.gates = GateRuns(self.writer, trees / self.git.key, environment, held_back, touched)
+        self.gates = GateRuns(self.writer, trees / self.git.key, environment, held_back, touched,
+                              proxy_after=proxy_after)
         self.builder.select_gate = self.gates.select
         self.history = TrackRecord(queue.folder, touched)
         self.pairs = PairConflicts(self.git, touched)
@@ -240,7 +245,7 @@ class MergeProcessor:
         if not names:
             raise error
         lacks_room = machine.passes(error)
-        self._setback = self._setback.after(names[0], error.code, self.clock.monotonic(), RETRY_SECONDS,
+        self._setback = self._setback.after(names[0], error.code, self.clock.monotonic(), self.git_retry,
                                             lacks_room=lacks_room)
         why = f"git fails at {names[0]}: {error}"
         if self._setback.is_lasting:

@@ -77,9 +77,9 @@ class TmuxTerminal:
 
     kind = "tmux"
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, server: TmuxServer | None = None) -> None:
         self._run = home.absolute() / "run"
-        self._server = TmuxServer(self._run)
+        self._server = server or TmuxServer(self._run)
 
     # ---- the protocol `Terminal`
 

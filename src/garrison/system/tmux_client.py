@@ -20,21 +20,14 @@ import time
 from contextvars import ContextVar
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import libtmux
 import libtmux.common
 import libtmux.exc
 
 from garrison.errors import GarrisonError
+from garrison.system.tmux_server import TmuxServer
 
-if TYPE_CHECKING:
-    from garrison.system.tmux_server import TmuxServer
-
-COMMAND_TIMEOUT = 10.0
-"""Seconds that a tmux command may take."""
-OPEN_TIMEOUT = 30.0
-"""Seconds for a command that opens a session; a server that does not answer for so long is replaced."""
 _WAKE_AFTER = 1.0
 """Seconds without an answer after which a stopped server is continued."""
 _ATTEMPTS = 20
@@ -51,7 +44,7 @@ class BoundedPopen(subprocess.Popen[str]):
 
     def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
         """Collect the output, continuing a stopped server meanwhile; TimeoutExpired if there is no answer."""
-        limit, server = _current.get() or (COMMAND_TIMEOUT, None)
+        limit, server = _current.get() or (TmuxServer.command_seconds, None)
         wake_after = min(_WAKE_AFTER, limit / 2)
         try:
             return super().communicate(input, wake_after)
@@ -117,7 +110,7 @@ class TmuxClient(libtmux.Server):
         if start and not self._server.socket.exists() and not self._server.restore_socket():
             self._server.start()
         for attempt in range(_ATTEMPTS):
-            limit = OPEN_TIMEOUT if replace else COMMAND_TIMEOUT
+            limit = self._server.open_seconds if replace else self._server.command_seconds
             result = self._run(words, limit)
             if result is None:
                 if not replace:

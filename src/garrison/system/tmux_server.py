@@ -78,6 +78,11 @@ def supported_version() -> str | None:
 class TmuxServer:
     """Server of the home whose `run/` directory is given; creating the object starts nothing."""
 
+    command_seconds = 10.0
+    """Seconds that a tmux command may take."""
+    open_seconds = 30.0
+    """Seconds for a command that opens a session; a server that does not answer for so long is replaced."""
+
     def __init__(self, run: Path) -> None:
         self.run = run
         self._socket: Path | None = None

@@ -99,9 +99,6 @@ def format_age(seconds: float | None) -> str:
     return f"{seconds:.0f}s"
 
 
-LOCALTIME = Path("/etc/localtime")
-
-
 def find_zone(name: str) -> tzinfo | None:
     """Return a time zone by its name, such as Europe/Berlin; None if there is none of that name."""
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # few processes look at a calendar
@@ -112,8 +109,8 @@ def find_zone(name: str) -> tzinfo | None:
         return None
 
 
-def local_zone() -> tzinfo:
-    """Return the time zone of `TZ`, else the machine's, with its summer time; what holds today if its name is not
-    known."""
-    name = os.environ.get("TZ", "").lstrip(":") or os.path.realpath(LOCALTIME).partition("/zoneinfo/")[2]
+def local_zone(link: Path = Path("/etc/localtime")) -> tzinfo:
+    """Return the time zone of `TZ`, else the machine's, which `link` leads to, with its summer time; what holds today
+    if its name is not known."""
+    name = os.environ.get("TZ", "").lstrip(":") or os.path.realpath(link).partition("/zoneinfo/")[2]
     return (find_zone(name) if name else None) or datetime.now().astimezone().tzinfo or UTC

@@ -333,16 +333,28 @@ def test_a_client_without_orchestrator(tmp_path):
     dead.bind(str(tmp_path / "dead"))
     dead.close()
     with pytest.raises(GarrisonError, match="does not answer"):
-        channel_client.send(str(tmp_path / "dead"), {"type": "note"})
+        channel_client.send(str(tmp_path / "dead"), {"type": "note"}, 0)
 
 
-def test_the_orchestrator_ends_while_a_client_waits(served):
-    client = served.start(sys.executable, "-c", CLIENT, str(served.path), '{"type": "question", "text": "Which?"}')
-    served.until(lambda: served.reports.question)
+def test_a_client_that_waits_stands_still_at_the_end_of_its_orchestrator_until_it_is_ended(served, tmp_path):
+    """Seen: the agent's shell failed by the end of the question, a moment before it was killed, and its attempt too."""
+    for is_patient in (False, True):
+        code = CLIENT if is_patient else CLIENT.replace("sys.argv[2])", "sys.argv[2]), 0.1")
+        (tmp_path / str(is_patient)).mkdir()
+        one = Served(tmp_path / str(is_patient))
+        client = one.start(sys.executable, "-c", code, str(one.path), '{"type": "question", "text": "Which?"}')
+        one.until(lambda one=one: one.reports.question)
+        one.close()
+        if is_patient:
+            with pytest.raises(subprocess.TimeoutExpired):
+                client.wait(0.5)
+            client.kill()
+            client.communicate()
+        else:
+            assert "ended before it replied" in client.communicate(timeout=DEADLINE)[0]
     served.channel.close()
-    assert "ended before it replied" in client.communicate(timeout=DEADLINE)[0]
     with pytest.raises((Refused, GarrisonError)):
-        channel_client.send(str(served.path), {"type": "note", "text": "x"})
+        channel_client.send(str(served.path), {"type": "note", "text": "x"}, 0)
 
 
 @pytest.mark.parametrize("mode", [

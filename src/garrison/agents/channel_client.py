@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypedDict, cast
 
@@ -22,6 +23,8 @@ VARIABLE = "GARRISON_AGENT_SOCKET"
 """Variable of an agent's environment with the path of its socket."""
 INSIDE = "/run/garrison/agent.sock"
 """Path of the socket in a sandbox."""
+LAST_SECONDS = 10.0
+"""Seconds for which a request stands still whose orchestrator is gone, for the agent to be ended."""
 
 
 def find_socket(environ: Mapping[str, str]) -> str:
@@ -41,19 +44,27 @@ class ReplyBody(TypedDict, total=False):
     answer: str
 
 
-def send(path: str, request: Mapping[str, object]) -> ReplyBody:
-    """Send a request and return the reply, however long it takes; GarrisonError if it is refused or there is none."""
+def send(path: str, request: Mapping[str, object], patience: float = LAST_SECONDS) -> ReplyBody:
+    """Send a request and return the reply, however long it takes; GarrisonError if it is refused or there is none.
+
+    Args:
+        patience: seconds to stand still if the orchestrator is gone. The kernel closes a dying process's sockets before
+            it signals those that are to die with it: an agent that heard of the end at once would fail by it, and its
+            attempt with it.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             with short_path(path) as name:
                 connection.connect(name)
         except OSError as error:
+            time.sleep(patience)
             raise GarrisonError(f"the orchestrator does not answer at {path} ({error.strerror}); its successor starts "
                                 "the agent again") from error
         received = _exchange(connection, json.dumps(request).encode() + b"\n")
     try:
         reply = cast("ReplyBody", json.loads(received))
     except ValueError:
+        time.sleep(patience)
         raise GarrisonError("the orchestrator ended before it replied; its successor starts the agent again") from None
     if not reply.get("ok"):
         raise Refused(str(reply.get("error") or "refused"))

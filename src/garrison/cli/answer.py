@@ -73,7 +73,8 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
         confirm_irreversible(wait.question, text, yes=yes)
     attempt = state.nodes[node].attempt if node in state.nodes else 0
     posted = signals.post(store.home, signal_by_person(
-        guardian, signals.InputResponse(question.id, text, by[:_MAX_SHOWN]), node=node, attempt=attempt))
+        guardian, signals.InputResponse(question.id, text, by[:_MAX_SHOWN], question.text), node=node,
+        attempt=attempt))
     is_living = resolve.is_living(store, guardian)
     if is_living:  # so that `status` right after this one does not show the question as open
         wait_until_applied(posted)

@@ -400,12 +400,13 @@ class Orchestrator:
 
     def _pass_answers(self, work: Work, now: float) -> bool:
         """Pass arrived answers to who asked: a process of the agent by its socket, or its session."""
-        def deliver(question: str, text: str) -> None:
+        def deliver(given: InputResponse) -> None:
             from garrison.agents.conversation.files import AttemptFiles  # few attempts ask
             from garrison.agents.conversation.questions import keep_answer
 
+            question, text = given.question_id, given.text
             asked = next((each for each in (work.question, self.reports.question)
-                          if each is not None and each.id == question), PendingQuestion(question, ""))
+                          if each is not None and each.id == question), PendingQuestion(question, given.asked))
             keep_answer(AttemptFiles(self.assignment.folder), asked, text, self.runtime.clock.utc())
             if not self.reports.answer(question, text):
                 work.answer(question, text)
@@ -733,9 +734,8 @@ class Mailbox:
             payload.type, self.launch.run_id, self.runtime.clock.utc(), task.node, task.attempt, payload.to_data()))
         self._asked = question.id
 
-    def read(self, deliver: Callable[[str, str], None], keep: Callable[[Signal], None]) -> bool:
-        """Deliver arrived answers, each with the id of its question, and keep users' signals; return whether there was
-        an answer."""
+    def read(self, deliver: Callable[[InputResponse], None], keep: Callable[[Signal], None]) -> bool:
+        """Deliver arrived answers and keep users' signals; return whether there was an answer."""
         has_answer = False
         incarnations = {self.incarnation.key.full: self.incarnation.number}
         for posted in signals.list_pending(self.runtime.home, self.incarnation.key):
@@ -749,7 +749,7 @@ class Mailbox:
             if why or not isinstance(payload, InputResponse):
                 signals.refuse(posted.path, why or "an orchestrator accepts answers only")
                 continue
-            deliver(payload.question_id, payload.text)
+            deliver(payload)
             signals.acknowledge(posted.path)
             has_answer = True
         return has_answer

@@ -79,7 +79,8 @@ class Runner:
     is_event_driven = True
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task) -> None:
-        if task.silence_s is None and not task.skip_agent and task.agent:
+        # An agent of another host need not be known here.
+        if task.silence_s is None and not task.skip_agent and task.agent and not task.hosts:
             task = replace(task, silence_s=registry.find_profile(task.agent, runtime.home).silence)
         self.runtime, self.incarnation, self.launch, self.task = runtime, incarnation, launch, task
         self.files = runtime.files(launch.run_id)

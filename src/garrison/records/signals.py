@@ -399,13 +399,15 @@ class PipelineComplete(Payload):
 class InputResponse(Payload):
     """The user's answer to an agent's question, or to a gate: then `question_id` is its place.
 
-    `by` says through what it came, if not through a terminal: a paired phone, the page.
+    `by` says through what it came, if not through a terminal: a paired phone, the page. `asked` is the question as the
+    user saw it: a successor that gets the answer before its agent asks again does not know it.
     """
 
     type = "INPUT_RESPONSE"
     question_id: str
     text: str
     by: str = ""
+    asked: str = ""
 
 
 class KillOrchestrator(Payload):

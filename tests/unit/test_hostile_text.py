@@ -73,9 +73,9 @@ def _texts(unit: str, length: int) -> tuple[str, str]:
 
 
 def _measure(read: Callable[[str], object], text: str, enough: float = 0.0) -> float:
-    """Return the CPU seconds, the least of up to four measurements until it is `enough`: others use the machine too."""
+    """Return the CPU seconds, the least of up to eight measurements until it is `enough`: others use the machine."""
     times: list[float] = []
-    while len(times) < 4 and not (times and min(times) <= enough):
+    while len(times) < 8 and not (times and min(times) <= enough):
         begun = time.process_time()
         read(text)
         times.append(time.process_time() - begun)

@@ -363,7 +363,7 @@ class Briefer:
             folder = self.files.attempt(task.node, attempt)
             words += [PersonsWord(str(line["text"]), str(line["question"]), "", str(line["at"]))
                       for line in json_io.read_lines(folder / ANSWERED)]
-            if by_all or attempt < task.attempt or not has_session(task.agent, self.runtime.home):
+            if by_all or attempt < task.attempt or task.hosts or not has_session(task.agent, self.runtime.home):
                 words += [PersonsWord(str(line["text"]), "", "", str(line["at"])) for holder in session_holders(folder)
                           for line in json_io.read_lines(holder / MESSAGES)]
         words.sort(key=lambda word: word.at)

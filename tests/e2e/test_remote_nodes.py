@@ -19,8 +19,6 @@ from screen_support import Screen
 from support import PROGRAM, Node, Place, check_explanations, git, landed_subjects, wait_for
 
 pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
-pytestmark = pytest.mark.slow
-
 MakeHosts = Callable[..., LocalHosts]
 GARRISON = shlex.join(PROGRAM)
 
@@ -69,6 +67,7 @@ def done(place: Place) -> list[str]:
 
 
 @pytest.mark.traced
+@pytest.mark.slow
 def test_a_host_does_a_node_and_the_queue_at_home_lands_it(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     graph = place.graph(node("one", more='acceptance="grep -q one one.txt", setup="touch ready"'),
@@ -95,6 +94,7 @@ def test_a_host_does_a_node_and_the_queue_at_home_lands_it(place: Place, hosts: 
     assert place.status("r2") == "done"
 
 
+@pytest.mark.slow
 def test_candidates_are_done_on_a_host_and_judged_at_home(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     best = Node("fix", attributes='hosts="box2", best_of=2, judge=command, judge_command="wc -l < fix.txt", '
@@ -108,6 +108,7 @@ def test_candidates_are_done_on_a_host_and_judged_at_home(place: Place, hosts: M
     assert place.command("verify", "r1").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_host_gets_its_work_from_a_server_of_the_users_own(place: Place, hosts: MakeHosts) -> None:
     # Seen to wait for ever: without tunnels no keeper ran, and nobody held the runs' connection.
     with temporal_server(place.root / "team") as server:
@@ -121,6 +122,7 @@ def test_a_host_gets_its_work_from_a_server_of_the_users_own(place: Place, hosts
         assert place.finish(again) == 0, there.logs()
 
 
+@pytest.mark.slow
 def test_processes_at_home_that_are_killed_take_over_the_work_of_the_host(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     child = place.launch(place.graph(node("one", then=place.hold("it"))))
@@ -148,6 +150,7 @@ def test_processes_at_home_that_are_killed_take_over_the_work_of_the_host(place:
     assert len(there.runs("box2")) == 1
 
 
+@pytest.mark.slow
 def test_the_work_of_a_host_whose_service_is_killed_ends_and_another_host_goes_on_from_its_last_commit(
         place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2", "box3", lease=8.0)
@@ -170,6 +173,7 @@ def test_the_work_of_a_host_whose_service_is_killed_ends_and_another_host_goes_o
         "Add one", "First"]
 
 
+@pytest.mark.slow
 def test_a_host_that_was_stopped_and_comes_back_does_no_harm_and_what_it_had_is_kept(
         place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2", "box3", lease=8.0)
@@ -190,6 +194,7 @@ def test_a_host_that_was_stopped_and_comes_back_does_no_harm_and_what_it_had_is_
              lambda: [name for name in refs(place.repo, "refs/garrison/rescue/r1/one") if "late" in name])
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_ends_the_work_on_the_host_and_goes_on_when_it_is_resumed(
         place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
@@ -209,6 +214,7 @@ def test_a_run_that_is_stopped_ends_the_work_on_the_host_and_goes_on_when_it_is_
     assert (place.repo / "half.txt").read_text() == "half\n", "what was not committed is lost"
 
 
+@pytest.mark.slow
 def test_a_node_that_is_cancelled_ends_on_its_host_and_one_that_fails_there_says_why(place: Place,
                                                                                    hosts: MakeHosts) -> None:
     there = hosts("box2")
@@ -223,6 +229,7 @@ def test_a_node_that_is_cancelled_ends_on_its_host_and_one_that_fails_there_says
     assert "no luck" in place.command("logs", "bad").stdout
 
 
+@pytest.mark.slow
 def test_work_that_the_host_does_not_accept_is_reworked_as_at_home_and_a_confined_agent_sees_nothing_of_home(
         place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
@@ -263,6 +270,7 @@ def test_questions_answers_notes_reports_and_output_of_an_agent_on_a_host_are_th
     assert "painted" in place.command("logs", "one").stdout
 
 
+@pytest.mark.slow
 def test_status_logs_and_the_session_of_an_agent_on_a_host_are_shown_at_home(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     child = place.launch(place.graph(
@@ -291,6 +299,7 @@ def test_status_logs_and_the_session_of_an_agent_on_a_host_are_shown_at_home(pla
     check(place, "one", "two")
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_started_anew_on_a_host_loses_no_commit(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     begun = place.root / "begun"

@@ -339,7 +339,8 @@ async def test_an_action_runs_a_command_and_shows_its_message(tmp_path: Path, bu
         assert (await here.post(gate, {"choice": "Yes"})).json["ok"]
     said = [json.loads(path.read_text()) for path in sorted((tmp_path / "signals").rglob("*.json"))]
     assert {"action": "park", "who": "a", "text": "-- lunch $(id)"} in [one["payload"] for one in said]
-    assert {"question_id": "b#1", "text": "Yes", "by": "the page"} in [one["payload"] for one in said]
+    answer = {"question_id": "b#1", "text": "Yes", "by": "the page", "asked": "Ship?"}
+    assert answer in [one["payload"] for one in said]
 
 
 async def test_nothing_is_read_while_no_page_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from garrison.records.host_service import read_settings, settings_path
 from garrison.records.hosts import Host, HostState, host_path, read_host, write_host
 from garrison.system import processes
 from garrison.values import replace
+from support import wait_for
 
 BOX = Host("box2", "me@box2", home="/h/home", command="/h/env/bin/garrison", port=7)
 
@@ -161,6 +162,8 @@ def test_a_server_that_a_killed_keeper_had_not_noted_is_taken_over(serving: Host
         database = LocalServer(serving.folder / "temporal", port).database
         server = processes.spawn([sys.executable, "-c", "import time; time.sleep(60)", "start-dev", str(database)],
                                  cwd=tmp_path, env=keeper.make_environment(tmp_path, os.environ), log=tmp_path / "log")
+        # Linux names a program's arguments a moment after the descriptors that tell of its start are closed.
+        wait_for("it has begun", lambda: b"start-dev" in processes.read_argv(server.pid))
         serving.turn()
         assert (serving.state.server_pid, serving.state.server_ticks) == (server.pid, server.ticks)
         serving.turn()

@@ -185,7 +185,7 @@ def test_garrisons_own_client_follows_a_run_and_its_leave_lands_nothing(place: P
             await client.start()
             assert client.agent.startswith("garrison ") and client.can_resume
             session = await client.new_session(())
-            for text in ("/follow r1", "/status r1", "yes", "/follow r1"):
+            for text in ("/status r1", "/follow r1", "yes", "/follow r1"):
                 if text == "yes":  # the client's leave came first, and has only proposed it
                     while '"proposals":[{' not in (place.home / f"conversations/{session}.jsonl").read_text():
                         await asyncio.sleep(0.1)

@@ -29,8 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from table import Table
 
+from garrison.agents.acp.profile import AcpProfile
 from garrison.agents.presets import Preset, find_preset
-from garrison.agents.registry import AcpProfile, find_profile
+from garrison.agents.registry import find_profile
 from garrison.agents.variables import expand
 from garrison.sandbox.place import Mode
 from garrison.testing.model_server import ModelServer

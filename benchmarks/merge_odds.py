@@ -16,7 +16,7 @@ from functools import reduce
 from operator import or_
 
 from garrison.merge import decision
-from garrison.merge.beliefs import FLAKE_WINDOW, flake_rate
+from garrison.merge.beliefs import FLAKE_WINDOW, failure_rate, flake_rate
 from garrison.merge.decision import (
     STEADY_RUNS,
     Beliefs,
@@ -28,6 +28,7 @@ from garrison.merge.decision import (
     convicts,
     decide,
 )
+from garrison.merge.verdicts import JUDGED_WINDOW
 
 REMEMBERED = 300
 """Finished runs that are looked at, as the queue's journal remembers so many."""
@@ -123,7 +124,7 @@ class Drain:
         flakes, good = self._count_flakes(), len(self.greens[-FLAKE_WINDOW:])
         flake = self.world.flake if self.has_history else flake_rate(flakes, flakes + good)
         if self.beliefs is None:
-            return Beliefs(dict.fromkeys(names, decision.failure_rate(self.judged)), {}, flake)
+            return Beliefs(dict.fromkeys(names, failure_rate(self.judged[-JUDGED_WINDOW:])), {}, flake)
         return Beliefs({name: self.beliefs[int(name)] for name in names}, {}, flake)
 
     def _is_steady(self) -> bool:

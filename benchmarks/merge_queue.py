@@ -93,7 +93,7 @@ class Ours:
             if done.kind == "empty":
                 return
             if done.kind not in ("gate", "ref_locked"):
-                raise RuntimeError(f"the queue stands still: {done.kind}: {done.reason}")
+                raise RuntimeError(f"the queue stands still: {done.kind}: {done.text}")
             _sleep(done.fd)
         raise RuntimeError("the queue is not drained after an hour")
 
@@ -481,7 +481,7 @@ def _stand_by(ours: Ours, adopted: Any) -> None:
     while not processor.acquire():
         time.sleep(0.25)  # as the layer does
     processor.recover()
-    if processor.gate_folders:
+    if processor.gates.folders:
         adopted.set()
     ours.drain(processor)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -94,3 +98,31 @@ def test_an_unknown_program_is_refused_in_one_line() -> None:
                           capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "no such program: nothing; there are supervision, merge_queue," in done.stderr
+
+
+def find_module(name: str) -> ModuleType | None:
+    """Return a module that is not loaded yet; None if there is none of that name."""
+    with suppress(ModuleNotFoundError):  # what is before it in the name is no package
+        if importlib.util.find_spec(name):
+            return importlib.import_module(name)
+    return None
+
+
+def test_benchmarks_name_only_what_there_is() -> None:
+    """Seen: a function went, and only whoever ran the benchmark noticed."""
+    gone = []
+    for path in sorted((ROOT / "benchmarks").glob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        modules = {}
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "garrison":
+                source = importlib.import_module(str(node.module))
+                for alias in node.names:
+                    found = getattr(source, alias.name, None) or find_module(f"{node.module}.{alias.name}")
+                    gone += [f"{path.name}: {node.module}.{alias.name}"] if found is None else []
+                    if isinstance(found, ModuleType):
+                        modules[alias.asname or alias.name] = found
+        gone += [f"{path.name}: {node.value.id}.{node.attr}" for node in nodes
+                 if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+                 and node.value.id in modules and not hasattr(modules[node.value.id], node.attr)]
+    assert gone == []

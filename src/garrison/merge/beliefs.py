@@ -307,10 +307,14 @@ def _is_judgement(outcome: EntryFact) -> bool:
     return outcome.entry.status == _JUDGED.get(outcome.type) and outcome.entry.tests > 0
 
 
+def failure_rate(rejections: Sequence[bool]) -> float:
+    """Return the share of bad entries to expect after those that were judged lately, each rejected or not."""
+    return (sum(rejections) + PRIOR_BAD) / (len(rejections) + PRIOR_ENTRIES)
+
+
 def plain_beliefs(state: QueueState, entries: Sequence[MergeEntry]) -> Beliefs:
     """Return what to believe without the history: every entry is as likely to be bad as those judged lately were."""
-    judged = state.verdicts.rejections
-    rate = (sum(judged) + PRIOR_BAD) / (len(judged) + PRIOR_ENTRIES)
+    rate = failure_rate(state.verdicts.rejections)
     return Beliefs(dict.fromkeys((entry.id for entry in entries), rate), {}, estimate_flakes(state))
 
 

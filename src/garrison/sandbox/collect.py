@@ -154,7 +154,7 @@ def _stat(common: Path, folder: str) -> tuple[int, ...]:
 
 def _resolve(common: Path, refs: str, name: str, length: int) -> tuple[str, str]:
     """Return what `resolve_ref` does, '' for an object name of another length than the repository's."""
-    ref, oid = resolve_ref(common, name, refs)
+    ref, oid = resolve_ref(common, name, refs, _PACKED_LIMIT)
     return ref, oid if len(oid) == length else ""
 
 

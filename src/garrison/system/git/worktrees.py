@@ -635,7 +635,7 @@ def remove_pipes(tree: Path, *, everywhere: bool = False) -> None:
 
 _MAX_LINK = 1 << 16
 """Bytes of a `.git` file."""
-_MAX_REFS = 256 << 20
+_MAX_REFS = 64 << 20
 _MAX_BYTES, _MAX_FILES = 256 << 20, 100_000
 """Objects that are copied of one repository."""
 _SYMBOLIC = 5
@@ -684,7 +684,7 @@ def read_head(worktree: Path, name: str) -> str | None:
     return None
 
 
-def resolve_ref(folder: Path, name: str, refs: str = "") -> tuple[str, str]:
+def resolve_ref(folder: Path, name: str, refs: str = "", most: int = _MAX_REFS) -> tuple[str, str]:
     """Return the last ref that the file `name` below a folder leads to, and the object name it holds ('' for none).
 
     It is read without git, as git reads it, from a git directory that an agent can write; UnsafeFile if something else
@@ -692,6 +692,7 @@ def resolve_ref(folder: Path, name: str, refs: str = "") -> tuple[str, str]:
 
     Args:
         refs: prefix of the files of refs, '' or with its slash.
+        most: bytes of its file of packed refs.
     """
     ref = name
     for step in range(_SYMBOLIC):
@@ -702,13 +703,13 @@ def resolve_ref(folder: Path, name: str, refs: str = "") -> tuple[str, str]:
                 break
             ref = target
             continue
-        text = text or _packed_ref(folder, refs, ref)
+        text = text or _packed_ref(folder, refs, ref, most)
         return ref, text if OID.fullmatch(text) else ""
     return ref, ""
 
 
-def _packed_ref(folder: Path, refs: str, ref: str) -> str:
-    data = untrusted.read(folder, f"{refs}packed-refs", _MAX_REFS) or b""
+def _packed_ref(folder: Path, refs: str, ref: str, most: int) -> str:
+    data = untrusted.read(folder, f"{refs}packed-refs", most) or b""
     at = data.find(f" {ref}\n".encode(errors="replace"))
     return data[data.rfind(b"\n", 0, at) + 1:at].decode("ascii", "replace") if at > 0 else ""
 

@@ -9,7 +9,7 @@ few attempts need them.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -352,6 +352,11 @@ class Briefer:
                        comments=tuple(key.split("@")[0] for key in sent.taken if not key.startswith("check:")),
                        replies_file=str(self.folder / EXCHANGE / REPLIES))
 
+    def _has_session(self) -> bool:
+        with suppress(GarrisonError) if self.task.hosts else nullcontext():  # an agent that only the host knows
+            return has_session(self.task.agent, self.runtime.home)
+        return False
+
     def decided(self, *, by_all: bool = False) -> tuple[PersonsWord, ...]:
         """Return what the person in charge has said about the task, oldest first.
 
@@ -363,7 +368,7 @@ class Briefer:
             folder = self.files.attempt(task.node, attempt)
             words += [PersonsWord(str(line["text"]), str(line["question"]), "", str(line["at"]))
                       for line in json_io.read_lines(folder / ANSWERED)]
-            if by_all or attempt < task.attempt or task.hosts or not has_session(task.agent, self.runtime.home):
+            if by_all or attempt < task.attempt or not self._has_session():
                 words += [PersonsWord(str(line["text"]), "", "", str(line["at"])) for holder in session_holders(folder)
                           for line in json_io.read_lines(holder / MESSAGES)]
         words.sort(key=lambda word: word.at)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -16,7 +17,7 @@ from garrison.agents import registry
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.conversation.trouble import list_troubles
 from garrison.ends import Departure, Effect, with_effect
-from garrison.errors import Hindered
+from garrison.errors import GarrisonError, Hindered
 from garrison.merge.target import describe_gone
 from garrison.node import policy
 from garrison.node.jobs import SETUP, VALIDATOR, RunnerJobs
@@ -79,9 +80,9 @@ class Runner:
     is_event_driven = True
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task) -> None:
-        # An agent of another host need not be known here.
-        if task.silence_s is None and not task.skip_agent and task.agent and not task.hosts:
-            task = replace(task, silence_s=registry.find_profile(task.agent, runtime.home).silence)
+        if task.silence_s is None and not task.skip_agent and task.agent:
+            with suppress(GarrisonError) if task.hosts else nullcontext():  # an agent that only the host knows
+                task = replace(task, silence_s=registry.find_profile(task.agent, runtime.home).silence)
         self.runtime, self.incarnation, self.launch, self.task = runtime, incarnation, launch, task
         self.files = runtime.files(launch.run_id)
         self.folder = self.files.attempt(task.node, task.attempt)

@@ -18,7 +18,7 @@ from world import World, Worlds
 
 @pytest.fixture
 def worlds(request: pytest.FixtureRequest) -> Iterator[Worlds]:
-    """Makes worlds with these tools; at the end of each nothing of garrison may still run in it."""
+    """Yield a maker of worlds with tools; at the end no garrison process may still run in them."""
     made: list[World] = []
     installed.install()
 

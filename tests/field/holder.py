@@ -1,10 +1,9 @@
-"""First process of a world: mounts a user's home at its place, lends the test its sockets, and reaps what is orphaned.
+"""First process of a world: mount a user's home, pass sockets to the test, and reap orphans.
 
 `holder.py PLAN` runs as pid 1 of new namespaces. PLAN is JSON: `home` and `scratch` (place inside, folder outside),
-`shown` (source, target, whether it may be written), `kept` (folders that stay where they are though what is above them
-is covered), `passwd` (a file in place of /etc/passwd, or ''), `ports` (how many listening sockets of its own network to
-send through standard input, which is a socket). It ends when standard input is closed, and with it everything in the
-world.
+`shown` (source, target, whether it is writable), `kept` (folders to keep below a covered one), `passwd` (a file in
+place of /etc/passwd, or ''), `ports` (number of listening sockets of its network to send through standard input, which
+is a socket). It ends when standard input is closed, and everything in the world with it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def mount(*words: str) -> None:
 
 
 def _aside(scratch: str, source: str, name: str) -> str:
-    """Bind a folder to a place beside HOME's own, where it stays when what is above it is covered; return that."""
+    """Bind a folder to a place next to HOME, where no mount covers it; return that."""
     place = Path(scratch).with_name("aside") / name
     place.mkdir(parents=True)
     mount("--bind", source, str(place))

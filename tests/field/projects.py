@@ -1,4 +1,4 @@
-"""Projects as their users have them, and what is typed in each: the table of the field tier."""
+"""Projects of users with their commands: the table of the field tier."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ class Project:
 
     name: str
     task: str
-    """Shell of the agent that does it, in the worktree."""
+    """Shell of the agent in the worktree."""
     landed: Mapping[str, str]
-    """File → a text that it has on main afterwards."""
+    """File → text in it on main afterwards."""
     tools: tuple[str, ...] = ()
     registry: tuple[str, ...] = ()
-    """Registries that it needs: `python`, `node`, `yarn`."""
+    """Required registries: `python`, `node`, `yarn`."""
     source: str = ""
     """Release that is the repository: `pypi:NAME==VERSION` or `npm:NAME@VERSION`."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Files of the repository, beside those of `source`;"""
+    """Files of the repository, in addition to those of `source`."""
     before: str = ""
-    """Shell by which the user made it, in the checkout, before its first commit."""
+    """Shell of the user in the checkout before the first commit."""
     acceptance: str = ""
     init: tuple[str, ...] = ()
     """Options of `garrison init`."""
@@ -33,7 +33,6 @@ class Project:
 
 CALC = "def add(a, b):\n    return a + b\n"
 TEST_CALC = "from calc import add\n\n\ndef test_add():\n    assert add(1, 2) == 3\n"
-_MODULE = "def double(a):\n    return a + a\n"
 _GITIGNORE = {"python": ".venv/\n__pycache__/\n*.egg-info/\n.pytest_cache/\n", "node": "node_modules/\n",
               "cargo": "/target\n"}
 

@@ -1,6 +1,6 @@
-"""The real Claude CLI and the real Codex at default settings in repositories with a set-up, against a scripted model.
+"""The real Claude CLI and the real Codex with default settings in repositories with a set-up and a scripted model.
 
-A world of these has a network of its own: the model's loopback port, and the registries through a team's proxy.
+Their worlds have a separate network: the model's loopback port, and the registries through a team's proxy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from world import COLUMNS, HOME, RegistryDoor, World, Worlds, door_to, in_column
 
 
 class Crew(NamedTuple):
-    """An agent, by the name that is typed, and the agents' table that knows how its model calls tools."""
+    """An agent by its name, and the entry of the agents' table for its model's tool calls."""
 
     agent: str
     like: str
@@ -41,7 +41,7 @@ ROWS = [*((CLAUDE, name, "default") for name in ("npm", "uv", "pip")),
         *((crew, "plain-python", column) for crew in (CLAUDE, CODEX) for column in COLUMNS)]
 """Crew, project, and column; the first two run with `--full`."""
 VALIDATED = "npm"
-"""Project whose agent's work is judged by a second one, as a user writes it into a pipeline."""
+"""Project with a validator, as a user writes it into a pipeline."""
 PIPELINE = """digraph crew {{
     start [shape=Mdiamond]; exit [shape=Msquare]
     start -> work -> exit
@@ -72,7 +72,7 @@ def agents_world(worlds: Worlds, crew: Crew, model: ModelServer, *tools: str, ki
 
 
 def play(crew: Crew, shell: str) -> ModelServer:
-    """Return a model that has a task done and committed by a shell, then reports; as a validator it passes the work."""
+    """Return a model that does a task with a shell, commits and reports; as a validator it passes the work."""
     agent = AGENTS[crew.like]
 
     def script(asked: Request) -> Turn:
@@ -127,7 +127,7 @@ def land(project: Project, crew: Crew, home: World) -> None:
 
 
 def run_and_look(project: Project, home: World, checkout: str, *words: str) -> None:
-    """Type a command of one task to its end; look at its exit code, its last line and git."""
+    """Run a command of one task to its end; check its exit code, its last line and git."""
     done = home.run(checkout, "garrison", *words)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{home.logs()}"
     assert "1 of 1 landed" in done.stdout.strip().splitlines()[-1], done.stdout + done.stderr
@@ -136,7 +136,7 @@ def run_and_look(project: Project, home: World, checkout: str, *words: str) -> N
     assert home.shell(checkout, "git status --porcelain") == ""
 
 
-def test_hi_is_said_where_a_setup_is_typed(worlds: Worlds) -> None:
+def test_an_agent_says_hi_after_a_setup_option(worlds: Worlds) -> None:
     """Row F1 of the newcomer's table, exactly as typed."""
     model = play(CLAUDE, "echo hi > hi.txt")
     home = agents_world(worlds, CLAUDE, model)
@@ -151,7 +151,7 @@ def test_hi_is_said_where_a_setup_is_typed(worlds: Worlds) -> None:
 
 
 def test_codex_drives_a_run_over_mcp_from_its_start_to_landed(worlds: Worlds) -> None:
-    """Its configuration is what `garrison mcp install` prints: no call waits for an approval that nobody can give."""
+    """With the configuration that `garrison mcp install` prints, no call waits for an approval."""
     told: list[str] = []
 
     def call(tool: str, **arguments: str) -> Turn:
@@ -177,6 +177,6 @@ def test_codex_drives_a_run_over_mcp_from_its_start_to_landed(worlds: Worlds) ->
     done = home.run(checkout, "codex", "exec", "-c", f'openai_base_url="{home.env["OPENAI_BASE_URL"]}"', "make it")
     model.close()
     assert done.stdout.strip().endswith("It is over."), f"{done.stdout}\n{done.stderr}\n{told}\n{home.logs()}"
-    assert "approval" not in told[2], "what controls a run is called, and refused by garrison alone"
+    assert "approval" not in told[2], "only garrison refuses a control call"
     assert '"status":"done"' in told[-1]
     assert home.shell(checkout, "git show main:made.txt")

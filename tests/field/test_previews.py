@@ -1,4 +1,4 @@
-"""Previews of a Vite and of a Django project with PostgreSQL, typed as a user types them."""
+"""Previews of a Vite project and of a Django project with PostgreSQL, as a user runs them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def make(home: World, name: str, files: Mapping[str, str], before: str = ":") ->
 
 @contextmanager
 def previewed(home: World, checkout: str, port: int, *words: str) -> Iterator[str]:
-    """Start a run with a server and open its preview; the address. At the end the run is stopped."""
+    """Start a run with a server and yield the address of its preview; stop the run at the end."""
     started = home.run(checkout, "garrison", "run", "serve it", *words, "--detach", seconds=300)
     assert started.returncode == 0, f"{started.stderr}\n{home.logs()}"
     try:
@@ -125,7 +125,7 @@ def previewed(home: World, checkout: str, port: int, *words: str) -> Iterator[st
 
 def ask(url: str, path: str = "/", method: str = "GET", body: str = "", **headers: str,
         ) -> tuple[int, http.client.HTTPMessage, str]:
-    """Ask a preview as a browser does, which resolves its name to this machine."""
+    """Send a request to a preview as a browser does, with its name resolved to this machine."""
     place = urlsplit(url)
     connection = http.client.HTTPConnection("127.0.0.1", place.port or 0, timeout=60)
     try:
@@ -147,7 +147,7 @@ def check_names(url: str) -> None:
 
 
 class WebSocket:
-    """A client of a WebSocket that only listens."""
+    """A WebSocket client that only listens."""
 
     def __init__(self, url: str, path: str, protocol: str, origin: str = "") -> None:
         place = urlsplit(url)
@@ -163,13 +163,13 @@ class WebSocket:
         self.is_open = f"sec-websocket-accept: {base64.b64encode(accept).decode()}".lower() in self.head.lower()
 
     def read(self) -> str:
-        """Return the next message, whole in one frame."""
+        """Return the next message, which is one frame."""
         _, size = self.file.read(2)
         size = int.from_bytes(self.file.read(2 if size == 126 else 8), "big") if size > 125 else size
         return self.file.read(size).decode()
 
 
-def test_a_vite_project_is_shown_and_reloads_what_the_agent_changes(worlds: Worlds) -> None:
+def test_the_preview_of_a_vite_project_reloads_the_agents_changes(worlds: Worlds) -> None:
     home = worlds("npm")
     try:
         open_registries(home, "node")
@@ -200,7 +200,7 @@ def test_a_vite_project_is_shown_and_reloads_what_the_agent_changes(worlds: Worl
 
 
 @pytest.mark.skipif(POSTGRES is None, reason="no PostgreSQL here: apt-get install postgresql")
-def test_a_django_project_works_with_a_postgresql_of_its_node_and_its_gate(worlds: Worlds) -> None:
+def test_a_django_project_has_a_postgresql_for_its_node_and_its_gate(worlds: Worlds) -> None:
     home = worlds("python")
     try:
         open_registries(home, "python")

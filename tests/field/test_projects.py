@@ -1,4 +1,4 @@
-"""Real projects through `garrison init` and one landed task, typed as a user types them, killed on the way."""
+"""Real projects from `garrison init` to one landed task, as a user runs them, with processes killed in between."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if test ! -e held-1; then touch held-1; sleep 86399; fi
 if test ! -e held-2; then touch held-2; sleep 86398 || :; fi
 set -e
 """
-"""What a task does first: it waits to be killed, begins again, and waits until its sleep is killed; a second
-attempt does not wait."""
+"""Start of each task: it waits to be killed, restarts, and waits until its sleep is killed; a second attempt does not
+wait."""
 
 
 def make_checkout(project: Project, home: World) -> str:
-    """Make the repository as its user has it; return its path inside."""
+    """Make the user's repository; return its path inside."""
     checkout = HOME / "code" / project.name
     folder = home.outside(checkout)
     if project.source:
@@ -37,10 +37,7 @@ def make_checkout(project: Project, home: World) -> str:
 
 
 def land(project: Project, home: World) -> str:
-    """Prepare the repository with `init`, have the task done and killed on the way, and look at what landed.
-
-    Returns what the run printed.
-    """
+    """Prepare the repository with `init`, run the task with kills, and check what landed; return the run's output."""
     checkout = make_checkout(project, home)
     begun = home.run(checkout, "garrison", "init", *project.init, seconds=600)
     assert begun.returncode == 0, f"{begun.stdout}\n{begun.stderr}\n{home.logs()}"
@@ -62,7 +59,7 @@ def land(project: Project, home: World) -> str:
         wait_for("it works again", lambda: seen("held-2"), 60)
         [runner] = home.identities("runner")
         home.kill(runner["pid"])
-        wait_for("another runner goes on", lambda: home.identities("runner")[0]["incarnation"] == 2, 60)
+        wait_for("another runner continues", lambda: home.identities("runner")[0]["incarnation"] == 2, 60)
         home.kill(*[pid for pid, line in home.processes().items() if line.startswith("sleep 86398")])
         code = child.wait(300)
     except BaseException as error:
@@ -103,7 +100,7 @@ def test_a_task_lands_for_an_ordinary_user_and_in_other_sandboxes(column: str, n
     assert f"sandbox: {'bubblewrap' if column == 'user' else column.removeprefix('user-')}" in shown
 
 
-def test_an_agent_makes_a_folder_beside_what_a_setup_left_in_a_cache(worlds: Worlds) -> None:
+def test_an_agent_can_write_next_to_the_output_of_a_setup_in_a_cache(worlds: Worlds) -> None:
     """Row N1 of the newcomer's table, as typed: it failed with "Read-only file system"."""
     home, checkout = worlds(), str(HOME / "code/cache")
     home.shell(HOME, f"git init -q {checkout}; cd {checkout}; echo 1 > a.txt; git add -A; git commit -qm Begin")
@@ -113,4 +110,4 @@ def test_an_agent_makes_a_folder_beside_what_a_setup_left_in_a_cache(worlds: Wor
                     "rm -r ~/.cache/foo", "--gate", "test -e ~/.cache/foo/file && mkdir ~/.cache/bar")
     assert (done.returncode, done.stdout.strip()[-13:]) == (0, "1 of 1 landed"), f"{done}\n{home.logs()}"
     assert home.shell(checkout, "git show main:b.txt; git status --porcelain") == "from setup"
-    assert home.shell(HOME, "ls -A ~/.cache") == "garrison", "nothing of it is in the user's own cache"
+    assert home.shell(HOME, "ls -A ~/.cache") == "garrison", "the user's own cache is unchanged"

@@ -1,8 +1,8 @@
 """Toolchains and released projects, fetched once by package name and kept for later runs.
 
 They are in $XDG_CACHE_HOME/garrison-tests (default: ~/.cache/garrison-tests), which may be removed at any time. Each
-tool lies where its user has it: Python's in an environment of its own as pipx makes it, Node's below ~/.local/lib,
-Rust's in ~/.cargo. What cannot be had is a `Missing` with the reason.
+tool is where its user has it: Python's in a separate environment as with pipx, Node's below ~/.local/lib, Rust's in
+~/.cargo. What cannot be fetched raises `Missing` with the reason.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ PACKAGES = {"go": "golang-go", "cmake": "cmake", "make": "make", "cc": "gcc", "n
 
 
 class Missing(Exception):
-    """A tool, a project or a registry that cannot be had; its text is the reason of a skipped test."""
+    """A tool, a project or a registry is missing; its text is the reason of a skipped test."""
 
 
 @dataclass
 class Kit:
-    """What a world shows of some tools."""
+    """Mounts and links of some tools in a world."""
 
     shown: dict[Path, Path] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
@@ -60,7 +60,7 @@ def cache() -> Path:
 
 @contextmanager
 def _alone(name: str) -> Iterator[Path]:
-    """Yield the path of what is to be made, while no other process makes it."""
+    """Yield a path to make something at, locked against other processes."""
     path = cache() / name
     path.parent.mkdir(parents=True, exist_ok=True)
     with (cache() / "lock").open("w") as lock:
@@ -69,7 +69,7 @@ def _alone(name: str) -> Iterator[Path]:
 
 
 def kit(*tools: str) -> Kit:
-    """Return where these tools lie; fetches what is not there yet."""
+    """Return the locations of these tools; fetch what is missing."""
     found = Kit()
     for tool in tools:
         if tool in PYTHON_TOOLS:
@@ -119,7 +119,7 @@ def _node_tool(tool: str) -> Path:
 
 
 def _name(package: str) -> str:
-    """Return the name of a package of npm, whose own may begin with @, without its version."""
+    """Return the name of a package of npm without its version; the name may start with @."""
     return package.rpartition("@")[0]
 
 
@@ -152,7 +152,7 @@ def _cargo() -> dict[Path, Path]:
 
 
 def _install_package(tool: str) -> None:
-    """Install a tool's package where scripts may do that, as `scripts/_setup.sh` decides."""
+    """Install a tool's package if `scripts/_setup.sh` allows that."""
     package, root = PACKAGES[tool], Path(__file__).resolve().parents[2]
     script = f'root={root}; . "$root/scripts/_setup.sh"; try_install {package}'
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=600)
@@ -165,12 +165,12 @@ def _install_package(tool: str) -> None:
 
 @dataclass(frozen=True)
 class Registry:
-    """The hosts from which a tool gets packages here."""
+    """Hosts from which a tool gets packages on this machine."""
 
     names: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """Return the entries of `hosts` that these need beside `default`."""
+        """Return the entries of `hosts` that these need in addition to `default`."""
         private = [name for name in self.names if not _is_public(name)]
         return [f"private {name}" for name in private] + [
             name for name in self.names if name not in private and name not in REGISTRY_HOSTS]
@@ -206,7 +206,7 @@ def registry(kind: str) -> Registry:
 
 
 def open_registries(home: World, *kinds: str) -> None:
-    """Have a home admit the registries of this machine, as docs/network.md says, where `default` does not suffice."""
+    """Let a home admit the registries of this machine, as in docs/network.md, if `default` is not enough."""
     if lines := [line for kind in kinds for line in registry(kind).lines()]:
         hosts = ", ".join(f'"{line}"' for line in ("default", *lines))
         home.configure(f"[sandbox]\nhosts = [{hosts}]\n")

@@ -1,8 +1,7 @@
-"""A user's world: a HOME of its own at /home/sam, garrison installed there, every default, the machine untouched.
+"""A user's world: a separate HOME at /home/sam with garrison installed, all defaults, the machine unchanged.
 
-A world has its own mount and pid namespaces, and if asked a network of its own in which only loopback and the doors
-exist. The folder that is HOME inside is `World.home` outside, so a test reads there what a command left. Whatever the
-world started ends with it.
+A world has its own mount and pid namespaces, and on request a network with only loopback and the doors. Its HOME is
+`World.home` outside, where a test reads what a command left. All processes of a world end with it.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from support import load
 
 HOME = Path("/home/sam")
 USER = 1001
-"""Number of an ordinary user, for worlds in which the tests' own is not used."""
+"""Uid of an ordinary user, for worlds without the tests' own."""
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ("LANG", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
         "PIP_CERT", "CARGO_HTTP_CAINFO", "GIT_SSL_CAINFO")
-"""What a user's shell may have that has the machine's certificates known."""
+"""Variables of a user's shell for locale and certificates."""
 PATH = f"{HOME}/.local/bin:{HOME}/.cargo/bin:/usr/local/bin:/usr/bin:/bin"
 GITCONFIG = "[user]\n\tname = Sam Doe\n\temail = sam@example.org\n[init]\n\tdefaultBranch = main\n"
 
@@ -58,16 +57,16 @@ class World:
 
     scratch: Path
     shown: Mapping[Path, Path] = field(default_factory=dict)
-    """Folder outside → place inside, which the user may only read."""
+    """Folder outside → read-only place inside."""
     made: Mapping[Path, Path] = field(default_factory=dict)
-    """The same, and they may write there."""
+    """Folder outside → writable place inside."""
     links: Mapping[str, str] = field(default_factory=dict)
-    """Name in ~/.local/bin → what it leads to."""
+    """Name in ~/.local/bin → target."""
     doors: Sequence[Callable[[socket.socket], Any]] = ()
-    """With any: a network of its own, and for each a listening socket in there, given to what serves it outside."""
+    """If any, the world has a separate network, and each serves a listening socket in it from outside."""
     env: dict[str, str] = field(default_factory=dict)
     uid: int = 0
-    """The user's number, if that is not the one of who runs the test; only root can choose it."""
+    """Uid of the user if it differs from the test's; only root can choose it."""
     ports: list[int] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -88,7 +87,7 @@ class World:
         self._begin()
 
     def own(self) -> None:
-        """Give the user what the test has put into their HOME."""
+        """Give the user the files that the test has put into their HOME."""
         if self.uid:
             subprocess.run(["chown", "-hR", f"{self.uid}:{self.uid}", str(self.home)], check=True)
 
@@ -113,7 +112,7 @@ class World:
         [self._pid] = map(int, Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split())
 
     def close(self) -> list[str]:
-        """End the world; return the processes of garrison that were still there after a grace of ten seconds."""
+        """End the world; return the garrison processes that were still alive after ten seconds."""
         end = time.monotonic() + 10
         while (left := self.garrisons()) and time.monotonic() < end:  # a proxy ends a second after its last user
             time.sleep(0.1)
@@ -133,7 +132,7 @@ class World:
 
     def run(self, folder: Path | str, *words: str, check: bool = False, seconds: float = 120,
             **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, as typed in that folder."""
+        """Run a command in a folder to its end."""
         done = subprocess.run(self.enter(folder, words), env={**self.env, **env}, capture_output=True, text=True,
                               check=False, stdin=subprocess.DEVNULL, timeout=seconds, errors="replace")
         assert not check or done.returncode == 0, f"$ {' '.join(words)}\n{done.stdout}\n{done.stderr}"
@@ -144,19 +143,19 @@ class World:
         return self.run(folder, "bash", "-euc", script, check=True).stdout.strip()
 
     def begin(self, folder: Path | str, *words: str, log: Path, **env: str) -> subprocess.Popen[bytes]:
-        """Start a command; what it prints is in `log`."""
+        """Start a command with its output in `log`."""
         with log.open("ab") as output:
             return subprocess.Popen(self.enter(folder, words), env={**self.env, **env}, stdin=subprocess.DEVNULL,
                                     stdout=output, stderr=output, start_new_session=True)
 
     def outside(self, path: Path | str) -> Path:
-        """Return where a path of the user's HOME is outside."""
+        """Return the path outside of a path in the user's HOME."""
         return self.home / Path(path).relative_to(HOME)
 
     # ------------------------------------------------------------------------------------------------ processes
 
     def processes(self) -> dict[int, str]:
-        """Return pid inside → command line of the living processes, without the first one and those that look."""
+        """Return pid inside → command line of the living processes, except the first one and those of this query."""
         script = ("for p in /proc/[0-9]*; do printf '%s %s\\n' \"${p#/proc/}\" \"$(tr '\\0\\n' '  ' < $p/cmdline)\"; "
                   "done 2>/dev/null; true")
         found = {}
@@ -167,7 +166,7 @@ class World:
         return found
 
     def garrisons(self) -> list[str]:
-        """Return the command lines of the living processes of garrison."""
+        """Return the command lines of the living garrison processes."""
         return [line for line in self.processes().values() if "garrison" in line]
 
     def kill(self, *pids: int) -> None:
@@ -178,7 +177,7 @@ class World:
 
     @property
     def state(self) -> Path:
-        """The default home, as it is outside."""
+        """The default home, outside."""
         return self.home / ".local/state/garrison"
 
     def configure(self, text: str) -> None:
@@ -194,7 +193,7 @@ class World:
         return [load(path) for path in paths]
 
     def logs(self) -> str:
-        """Return the ends of what garrison's processes, set-ups, agents and gates wrote, for a failure's message."""
+        """Return the ends of the logs of processes, set-ups, agents and gates, for a failure's message."""
         found = [*self.state.glob("runs/*/layers/*.log"), *self.state.glob("runs/*/nodes/*/*/*.log"),
                  *self.state.glob("queues/*/logs/*.log"), *self.state.glob("merge-queue*/**/*.log")]
         return "\n".join(f"--- {path.relative_to(self.state)}\n{path.read_text(errors='replace')[-1500:]}"
@@ -203,11 +202,11 @@ class World:
 
 Worlds = Callable[..., World]
 COLUMNS = ("user", "landlock", "user-landlock", "none")
-"""An ordinary user, and other sandboxes than bubblewrap; `default` is neither."""
+"""Columns with an ordinary user or another sandbox than bubblewrap, unlike `default`."""
 
 
 def in_column(column: str, worlds: Worlds, *tools: str, **options: object) -> World:
-    """Make a world of a column; another sandbox than bubblewrap is chosen by word, in config.toml."""
+    """Make a world of a column; another sandbox than bubblewrap is set in config.toml."""
     user, mode = "user" in column, column.removeprefix("user").strip("-")
     if user and os.getuid():
         pytest.skip("another user can be chosen by root alone")
@@ -224,14 +223,14 @@ def in_column(column: str, worlds: Worlds, *tools: str, **options: object) -> Wo
 
 
 def door_to(port: int) -> Callable[[socket.socket], None]:
-    """Return what serves a listening socket by a port of the machine's loopback device."""
+    """Return a server of a listening socket that forwards to a port of the machine's loopback device."""
     def serve(listening: socket.socket) -> None:
         _accept(listening, lambda client: (socket.create_connection(("127.0.0.1", port)), b""))
     return serve
 
 
 class RegistryDoor:
-    """A team's HTTPS proxy that lets out to the package registries alone; `refused` are the other hosts asked for."""
+    """A team's HTTPS proxy to the package registries; `refused` has the other requested hosts."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names, self.refused, self.passed = frozenset(names), list[str](), list[str]()

@@ -1,7 +1,7 @@
 """`python -m tests.hostile [--in CONFINEMENT] [--case WORD] [--traps]`: try the hostile cases and print how each went.
 
 CONFINEMENT is none, bubblewrap (the default), unprivileged, nested or landlock. Exit code 1 if a case went otherwise
-than it should: with no sandbox each succeeds, inside none does, but for the stated gaps of Landlock.
+than expected: without a sandbox each succeeds, inside one none does except the stated gaps of Landlock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a hostile agent leaves behind for those who come after it: garrison's own git, its readers, the gate, people.
+"""Traps that a hostile agent leaves for garrison's own git, its readers, the gate and people.
 
-Each is a node of a run: its command prepares the trap and ends well, or badly. Whether the trap closed is seen at the
-run's end, from outside.
+Each is a node of a run: its command prepares the trap, then succeeds or fails. The world outside shows after the run
+whether the trap closed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from support import Node, git, processes
 PATIENCE = 25.0
 """Seconds for a run with a trap; it takes five."""
 PROGRESS = 20.0
-"""Seconds within which something happens in a run that no trap holds, on a busy machine."""
+"""Seconds within which a run that no trap blocks makes progress on a busy machine."""
 ENDED = ("validated", "failed")
 TRUSTED = ("-c", "safe.directory=*")
-"""For a repository that belongs to nobody."""
+"""For a repository of the user `nobody`."""
 TOO_MUCH = 250_000
 """KiB of memory that no process of garrison's needs for an agent's notes."""
 
@@ -40,9 +40,9 @@ class Trap:
     script: str
     closed: Callable[[World, str], bool]
     refused_by: str = ""
-    """What refuses it without a sandbox, since the first edition or before."""
+    """Defence that refuses it without a sandbox."""
     always: bool = False
-    """The first edition refused it, too."""
+    """Whether the first edition refused it as well."""
 
 
 def touched(world: World, node: str) -> bool:
@@ -82,7 +82,7 @@ def grew(world: World, node: str) -> bool:
 
 
 def taken(world: World, node: str) -> bool:
-    """Return whether garrison took over what is too large for every repository, or was held up by it."""
+    """Return whether garrison took over what is too large for any repository, or was blocked by it."""
     return grew(world, node) or world.nodes(RUN).get(node, {}).get("status") != "failed"
 
 
@@ -92,13 +92,13 @@ def heavy(world: World, node: str) -> bool:
 
 
 def broke(world: World, node: str) -> bool:
-    """Return whether a command that people or programs look with ends without an answer, or garrison waits."""
+    """Return whether a reading command ends without an answer, or garrison waits."""
     words = (("logs", node), ("why", node), ("status", RUN), ("status", "--json"), ("why", node, "--json"))
     return hangs(world, node) or any("internal error" in world.run_command(*each).stderr for each in words)
 
 
 def naps(number: int) -> Callable[[World, str], bool]:
-    """Return a watch for programs of the agent that outlive the run."""
+    """Return a check for the agent's programs that outlive the run."""
     def watch(world: World, node: str) -> bool:
         time.sleep(1.0)
         found = [one for one in processes(f"sleep\0{number}") if "sleep" in one.argv.split()[0]]
@@ -117,13 +117,13 @@ def checkout_changed(world: World, node: str) -> bool:
 
 
 def escapes_shown(world: World, node: str) -> bool:
-    """Return whether the agent's order to change the clipboard reaches a person's terminal."""
+    """Return whether the agent's order to change the clipboard reaches the user's terminal."""
     words = (("logs", node), ("why", node), ("status", RUN), ("events", RUN))
     return any(b"\x1b]52" in world.run_in_terminal(*each) for each in words)
 
 
 def python_c(program: str) -> str:
-    """Return shell that runs a Python program, whose text it is given by a here-document."""
+    """Return shell that runs a Python program from a here-document."""
     return f"/usr/bin/python3 -I - <<'END'\nimport os, socket\n{program}\nEND\n"
 
 
@@ -139,7 +139,7 @@ HOOKS = "pre-commit post-commit reference-transaction post-checkout post-index-c
 
 
 def settings(program: str) -> str:
-    """Return shell that configures programs to be run by whoever uses git there."""
+    """Return shell that configures programs for git to run."""
     keys = ("core.fsmonitor", "filter.evil.clean", "filter.evil.smudge", "filter.lfs.process", "diff.external")
     return "".join(f"{program} {key} $PWD/evil-$NODE.sh; " for key in keys)
 
@@ -266,7 +266,7 @@ TRAPS = (
 
 
 def spring(confinement: Confinement, traps: Sequence[Trap]) -> Iterator[tuple[Trap, bool]]:
-    """Yield each trap and whether it closed: each in a run of its own where some do, else all in one."""
+    """Yield each trap and whether it closed: in separate runs where some do, else all in one."""
     together = [trap for trap in traps if confinement is not Confinement.NONE
                 or (trap.refused_by in (UNTRUSTED, BOUNDS) and not FIRST_EDITION)]  # they leave files alone
     groups = [*([together] if together else []), *([trap] for trap in traps if trap not in together)]
@@ -295,7 +295,7 @@ def _spring(world: World, traps: list[Trap]) -> Iterator[tuple[Trap, bool]]:
             world.measure()
             if time.monotonic() > end - 2.0:
                 now = str(world.nodes(RUN))
-                if now != known:  # a busy machine is slow, and two whose files conflict begin again
+                if now != known:  # a busy machine is slow, and nodes whose files conflict are retried
                     end, known = time.monotonic() + PROGRESS, now
         for name, trap in named.items():
             yield trap, trap.closed(world, name)
@@ -310,12 +310,8 @@ def settings_of(world: World, node: str) -> str:
 
 def wrong(results: Sequence[tuple[Trap, bool]], confinement: Confinement) -> list[str]:
     """Return a line for each trap that went otherwise than it should."""
-    found = []
-    for trap, closed in results:
-        if confinement is Confinement.NONE:
-            expected = not trap.always if FIRST_EDITION else not trap.refused_by
-        else:
-            expected = False
-        if closed != expected:
-            found.append(f"{trap.name}: {'closed' if closed else 'did not close'}")
-    return found
+    def expected(trap: Trap) -> bool:
+        return confinement is Confinement.NONE and not (trap.always if FIRST_EDITION else trap.refused_by)
+
+    return [f"{trap.name}: {'closed' if closed else 'did not close'}" for trap, closed in results
+            if closed != expected(trap)]

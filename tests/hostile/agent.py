@@ -16,7 +16,7 @@ MOST_SECONDS = int(os.environ.get("GARRISON_ORDER_SECONDS", "15"))
 
 
 def obey(order: Path) -> None:
-    """Run one script; its output goes beside it."""
+    """Run one script, with its output in a file next to it."""
     with order.with_suffix(".out").open("wb") as output:
         child = subprocess.Popen(["sh", order], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                                  start_new_session=True)

@@ -1,8 +1,8 @@
-"""Enclosure: namespaces for a hostile agent's world, so that nothing of it outlives the test that made it.
+"""Namespaces for a hostile agent's world, so that nothing of it outlives the test that made it.
 
-Programs of a world forget their parents, and mount file systems. In an enclosure the kernel ends them all, and their
-mounts with them, also after a `kill -9` of the test: its first process dies with whoever started it. Its worlds lie in
-a file system of its own. On a machine that forbids namespaces worlds are made without one.
+Programs of a world leave their process tree and mount file systems. The kernel ends them all, and their mounts, also
+after a `kill -9` of the test: the first process of the namespaces dies with its parent. Worlds are on a separate file
+system. On a machine that forbids namespaces worlds are made without one.
 
 Run as a program, this is the first process inside: `enclosure.py COMMAND...`. Standard library only.
 """
@@ -28,7 +28,7 @@ def words(*, as_container: bool = False) -> list[str]:
     """Return the words that start a command in an enclosure; none if the machine allows no such thing.
 
     Args:
-        as_container: whether it shall have a user namespace, too, so that root in it is nobody outside.
+        as_container: whether it also gets a user namespace, so that root in it has no rights outside.
     """
     user = ["--user", "--map-root-user"] if as_container else [] if os.geteuid() == 0 else [
         "--user", "--map-current-user"]
@@ -57,7 +57,7 @@ def enter(*, as_container: bool = False) -> None:
 
 
 def main() -> int:
-    """Be the first process inside: mount what is private, run the command, bury orphans until it has ended."""
+    """Act as the first process inside: mount what is private, run the command, reap orphans until it has ended."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda got, _frame: sys.exit(128 + got))  # by default it would ignore them
     os.environ[INSIDE] = "1"

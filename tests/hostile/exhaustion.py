@@ -1,10 +1,10 @@
-"""Exhaustion: a hostile agent takes all processes, memory, disk space or attention; an honest one works beside it.
+"""A hostile agent takes all processes, memory, disk space or attention while an honest one works.
 
     python -m tests.hostile.exhaustion [--in CONFINEMENT] [--case WORD]
 
-Each world has a small file system of its own, and its run a control group where processes or memory are what is taken:
-this machine loses nothing. The honest node must land; where the agent's files leave no room, once a person has removed
-them, and garrison must have said what it waits for. Exit code 1 if a case went otherwise than it should.
+Each world has a small file system, and its run a control group where processes or memory are exhausted, so that this
+machine is not affected. The honest node must land; where the agent's files leave no room, after the user has removed
+them, and garrison must have reported what it waits for. Exit code 1 if a case went otherwise than expected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from support import Node, processes
 PATIENCE = 100.0
 """Seconds for the honest node to land after the attack; it takes three."""
 DISK, FILES = "160m", "30k"
-"""Size of a world's file system, and the files that it can hold."""
+"""Size of a world's file system, and its number of files."""
 PIDS, MEMORY = 250, 700 << 20
 GROUPS = Path("/sys/fs/cgroup")
 NAP = 31341
@@ -44,17 +44,17 @@ class Exhaustion:
 
     name: str
     script: str
-    """Shell of the hostile node; it ends badly after the attack."""
+    """Shell of the hostile node; it fails after the attack."""
     controller: str = ""
     """Control group that bounds the run, `pids` or `memory`; '' for none."""
     fills: tuple[str, ...] = ()
-    """Patterns below the folder of worktrees or the home: what a person removes to make room."""
+    """Patterns below the folder of worktrees or the home that the user removes to make room."""
     says: str = ""
-    """Pattern of what `garrison status` or a log says meanwhile."""
+    """Pattern of what `garrison status` or a log reports during the attack."""
 
 
 def fill(path: str) -> str:
-    """Return shell that writes a file until there is no room, and holds that for a while."""
+    """Return shell that writes a file until there is no room, then waits."""
     return f"dd if=/dev/zero of={path} bs=1M 2>/dev/null; cat /dev/zero > {path}.rest 2>/dev/null; sleep 6; exit 1"
 
 
@@ -115,19 +115,19 @@ class Outcome:
     case: Exhaustion
     landed: bool
     said: bool
-    """What it waited for was said, or nothing was to be said."""
+    """The reason for waiting was reported, if there was one."""
     left: int
-    """Processes of the agent that were there then."""
+    """Remaining processes of the agent."""
     seconds: float
     """From the launch until the honest node had landed."""
     waited: bool
-    """The honest node landed only after a person had made room."""
+    """The honest node landed only after the user had made room."""
     logs: str = ""
 
 
 @contextmanager
 def world_of(case: Exhaustion, confinement: Confinement) -> Iterator[World]:
-    """Yield a world in a small file system, whose run is in a control group where the case needs that."""
+    """Yield a world in a small file system, with its run in a control group where the case needs that."""
     with tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True) as folder:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=755,size={DISK},nr_inodes={FILES}", "tmpfs", folder],
                        check=True)
@@ -171,7 +171,7 @@ def why_not(case: Exhaustion) -> str:
 
 
 def attempt(case: Exhaustion, confinement: Confinement) -> Outcome:
-    """Run the hostile node and, beside it, the honest one."""
+    """Run the hostile node and the honest one."""
     with world_of(case, confinement) as world:
         known = f"PY={world.python} G='{world.python} -P -m garrison.cli.main'; "
         honest = f"sleep {9 if case.fills else 4}; echo fine > fine.txt; git add -A; git commit -qm Fine"
@@ -182,7 +182,7 @@ def attempt(case: Exhaustion, confinement: Confinement) -> Outcome:
         while child.poll() is None and not has_landed(world) and time.monotonic() - began < PATIENCE:
             said = said or (bool(case.says) and re.search(case.says, words(world)) is not None)
             if case.fills and time.monotonic() - began > PATIENCE / 4:
-                made_room = True  # again and again: the hostile agent is started again, too
+                made_room = True  # repeatedly: the hostile agent is retried
                 for pattern in case.fills:
                     for path in [*world.trees.glob(pattern), *world.home.glob(pattern)]:
                         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
@@ -200,19 +200,12 @@ def has_landed(world: World) -> bool:
 
 
 def words(world: World) -> str:
-    """Return what a person is told: the run's status, and what launcher and processes have logged."""
+    """Return what the user can read: the run's status, and the logs of launcher and processes."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         shown = world.run_command("status", RUN)
         return "\n".join([shown.stdout, shown.stderr, *(path.read_text(errors="replace")[-20_000:] for path in [
             world.root / "out", *world.home.glob(f"runs/{RUN}/layers/*.log")] if path.exists())])
     return ""
-
-
-def run(confinement: Confinement, cases: Sequence[Exhaustion]) -> Iterator[Outcome]:
-    """Try cases, each in a world of its own."""
-    for case in cases:
-        if not why_not(case):
-            yield attempt(case, confinement)
 
 
 def main() -> int:

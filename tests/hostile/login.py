@@ -1,6 +1,6 @@
-"""A log-in of the user: a session's and a user's keyring with the secret, as desktops and Kerberos have them.
+"""Log the user in: put the secret into a session and a user keyring, as desktops and Kerberos do.
 
-`python login.py SECRET COMMAND...` becomes the command. Standard library only.
+`python login.py SECRET COMMAND...` then executes the command. Standard library only.
 """
 
 from __future__ import annotations

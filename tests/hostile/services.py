@@ -1,7 +1,7 @@
-"""Other programs of the victim: servers, sockets and shared memory that hold the secret. Started by `World`.
+"""Other programs of the victim: servers, sockets and shared memory that contain the secret. Started by `World`.
 
 `python services.py FOLDER SECRET PORT`: everything is ready once FOLDER/ready exists; what strangers sent is appended
-to FOLDER/heard. Standard library only. The process itself is what hostile agents kill, trace and read.
+to FOLDER/heard. Standard library only. Hostile agents kill, trace and read this process.
 """
 
 from __future__ import annotations

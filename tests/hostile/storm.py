@@ -1,4 +1,4 @@
-"""Storm: one hostile agent among nine honest ones. The nine must land, and nothing else may happen.
+"""One hostile agent among nine honest ones. The nine must land, and nothing else may happen.
 
     python -m tests.hostile.storm [--seeds 1..5] [--in bubblewrap]
 
@@ -27,7 +27,7 @@ from storm import make_parser, play_all
 from support import Node, check_promises, landed_subjects, wait_for
 
 LONGEST = 240.0
-"""Seconds for the nine to land, beside everything that the tenth does."""
+"""Seconds for the nine to land while the tenth attacks."""
 FINAL = ("validated", "failed")
 
 
@@ -76,7 +76,7 @@ class Storm:
         if (world.tree() / ".orders").exists():
             world.attack(settings_of(world, HOSTILE) + trap.script)
         while child.poll() is None and time.monotonic() < end + 60:
-            if (world.tree() / ".orders").is_dir():  # a later attempt waits for orders, too
+            if (world.tree() / ".orders").is_dir():  # a later attempt waits for orders as well
                 (world.tree() / ".orders/end").touch()
             time.sleep(0.1)
         if child.poll() is None:
@@ -105,7 +105,7 @@ def standing(world: World) -> dict[str, object]:
 
 
 def broken_promises(world: World) -> list[str]:
-    """Return what the checker of runs finds."""
+    """Return the findings of the checker of runs."""
     try:
         check_promises(world.home, RUN, world.repo)
     except AssertionError as error:

@@ -1,6 +1,6 @@
 """Tables of docs/security.md, from the data of the cases: `python -m tests.hostile --tables` writes them.
 
-`tests/unit/test_docs_pages.py` fails when page and data differ; that the data is true, the cases themselves show.
+`tests/unit/test_docs_pages.py` fails when page and data differ; the cases themselves verify the data.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def attacks() -> Iterator[str]:
 
 
 def gaps() -> Iterator[str]:
-    """Yield the lines of the table of what Landlock does not hold."""
+    """Yield the lines of the table of what Landlock does not prevent."""
     yield "| gap | attacks | such as |"
     yield "|---|---|---|"
     for gap in Gap:

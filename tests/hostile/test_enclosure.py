@@ -1,4 +1,4 @@
-"""A world of a hostile agent ends with the test that made it, however that ends."""
+"""The world of a hostile agent ends with the test that made it, even if that is killed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ def test_nothing_of_a_world_outlives_a_killed_test() -> None:
     script = "mount -t tmpfs tmpfs $U/projects; env -i setsid -f sh -c \"sleep 31339; :\" $ROOT; echo $ROOT"
     with subprocess.Popen([sys.executable, "-m", "tests.hostile", "--in", "none", "--obey"], cwd=HERE.parents[1],
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
         print(json.dumps([script, 30]), file=child.stdin, flush=True)
         root = json.loads(child.stdout.readline()).strip()
         programs = " ".join(one.argv for one in processes(root))

@@ -1,4 +1,4 @@
-"""An agent that takes all room, beside an honest one that has to land (`python -m tests.hostile.exhaustion`)."""
+"""An honest agent lands while another takes all room (`python -m tests.hostile.exhaustion`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What honest agents need goes on inside: package managers, compilers, servers, tests. git has tests of its own."""
+"""Tools of honest agents work inside: package managers, compilers, servers, tests. git has separate tests."""
 
 from __future__ import annotations
 
@@ -55,20 +55,16 @@ WORK = {
     "a debugger on its own child": ("strace", "strace -f -o trace true && echo works"),
 }
 """Kind of work → (program that it needs, shell that prints `works`)."""
-
-
 Attack = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[Attack]:
-    """Yield a function that has an agent inside run a script, and returns what it printed."""
+    """Yield a function that has an agent inside run a script and returns its output."""
     if reason := why_impossible(Confinement.BUBBLEWRAP):
         pytest.skip(reason)
     with subprocess.Popen([sys.executable, "-m", "tests.hostile", "--obey"], cwd=HERE.parents[1], text=True,
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
         orders, answers = child.stdin, child.stdout
 
         def run(script: str) -> str:
@@ -81,7 +77,7 @@ def agent() -> Iterator[Attack]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WORK)
-def test_work_goes_on_inside(agent: Attack, kind: str) -> None:
+def test_tools_work_inside(agent: Attack, kind: str) -> None:
     program, script = WORK[kind]
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
@@ -90,7 +86,7 @@ def test_work_goes_on_inside(agent: Attack, kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_three_agents_at_once_have_a_server_on_the_same_port(request: pytest.FixtureRequest) -> None:
+def test_three_agents_can_each_serve_on_the_same_port(request: pytest.FixtureRequest) -> None:
     if reason := why_impossible(Confinement.BUBBLEWRAP):
         pytest.skip(reason)
     if not enclosure.is_inside():  # the same test, where its world ends with it

@@ -1,4 +1,4 @@
-"""Trial of the cases in one confinement: many cases in one run, a new one only after a case that ruined it."""
+"""Try the cases in one confinement: many in one run, a new one only after a case that ruined it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Attempt:
     """None: there was nothing to attack."""
     output: str = ""
     note: str = ""
-    """What else it changed."""
+    """Other changes that it made."""
 
 
 def expectation(case: Case, confinement: Confinement) -> bool:
@@ -37,14 +37,12 @@ def expectation(case: Case, confinement: Confinement) -> bool:
 
 def objections(attempts: Sequence[Attempt], confinement: Confinement) -> list[str]:
     """Return a line for each case that went otherwise than it should."""
-    found = []
-    for one in attempts:
+    def objection(one: Attempt) -> str:
         if one.succeeded is not None and one.succeeded != expectation(one.case, confinement):
-            word = "succeeded" if one.succeeded else "did not succeed"
-            found.append(f"{one.case.name}: {word}: {one.output[-400:]!r}")
-        elif one.note:
-            found.append(f"{one.case.name}: {one.note}")
-    return found
+            return f"{'succeeded' if one.succeeded else 'did not succeed'}: {one.output[-400:]!r}"
+        return one.note
+
+    return [f"{one.case.name}: {why}" for one in attempts if (why := objection(one))]
 
 
 def attempt(world: World, case: Case) -> Attempt:
@@ -62,7 +60,7 @@ def attempt(world: World, case: Case) -> Attempt:
 
 @contextmanager
 def world_of(confinement: Confinement, **options: str) -> Iterator[World]:
-    """Yield a world of its own, in which nothing is at work yet."""
+    """Yield a new world without a run."""
     with tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         root.chmod(0o755)
@@ -82,7 +80,7 @@ def opened(confinement: Confinement, **options: str) -> Iterator[World]:
 
 
 def run(confinement: Confinement, cases: Sequence[Case]) -> Iterator[Attempt]:
-    """Try the cases one after the other; what none of them may change is compared at the end of each world."""
+    """Try the cases one after the other, and compare at the end of each world what none of them may change."""
     rest = list(cases)
     while rest:
         with opened(confinement) as world:

@@ -1,7 +1,7 @@
 """World of a hostile agent: a user's HOME with secrets, other programs, a run with a hostile and an honest agent.
 
-Everything is watched from outside, without garrison's code. The hostile agent knows all paths and pids: its scripts get
-them as variables (`World.variables`), so that only the confinement, and no ignorance, makes it fail.
+It is observed from outside, without garrison's code. The hostile agent knows all paths and pids: its scripts get them
+as variables (`World.known`), so that nothing but the confinement makes it fail.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from support import DEADLINE, Node, Place, checkout_in, git, make_repository, st
 
 HERE = Path(__file__).parent
 CHECKOUT = Path(os.environ.get("HOSTILE_CHECKOUT", HERE.parents[1]))
-"""The checkout whose garrison is attacked: this one, or by word an older edition."""
+"""Checkout of the attacked garrison: this one, or an older edition."""
 NOBODY = 65534
 RUN = "r1"
 HOSTILE, HONEST = "evil", "good"
@@ -93,13 +93,13 @@ def become_nobody() -> list[str]:
 
 
 def container() -> list[str]:
-    """Return the words that enter a container: namespaces of its own, root in them only."""
+    """Return the words that enter a container: new namespaces, root in them only."""
     return ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
             "--ipc", "--uts", "--"]
 
 
 def plain_python() -> Path | None:
-    """Return a Python of our version that every user may run; None if there is none, or our code is not readable."""
+    """Return a Python of our version that every user may run; None without one, or if our code is not readable."""
     program = Path(f"/usr/bin/python3.{sys.version_info.minor}")
     site = CHECKOUT / f".venv/lib/python3.{sys.version_info.minor}/site-packages"
     done = subprocess.run([*become_nobody(), "test", "-x", program, "-a", "-r", site / "click/core.py"], check=False)
@@ -136,12 +136,11 @@ class World(Place):
         if confinement.is_unprivileged:
             self.enter = become_nobody()
             program = plain_python()
-            assert program is not None
             self.python = make_environment(root / "environment", program)
             self.env["PATH"] = "/usr/local/bin:/usr/bin:/bin"
         elif confinement is Confinement.NESTED and enclosure.INSIDE not in os.environ:
             self.enter = container()
-        elif os.geteuid() == 0:  # a host name of its own, which may be changed
+        elif os.geteuid() == 0:  # a separate host name, which may be changed
             self.enter = ["unshare", "--uts", "--"]
         self.enter += [str(self.python), "-I", str(HERE / "login.py"), self.secret]
         self.gate = root / "gate.sh"
@@ -216,7 +215,7 @@ class World(Place):
             os.fchown(self.terminals[1], NOBODY, NOBODY)
 
     def write_object(self) -> str:
-        """Write an object that nothing refers to yet: the user's `git add` of a moment ago."""
+        """Write an object that nothing refers to yet, as the user's `git add` does."""
         done = subprocess.run(["git", "hash-object", "-w", "--stdin"], cwd=self.repo, input="a moment ago\n", text=True,
                               capture_output=True, check=True, env=neutral())
         return done.stdout.strip()
@@ -238,7 +237,7 @@ class World(Place):
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=DEADLINE)
 
     def run_in_terminal(self, *arguments: object) -> bytes:
-        """Run a garrison command in a terminal of its own; return what the terminal was sent."""
+        """Run a garrison command in a new terminal; return what the terminal was sent."""
         ours, theirs = pty.openpty()
         child = subprocess.Popen([*self.enter, *map(str, self.program(*arguments))], env=self.env | {"TERM": "xterm"},
                                  cwd=self.root, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
@@ -315,7 +314,7 @@ class World(Place):
         return int.from_bytes((self.others / "ready").read_bytes()[:4], sys.byteorder)
 
     def attack(self, script: str, seconds: float = 30) -> str:
-        """Have the hostile agent run a shell script; return what it printed ('' if it died of it)."""
+        """Have the hostile agent run a shell script; return its output ('' if it died)."""
         folder = self.tree() / ".orders"
         settings = "".join(f"{name}='{value}'; export {name}\n" for name, value in self.known().items())
         part = folder / f"{self.orders}.part"
@@ -333,7 +332,7 @@ class World(Place):
 
     @property
     def is_at_work(self) -> bool:
-        """Return whether both agents still live and nothing that supervises them has been replaced."""
+        """Return whether both agents and their supervisors are still the first ones."""
         stems = ("guardian-crew", f"runner-{HOSTILE}", f"runner-{HONEST}", f"orchestrator-{HOSTILE}",
                  f"orchestrator-{HONEST}")
         found = [self.identity(stem) for stem in stems]
@@ -356,13 +355,10 @@ class World(Place):
         return (found.st_mode, found.st_uid, content)
 
     def files(self, folder: Path, *skip: str) -> dict[str, tuple[object, ...] | None]:
-        """Return the state of all files of a folder but those of the named subfolders and files."""
-        found = {}
-        for path in folder.rglob("*"):
-            name = str(path.relative_to(folder))
-            if not any(name == one or name.startswith(f"{one}/") for one in skip):
-                found[name] = self.file(path)
-        return found
+        """Return the state of all files of a folder except the named subfolders and files."""
+        named = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
+        return {name: self.file(path) for name, path in named.items()
+                if not any(name == one or name.startswith(f"{one}/") for one in skip)}
 
     def git(self, *words: str) -> str:
         """Return what a git command prints in the repository, in which nothing that was planted is run."""
@@ -381,7 +377,7 @@ class World(Place):
         return found is not None and found[0] not in "ZTt"
 
     def measure(self) -> None:
-        """Record the most memory (KiB) that any process of garrison's has needed so far."""
+        """Record the most memory (KiB) that any garrison process has needed so far."""
         for stem in self.identities(RUN).values():
             with contextlib.suppress(OSError, StopIteration):
                 lines = Path(f"/proc/{stem.get('pid') or 0}/status").read_text().splitlines()
@@ -428,7 +424,7 @@ class World(Place):
 
 
 def describe_change(before: object, after: object) -> str:
-    """Return what differs between two states of something that is watched."""
+    """Return the difference between two states of something that is watched."""
     if isinstance(before, dict) and isinstance(after, dict):
         names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
         return ", ".join(f"{name}: {before.get(name)} → {after.get(name)}" for name in names)[:500]
@@ -447,6 +443,6 @@ def free_port() -> int:
 
 
 def give_away(folder: Path) -> None:
-    """Give a folder to the user nobody."""
+    """Give a folder to the user `nobody`."""
     subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", folder], check=True)
     folder.chmod(0o755)

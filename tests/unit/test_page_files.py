@@ -1,4 +1,4 @@
-"""Files of the page: vendored files match VENDOR.md, no script turns data into markup, modules are put together."""
+"""Files of the page: vendored files match VENDOR.md, no script turns data into markup, modules are bundled."""
 
 from __future__ import annotations
 
@@ -34,29 +34,20 @@ def test_vendored_files_match_their_checksums() -> None:
     assert {package for package in packages if f", {package} |" not in notice} == set()
 
 
-def test_the_only_edit_of_a_vendored_file_is_its_import() -> None:
-    vendored = page_files.FOLDER / "vendor" / "preact-11.2.0" / "hooks.mjs"
-    upstream = vendored.read_text().replace('from"./preact.mjs"', 'from"preact"')
-    assert hashlib.sha256(upstream.encode()).hexdigest() in (page_files.FOLDER / "vendor" / "VENDOR.md").read_text()
+    upstream = (folder / "preact-11.2.0/hooks.mjs").read_text().replace('from"./preact.mjs"', 'from"preact"')
+    assert hashlib.sha256(upstream.encode()).hexdigest() in (folder / "VENDOR.md").read_text(), "its only edit"
 
 
-@pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
-def test_nothing_turns_a_string_into_markup_or_code(path: Path) -> None:
-    assert not INTO_MARKUP.findall(path.read_text())
-
-
-def test_only_the_rule_against_it_names_the_property_that_sets_markup() -> None:
-    naming = {path.name: path.read_text().count(SET_MARKUP) for path in OWN if SET_MARKUP in path.read_text()}
-    assert naming == {"view.js": 1}
-
-
-def test_preact_is_used_through_the_rules_of_the_house() -> None:
-    """A module with an import of its own could draw text before the rules are set, or draw without them."""
-    assert [path.name for path in OWN if re.search(r"vendor/(preact|htm)-", path.read_text())] == ["view.js"]
-
-
-def test_the_patterns_find_markup() -> None:
+def test_nothing_turns_a_string_into_markup_or_code() -> None:
     assert INTO_MARKUP.search("row.innerHTML = name") and INTO_MARKUP.search('link.href = "javascript:" + x')
+    assert [path.name for path in OWN if INTO_MARKUP.search(path.read_text())] == []
+    assert [(path.name, path.read_text().count(SET_MARKUP)) for path in OWN if SET_MARKUP in path.read_text()] == [
+        ("view.js", 1)], "only the rule against it names the property that sets markup"
+
+
+def test_only_one_module_imports_preact() -> None:
+    """Another one could draw text before the rules of view.js are set, or draw without them."""
+    assert [path.name for path in OWN if re.search(r"vendor/(preact|htm)-", path.read_text())] == ["view.js"]
 
 
 def test_the_page_has_no_inline_script_or_style_and_no_foreign_address() -> None:
@@ -67,7 +58,7 @@ def test_the_page_has_no_inline_script_or_style_and_no_foreign_address() -> None
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", path.read_text()), path.name
 
 
-def test_every_module_is_small_and_begins_with_a_comment() -> None:
+def test_every_module_is_small_and_starts_with_a_comment() -> None:
     for path in OWN:
         lines = path.read_text().splitlines()
         assert len(lines) < 350, path.name
@@ -82,11 +73,11 @@ def test_all_files_of_the_page_can_be_served() -> None:
     assert {path.suffix for path in files} <= set(page_files.TYPES)
 
 
-def test_the_types_of_the_pages_data_are_what_the_records_say() -> None:
-    assert page_types.FILE.read_text() == page_types.write(), "python -m tests.page_types writes them anew"
+def test_the_types_of_the_pages_data_match_the_records() -> None:
+    assert page_types.FILE.read_text() == page_types.write(), "python -m tests.page_types writes them again"
 
 
-# ---- the page's modules in one script: each is there once, and what cannot be put together is refused by name
+# ---- the page's modules in one script: each is there once, and what cannot be bundled is refused by name
 
 
 MODULES = {
@@ -101,7 +92,7 @@ def read(name: str) -> str:
     return (page_files.FOLDER / name).read_text()
 
 
-def test_modules_come_after_what_they_import_and_export_under_their_names() -> None:
+def test_modules_come_after_their_imports_and_export_under_their_names() -> None:
     modules = page_files.modules_of("main.js", MODULES.__getitem__)
     assert list(modules) == ["vendor/w.mjs", "one.js", "main.js", "later.js"]
     assert modules["one.js"].exports == ("one", "two")
@@ -127,7 +118,7 @@ def test_modules_that_import_each_other_are_refused() -> None:
         page_files.modules_of("main.js", modules.__getitem__)
 
 
-def test_the_page_is_one_script_with_every_module_but_those_that_run_apart(tmp_path: Path) -> None:
+def test_the_page_is_one_script_with_every_module_except_workers(tmp_path: Path) -> None:
     modules = page_files.modules_of(page_files.ENTRY, read)
     assert not [name for name in modules if re.search(r"\$(?:need|later)\b", read(name))], "names of the script itself"
     together = {name for name in modules if "/" not in name}

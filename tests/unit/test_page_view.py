@@ -23,7 +23,7 @@ DRAWN = {name: GraphNode(name, "box", "command") for name in ("a", "b", "c")} | 
 
 
 class Tale:
-    """Records as they come to be: each journal counts for itself, time goes on with each."""
+    """Records in the order in which they are written: each journal has its own numbers, each record a later time."""
 
     def __init__(self) -> None:
         self.records: list[StoredRecord] = []
@@ -54,7 +54,7 @@ class Tale:
 
 
 def tale() -> list[StoredRecord]:
-    """A run in which about everything happens that the page shows."""
+    """Return a run in which nearly everything happens that the page shows."""
     one = Tale()
     one.enqueue("x", "other")
     for node in "abc":
@@ -98,11 +98,11 @@ def replayed(records: list[StoredRecord]) -> tuple[PageModel, list[dict[str, Any
 
 
 def plain(value: Any) -> Any:
-    """As it goes over the wire; also a copy that later records do not change."""
+    """Return a value as it goes over the wire: a copy that later records do not change."""
     return json.loads(json.dumps(value, default=asdict))
 
 
-def test_a_snapshot_with_all_later_patches_is_the_snapshot_of_now() -> None:
+def test_a_snapshot_with_all_later_patches_is_the_current_snapshot() -> None:
     records = tale()
     whole = plain(replayed(records)[0].snapshot())
     assert whole["nodes"]["a"]["deaths"] == 1 and whole["status"] == "failed" and not whole["queue"]["entries"]
@@ -131,7 +131,7 @@ def test_the_order_between_journals_does_not_matter(random: Any) -> None:
     assert plain(replayed(mixed)[0].snapshot()) == plain(replayed(records)[0].snapshot())
 
 
-def test_work_that_waits_for_approval_is_a_gate_until_it_is_decided() -> None:
+def test_work_that_waits_for_approval_is_a_gate_until_it_is_approved() -> None:
     one = Tale().node("a", "impl_complete").enqueue("a", status="held", approval=True)
     one.enqueue("x", "other", status="held", approval=True)
     page, _ = replayed(one.records)
@@ -142,8 +142,8 @@ def test_work_that_waits_for_approval_is_a_gate_until_it_is_decided() -> None:
     assert page.apply(one.records[-1], "").gates == []
 
 
-def test_the_queue_that_is_shown_as_paused_is_the_one_to_act_on() -> None:
-    """A run that lands as a whole has two: its own branch's, and the target's once it has come to its exit."""
+def test_a_paused_queue_is_shown_before_another_queue_of_the_run() -> None:
+    """A run that lands as a whole has two queues: its own branch's, and the target's from its exit on."""
     own = "repo/garrison%2Fr1%2Fintegration"
     one = Tale().node("a", "impl_complete").enqueue("a", of=own, target="garrison/r1/integration")
 
@@ -161,7 +161,7 @@ def test_the_queue_that_is_shown_as_paused_is_the_one_to_act_on() -> None:
     assert shown() == (True, "garrison/r1/integration")
 
 
-def test_deaths_questions_and_gates_are_in_the_timeline_and_a_first_start_is_no_respawn() -> None:
+def test_the_timeline_has_deaths_questions_gates_and_respawns_but_no_first_start() -> None:
     page, patches = replayed(tale())
     told = [entry["kind"] for patch in patches for entry in patch.get("timeline_add", [])]
     assert told.count("death") == 3, "two agents or runners and the guardian; a death journaled twice is one"
@@ -182,7 +182,7 @@ def test_deaths_questions_and_gates_are_in_the_timeline_and_a_first_start_is_no_
 
 
 @pytest.mark.parametrize(("journal", "status"), [(GUARDIAN, "corrupt"), ("launch", "running"), ("runner-a", "running")])
-def test_a_record_about_an_invalid_name_is_a_problem_and_the_next_ones_count(journal: str, status: str) -> None:
+def test_a_record_about_an_invalid_name_is_a_problem_and_later_records_count(journal: str, status: str) -> None:
     one = Tale().g("run", status="running").node("a", "pending")
     one.add(journal, "death", full="nonsense", incarnation=1, attempt=1, why="KILL", monotonic=1.0, boot_id="b",
             **{"class": "crash"})
@@ -206,7 +206,7 @@ def test_lists_keep_the_youngest() -> None:
     assert latest_entries(entries[::-1], 2) == entries[-2:]
 
 
-def test_a_position_in_all_journals_is_one_id_and_only_grows() -> None:
+def test_a_cursor_over_all_journals_is_one_id_and_only_grows() -> None:
     order = ["a", "b", "c"]
     here = Cursor(run_stamp("r1", "2026"), 12, 3, 40, {"a": 5, "c": 2})
     text = here.encode(order)

@@ -1,4 +1,4 @@
-"""Payloads of signals: the form on disk is that of the first edition; what a person wrote by hand is read leniently."""
+"""Payloads of signals: they keep their form on disk; what users wrote by hand is read leniently."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ def signal(type_: str, payload: dict[str, Any]) -> signals.Signal:
     (signals.EditNode("a", {"agent": "x"}), {"action": "edit", "who": "a", "attributes": {"agent": "x"}}),
     (signals.SetBudget(7), {"action": "budget", "max_steps": 7}),
 ], ids=lambda one: type(one).__name__)
-def test_a_payload_is_written_as_in_the_first_edition_and_read_back(payload: signals.Payload,
-                                                                    data: dict[str, Any]) -> None:
+def test_a_payload_keeps_its_form_on_disk_and_is_read_back(payload: signals.Payload, data: dict[str, Any]) -> None:
     assert payload.to_data() == data
     assert signals.parse(signal(payload.type, data)) == payload
 

@@ -52,10 +52,10 @@ def test_a_question_is_passed_to_the_answerer_once_and_without_one_ends_the_work
         return "green"
 
     outcome = asyncio.run(wait_or_stop(work, call_with(SimpleNamespace(ask=ask)),
-                                        NetworkPlace()))  # type: ignore[arg-type]
+                                        NetworkPlace()))
     assert (outcome.status, work.answers, asked) == ("success", [("q1", "green")], ["Which colour?"])
     work = AskingWork()
-    outcome = asyncio.run(wait_or_stop(work, call_with(None), NetworkPlace()))  # type: ignore[arg-type]
+    outcome = asyncio.run(wait_or_stop(work, call_with(None), NetworkPlace()))
     assert work.stopped
     assert (outcome.status, outcome.report) == ("fail", {})
     assert outcome.reason == "its agent asks: Which colour?; answer on a terminal, or with --answer paint=TEXT"

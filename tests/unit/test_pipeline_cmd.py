@@ -1,4 +1,4 @@
-"""`pipeline validate`, `show` and `status` as a user meets them."""
+"""Output of `pipeline validate`, `show` and `status`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from garrison.records.run import RunFiles
 from garrison.session.session import shipped_graph
 
 EXAMPLE = Path(__file__).parents[2] / "pipelines" / "two_tasks.dot"
-
-
 LINE = "digraph p { start [shape=circle]; a [shape=box]; x [shape=doublecircle]; start -> a -> x }\n"
 
 
@@ -33,7 +31,7 @@ def broken(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_shipped_example_is_sound_and_shown() -> None:
+def test_the_shipped_example_is_valid_and_shown() -> None:
     result = call("validate", EXAMPLE)
     assert result.exit_code == 0
     assert "0 errors" in result.stdout
@@ -50,7 +48,7 @@ def test_the_shipped_example_is_sound_and_shown() -> None:
     assert len(shown["edges"]) == 5
 
 
-def test_findings_and_exit_code(broken: Path) -> None:
+def test_findings_have_positions_and_set_the_exit_code(broken: Path) -> None:
     result = call("validate", broken)
     assert result.exit_code == 1
     assert "2:11\terror\ttool_command_required\tt is a tool without a command" in result.stdout
@@ -63,7 +61,7 @@ def test_findings_and_exit_code(broken: Path) -> None:
     assert set(first) == {"rule", "severity", "message", "node", "edge", "line", "column", "fix"}
 
 
-def test_a_text_that_is_no_graph(tmp_path: Path) -> None:
+def test_a_syntax_error_has_its_position(tmp_path: Path) -> None:
     result = validate(tmp_path / "bad.dot", "digraph g {\n a -- b\n}")
     assert isinstance(result.exception, DialectError)
     assert str(result.exception).startswith(f"{tmp_path}/bad.dot:2:4: ")
@@ -78,7 +76,7 @@ def validate(path: Path, text: str, *options: str) -> Result:
     return call("validate", path, *options, "--home", path.parent)
 
 
-def test_what_a_launch_refuses_is_an_error(tmp_path: Path) -> None:
+def test_what_launch_refuses_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "warn.dot"
     result = validate(path, "digraph { start; a [type=magic]; exit; start -> a -> exit }")
     assert result.exit_code == 1
@@ -88,20 +86,16 @@ def test_what_a_launch_refuses_is_an_error(tmp_path: Path) -> None:
     [refused, known] = json.loads(call("validate", path, "--json").stdout)
     assert (refused["rule"], refused["severity"], refused["line"]) == ("accepted_by_launch", "error", 1)
     assert (known["rule"], known["severity"]) == ("type_known", "warning")
-    forked = validate(path, 'digraph { start; a [label=A]; b [label=B]; exit; start -> {a b} -> exit }')
-    assert forked.exit_code == 1
-    assert "set flow=dag" in forked.stdout
-    for graph, why in (("start; Integration [label=A]; exit; start -> Integration -> exit", "the run's own branch"),
-                       ("land=pr start; tested [label=A]; exit; start -> tested -> exit", "the run's own branch")):
+    for graph, why in (("start; a [label=A]; b [label=B]; exit; start -> {a b} -> exit", "set flow=dag"),
+                       ("start; Integration [label=A]; exit; start -> Integration -> exit", "the run's own branch"),
+                       ("land=pr start; tested [label=A]; exit; start -> tested -> exit", "the run's own branch"),
+                       ("start; a [type=subgraph graph_ref=no.dot]; exit; start -> a -> exit", "cannot be read")):
         result = validate(path, f"digraph {{ {graph} }}")
         assert result.exit_code == 1
         assert why in result.stdout
-    inner = validate(path, "digraph { start; a [type=subgraph graph_ref=no.dot]; exit; start -> a -> exit }")
-    assert inner.exit_code == 1
-    assert "cannot be read" in inner.stdout
 
 
-def test_agents_are_checked_as_a_launch_does(tmp_path: Path) -> None:
+def test_agents_are_checked_as_by_launch(tmp_path: Path) -> None:
     path = tmp_path / "agents.dot"
     graph = "digraph { start; a [label=A agent=%s]; exit; start -> a -> exit }"
     (tmp_path / "config.toml").write_text('[agents.gone]\nargv = ["no-such-program"]\n'
@@ -112,16 +106,16 @@ def test_agents_are_checked_as_a_launch_does(tmp_path: Path) -> None:
     assert "agent file runs /no/such/file, which is not a program" in validate(path, graph % "file").stdout
     assert validate(path, graph % "shell").exit_code == 0
     plain = "digraph { start; a [label=A]; exit; start -> a -> exit }"
-    assert validate(path, plain).exit_code == 0
+    result = validate(path, plain)
+    assert result.exit_code == 0
+    assert "a has no agent= and no command=; launch it with --agent NAME" in result.stdout
+    assert result.stdout.endswith("would accept it with --agent NAME\n")
     refused = validate(path, plain, "--agent", "command")
     assert refused.exit_code == 1
     assert "node a has no command=" in refused.stdout
-    result = validate(tmp_path / "w.dot", "digraph { start; a [label=A]; exit; start -> a -> exit }")
-    assert "a has no agent= and no command=; launch it with --agent NAME" in result.stdout
-    assert result.stdout.endswith("would accept it with --agent NAME\n")
 
 
-def test_a_run_here_checks_its_agents_too(tmp_path: Path) -> None:
+def test_pipeline_run_checks_its_agents(tmp_path: Path) -> None:
     path = tmp_path / "p.dot"
     path.write_text("digraph { start; a [label=A agent=gone]; exit; start -> a -> exit }")
     (tmp_path / "config.toml").write_text('[agents.gone]\nargv = ["no-such-program"]\n')
@@ -142,7 +136,7 @@ def test_warnings_are_errors_only_with_strict(tmp_path: Path) -> None:
     assert validate(tmp_path / "w.dot", graph.replace("milestone", "x_milestone"), "--strict").exit_code == 0
 
 
-def test_a_graph_is_judged_by_its_use(tmp_path: Path) -> None:
+def test_a_graph_is_validated_for_its_use(tmp_path: Path) -> None:
     for use, code in (("launch", 1), ("run", 1), ("session", 0)):
         result = validate(tmp_path / "turn.dot", shipped_graph("turn"), "--for", use)
         assert result.exit_code == code, result.stdout
@@ -155,7 +149,7 @@ def test_a_graph_is_judged_by_its_use(tmp_path: Path) -> None:
     assert "accepted_by_run\tnode p has on_resume='maybe'" in refused.stdout
 
 
-def test_a_graph_from_standard_input(broken: Path) -> None:
+def test_a_graph_is_read_from_standard_input(broken: Path) -> None:
     result = CliRunner().invoke(pipeline, ["validate", "-"], input=broken.read_bytes())
     assert result.exit_code == 1
     assert result.stdout == call("validate", broken).stdout

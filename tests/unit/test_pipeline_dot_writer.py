@@ -36,7 +36,7 @@ def test_round_trip(graph: Graph) -> None:
     assert list(again.nodes) == list(graph.nodes)
 
 
-def test_the_format_in_which_classes_and_annotations_are_kept() -> None:
+def test_the_format_keeps_classes_and_annotations() -> None:
     graph = parse('digraph g { goal="two words" n=1 a [label="A \\"x\\"\\n", eval.model=m]; "b-c"; a -> "b-c" [k=v] }')
     assert to_dot(graph) == (
         'digraph g {\n'

@@ -111,23 +111,19 @@ FAULTS = [
 ]
 
 
-def test_a_sound_graph_has_no_findings_and_every_rule_a_fault_here() -> None:
-    assert lint(parse(f"digraph {{ {SOUND} }}")) == []
-    loop = 'b [label=B prompt="set \\"enough\\""]; a -> b; b -> a [condition="!context.enough"]; b -> end'
-    assert lint(parse(f"digraph {{ {OPEN} {loop} }}")) == []
+def test_every_rule_has_a_fault_here() -> None:
     assert {case[0] for case in FAULTS} == set(RULES)
 
 
 @pytest.mark.parametrize(("rule", "body", "node", "line", "words"), FAULTS,
                          ids=[f"{case[0]}-{number}" for number, case in enumerate(FAULTS)])
-def test_each_rule(rule: str, body: str, node: str | None, line: int, words: str) -> None:
-    found = [finding for finding in lint(parse(f"digraph {{\n{body}\n}}")) if finding.rule == rule]
-    assert len(found) == 1, found
-    assert words in str(found[0])
-    assert found[0].severity == RULES[rule][0]
+def test_each_rule_reports_its_fault(rule: str, body: str, node: str | None, line: int, words: str) -> None:
+    [found] = [finding for finding in lint(parse(f"digraph {{\n{body}\n}}")) if finding.rule == rule]
+    assert words in str(found)
+    assert found.severity == RULES[rule][0]
     if rule != "dag_cycle":
-        assert (found[0].node, found[0].line) == (node, line)
-    assert "\n" not in str(found[0])
+        assert (found.node, found.line) == (node, line)
+    assert "\n" not in str(found)
 
 
 def test_errors_come_before_warnings_and_name_edges() -> None:
@@ -139,8 +135,8 @@ def test_errors_come_before_warnings_and_name_edges() -> None:
     assert twice.fix == "remove one of them"
 
 
-def test_what_follows_from_a_mistake_is_no_mistake_of_its_own() -> None:
-    """A misspelt name is the only error of its graph; an unreached part is one, named by its first node."""
+def test_a_mistake_is_reported_once_without_its_consequences() -> None:
+    """A misspelt name is the only error of its graph; an unreached part is one error, named by its first node."""
     body = """start [shape=Mdiamond] split [shape=component] {a b} a [label=A] b [label=B] j [shape=tripleoctagon]
         end [shape=Msquare] split -> {a b} -> j -> end """
     for slip in ("start -> splitt", "start -> split; spilt -> b"):
@@ -163,33 +159,36 @@ def test_a_cycle_is_found_in_order_and_a_long_one_makes_a_short_message() -> Non
 
 
 @pytest.mark.parametrize("body", [
+    pytest.param(SOUND, id="the smallest graph"),
+    pytest.param(OPEN + """b [label=B prompt="set \\"enough\\""] a -> b
+        b -> a [condition="!context.enough"] b -> end""", id="a loop until an agent sets a key"),
     pytest.param(OPEN + 'a -> end [condition="outcome=success"] a -> b [condition="outcome=fail"] b [label=B] b -> a',
                  id="success and fail"),
     pytest.param(OPEN + 'a -> end [condition="outcome=success"]', id="a failure may fail the run"),
     pytest.param(OPEN + 'a -> b [label=Yes] a -> end [label=No] b [label=B] b -> end', id="labels to choose from"),
     pytest.param(OPEN + "a -> b [weight=2] a -> end [label=Skip] b [label=B] b -> end", id="a weight and a label"),
     pytest.param(OPEN + "-> h h [shape=hexagon label=H] h -> end [label=Ok] h -> a [label=Again]",
-                 id="a person decides"),
+                 id="a human decides"),
     pytest.param("flow=dag " + OPEN + "-> {b c} b [label=B] c [label=C] b -> end c -> end", id="dag follows all"),
     pytest.param("flow=dag " + OPEN + "-> b b [label=B] a -> end", id="dag may have a last task"),
     pytest.param(OPEN + """ -> end b [label=B prompt="mend it"] b -> a a [goal_gate=true retry_target=b]""",
                  id="a retry target is a way"),
     pytest.param("retry_target=a " + SOUND + " a [goal_gate=true]", id="the graph's retry target"),
     pytest.param(OPEN + """a [goal_gate=true] a -> end [condition="outcome=success"]
-        a -> b [condition="outcome!=success"] b [label=B] b -> a""", id="a gate that leads back by itself"),
+        a -> b [condition="outcome!=success"] b [label=B] b -> a""", id="a gate that leads back"),
     pytest.param(OPEN + """-> t t [shape=parallelogram tool_command=true label=T]
         t -> end [condition="context.tool.exit_code=0"] t -> a""", id="a tool's own key"),
     pytest.param(OPEN + """a [prompt="set drift to true or false"] a -> end [condition="context.drift=true"]
-        a -> b [condition="context.drift=false"] b [label=B] b -> end""", id="a key that the agent is told of"),
+        a -> b [condition="context.drift=false"] b [label=B] b -> end""", id="a key that a prompt names"),
     pytest.param('inputs="mode" ' + OPEN + """ a -> end [condition="context.mode=fast"]
         a -> b b [label=B] b -> end""", id="a key that is an input"),
     pytest.param("""inputs="mode" start [shape=Mdiamond] t [shape=parallelogram tool_command=true] end [shape=Msquare]
         start -> t -> end; t -> t [condition="context.mode=slow"]""", id="an input of a graph without agents"),
-    pytest.param(OPEN + "-> b -> c -> end b [prompt=x] c [command=x]", id="what an agent is told, without a label"),
-    pytest.param(OPEN + 'a -> end [condition="true"]', id="a condition that always holds"),
+    pytest.param(OPEN + "-> b -> c -> end b [prompt=x] c [command=x]", id="a prompt or a command, without a label"),
+    pytest.param(OPEN + 'a -> end [condition="true"]', id="a condition that is always true"),
     pytest.param(OPEN + """a [prompt="report filed, or $5, $HOME, \\\\$gaol and $context.x"]
         a -> end [condition="outcome=filed"] a -> b [condition="outcome=parsed"] a -> b b [label=B] b -> end""",
-                 id="words of one's own"),
+                 id="custom words"),
     pytest.param("retry_target=a " + OPEN + """-> d d [shape=diamond]
         d -> end [condition="outcome=success"]""", id="a diamond's failure that goes back"),
     pytest.param(OPEN + """-> d d [shape=diamond] b [shape=note label=B] b -> end
@@ -203,11 +202,11 @@ def test_a_cycle_is_found_in_order_and_a_long_one_makes_a_short_message() -> Non
         m -> end [condition="context.session.cognitive_mode!=reflection"] b [label=B] b -> end""",
                  id="a session's key"),
 ])
-def test_no_false_alarm(body: str) -> None:
+def test_a_valid_graph_has_no_findings(body: str) -> None:
     assert lint(parse(f"digraph {{ {body} }}")) == []
 
 
-# ---- what a rule says ------------------------------------------------------------------------------------------------
+# ---- what a finding says ---------------------------------------------------------------------------------------------
 
 
 def messages(rule: str, body: str, handlers: tuple[str, ...] = ()) -> list[str]:
@@ -224,7 +223,7 @@ TURN = """start [shape=Mdiamond] classify [type="session.classify"] check_auth [
     check_auth -> format [condition="context.input_type=blocked"] call -> format -> done"""
 
 
-def test_a_key_without_its_prefix_is_named_with_it() -> None:
+def test_a_key_without_its_prefix_is_corrected() -> None:
     for body, key in ((HEARTBEAT, "cognitive_mode"), (TURN, "input_type")):
         found = messages("context_key_unknown", body)
         assert len(found) == 2
@@ -232,7 +231,7 @@ def test_a_key_without_its_prefix_is_named_with_it() -> None:
         assert lint(parse(f"digraph {{ {body} }}".replace(f"context.{key}", f"context.session.{key}"))) == []
 
 
-def test_the_right_key_is_named() -> None:
+def test_the_nearest_key_is_suggested() -> None:
     tool = "start [shape=Mdiamond] t [shape=parallelogram tool_command=true] end [shape=Msquare] start -> t -> end"
     for asked, fix in (("tool_output", "write context.tool.output"), ("tool.outptu", "write context.tool.output"),
                        ("human.gate.label", "a wait.human node would write it"), ("colour", "correct the key")):
@@ -240,7 +239,7 @@ def test_the_right_key_is_named() -> None:
         assert fix in found
 
 
-def test_a_registered_handler_may_write_any_key() -> None:
+def test_a_custom_handler_may_write_any_key() -> None:
     body = SOUND + ' b [type="shop.order"] a -> b b -> end [condition="context.paid"] b -> a'
     assert messages("context_key_unknown", body) == []
     assert "unknown type 'shop.order'" in messages("type_known", body)[0]
@@ -251,7 +250,7 @@ def test_a_registered_handler_may_write_any_key() -> None:
     assert "did you mean conditional?" in messages("type_known", SOUND + " b [type=conditionel] a -> b -> end")[0]
 
 
-def test_gaps_between_conditions() -> None:
+def test_gaps_between_conditions_are_named() -> None:
     for first, second, gap in (
             ("context.n<3", "context.n>=3", ""), ("context.n<3", "context.n>3", "context.n=3"),
             ("context.done=true", "context.done=false", ""), ("context.done", "!context.done", ""),
@@ -278,10 +277,10 @@ LARGE = {
     "a star": ("n{at} [label=N]", "n0 -> n{to}; n{at} -> end"),
     "parallels": ("n{at} [shape=component] a{at} [label=A] b{at} [label=B]", "n{at} -> {{a{at} b{at}}} -> n{to}"),
 }
-"""Graphs of any size: what stands for node number {at}, and its edges to the next and the one before."""
+"""Graphs of any size: text of node number {at}, and of its edges to the next and the previous node."""
 
 
-def test_a_large_graph_is_linted_in_time_that_grows_with_it() -> None:
+def test_linting_a_large_graph_takes_linear_time() -> None:
     def took(node: str, edge: str, count: int) -> float:
         places = [{"at": at, "to": at + 1, "back": max(0, at - 1)} for at in range(count)]
         text = "\n".join([node.format(**one) + "\n" + edge.format(**one) for one in places])

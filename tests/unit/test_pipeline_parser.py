@@ -1,4 +1,4 @@
-"""The dialect: each rule of the grammar, each syntax error with its line and column, and the limits."""
+"""Parser of the dialect: each rule of the grammar, each syntax error with its line and column, and the limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def edges(graph: Graph) -> list[str]:
 # ---- what is accepted ------------------------------------------------------------------------------------------------
 
 
-def test_a_trailing_separator_and_several_lists() -> None:
+def test_attribute_lists_allow_every_separator_and_several_lists() -> None:
     graph = parse("digraph { a [x=1,][y=2;] [] b []; a -> b [p=1][q=2] }")
     assert graph.nodes["a"].attrs == {"x": "1", "y": "2"}
     assert graph.nodes["b"].attrs == {}
@@ -47,12 +47,12 @@ def test_a_trailing_separator_and_several_lists() -> None:
     ('"a\nb"', "a\nb"), ('"// no # comment /* */"', "// no # comment /* */"), ('"größe → ∞"', "größe → ∞"),
     (r'"ends in \\"', "ends in \\"),
 ])
-def test_values(written: str, meant: str) -> None:
+def test_a_value_is_read(written: str, meant: str) -> None:
     assert parse(f"digraph {{ a [x={written}, y=1] }}").nodes["a"].attrs == {"x": meant, "y": "1"}
     assert parse(f"digraph {{ x={written} y=1 z={written} }}").attrs == {"x": meant, "y": "1", "z": meant}
 
 
-def test_a_value_has_its_position_however_it_is_written() -> None:
+def test_a_value_has_its_position() -> None:
     attrs = parse('digraph {\n a [one=1,two =\n  "2";three="3" + "3" four\n=4 five/**/=5] }').nodes["a"].attrs
     assert attrs == {"one": "1", "two": "2", "three": "33", "four": "4", "five": "5"}
     assert [position(value) for value in attrs.values()] == [(2, 9), (3, 3), (3, 13), (4, 2), (4, 13)]
@@ -64,7 +64,7 @@ def test_a_value_has_its_position_however_it_is_written() -> None:
     " {e f}; }",
     "# one\r\nDIGRAPH \"a b\" {\r\n\tedge [w=1]\r\n\tN1 -> n2 [label=\"é\"]\r\n\tn2 x=5 n3\r\n}\r\n",
 ])
-def test_a_text_that_uses_little_of_the_dialect_is_read_as_the_grammar_reads_it(text: str) -> None:
+def test_the_fast_reader_and_the_grammar_read_the_same(text: str) -> None:
     plain = parse(text)
     joined = parse(text[:(end := text.rindex("}"))] + ' last=""+"" ' + text[end:])  # only the grammar joins strings
 
@@ -78,7 +78,7 @@ def test_a_text_that_uses_little_of_the_dialect_is_read_as_the_grammar_reads_it(
         (str(edge), show(edge.attrs), edge.line, edge.column) for edge in joined.edges]
 
 
-def test_comments_of_all_three_kinds() -> None:
+def test_comments_of_all_three_kinds_are_skipped() -> None:
     graph = parse("# first\n// second\n/* third\n */ digraph /* x */ g { # a -> b\n a // -> c\n -> /**/ d }\n# the end")
     assert edges(graph) == ["a -> d"]
     assert graph.nodes["d"].line == 6
@@ -126,7 +126,7 @@ def test_chains_and_node_sets_expand() -> None:
     assert edges(parse("digraph { a b a -> b a -> b b -> b é -> ñ }")) == ["a -> b", "a -> b", "b -> b", "é -> ñ"]
 
 
-def test_a_subgraphs_label_becomes_a_class_wherever_it_is() -> None:
+def test_the_label_of_a_subgraph_becomes_a_class() -> None:
     graph = parse('''digraph { label="Not a class"
         subgraph cluster_a { x; y [class="fast, own"]; subgraph { label="Inner!" z } graph [label="Big  Loop (1)"] }
         w
@@ -205,7 +205,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("graph", "line", "column", "word"), REFUSED, ids=[case[0][:30] for case in REFUSED])
-def test_refused_with_line_and_column(graph: str, line: int, column: int, word: str) -> None:
+def test_a_syntax_error_has_its_line_and_column(graph: str, line: int, column: int, word: str) -> None:
     with pytest.raises(DialectError) as caught:
         parse(graph, "some.dot")
     assert (caught.value.line, caught.value.column) == (line, column)
@@ -217,7 +217,7 @@ def test_refused_with_line_and_column(graph: str, line: int, column: int, word: 
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 
-def test_too_much_text_and_too_many_nodes_edges_and_blocks() -> None:
+def test_too_much_text_and_too_many_nodes_edges_and_blocks_are_refused() -> None:
     with pytest.raises(DialectError, match="4 MiB"):
         parse("digraph { }" + " " * MAX_BYTES)
     with pytest.raises(DialectError, match="4 MiB"):
@@ -250,7 +250,7 @@ def test_ten_thousand_nodes_load() -> None:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_files(tmp_path: Path) -> None:
+def test_a_file_is_parsed_or_refused_by_its_name(tmp_path: Path) -> None:
     good = tmp_path / "good.dot"
     good.write_text("digraph g { a }", encoding="utf-8")
     assert parse_file(good).source == str(good)
@@ -272,7 +272,7 @@ def test_files(tmp_path: Path) -> None:
 # ---- what attributes mean --------------------------------------------------------------------------------------------
 
 
-def test_durations() -> None:
+def test_durations_are_read_in_seconds() -> None:
     for written, meant in (("250ms", 0.25), ("900s", 900), ("15m", 900), ("2h", 7200), ("1d", 86400), ("300", 300),
                            ("1.5h", 5400)):
         assert seconds({"timeout": written}, "timeout") == meant
@@ -298,7 +298,7 @@ def test_a_type_conflict_has_its_position() -> None:
     for read, value in ((number, "many"), (number, "nan"), (number, "inf"), (flag, "maybe"), (seconds, "soon")):
         attrs = parse(f"digraph {{\n a [k={value}] }}").nodes["a"].attrs
         with pytest.raises(TypeConflict, match=f"line 2, column 7: k={value} is not") as caught:
-            read(attrs, "k")  # type: ignore[operator]
+            read(attrs, "k")
         assert (caught.value.line, caught.value.column) == (2, 7)
     assert position("made by hand") == (0, 0)
     assert position(PlacedText("x", 3, 4)) == (3, 4)
@@ -311,7 +311,7 @@ def test_a_type_conflict_has_its_position() -> None:
     ("shape=tripleoctagon", "parallel.fan_in"), ("shape=parallelogram", "tool"), ("shape=house", "stack.manager_loop"),
     ("shape=ellipse", "codergen"), ("", "codergen"), ('type="wait.signal"', "wait.signal"), ("type=odd", "odd"),
 ])
-def test_handlers(attributes: str, handler: str) -> None:
+def test_type_handler_and_shape_choose_the_handler(attributes: str, handler: str) -> None:
     assert parse(f"digraph {{ a [{attributes}] }}").nodes["a"].handler == handler
 
 
@@ -324,24 +324,24 @@ SOUPS = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map(" ".join)
 
 @settings(database=None, deadline=None, max_examples=60)
 @given(TEXTS | SOUPS | SOUPS.map("digraph {{ {} }}".format) | SOUPS.map("digraph {{ a [{}] }}".format))
-def test_any_text(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     check(text)
 
 
-def test_soups_and_damaged_graphs() -> None:
+def test_generated_and_damaged_graphs_are_parsed_or_refused() -> None:
     random_ = random.Random(6)
     graphs = [check(make(random_)) for make in (soup, damaged) for _ in range(100)]
     assert 5 < sum(graphs) < 195
 
 
-def test_the_cost_grows_with_the_text() -> None:
+def test_parsing_takes_linear_time() -> None:
     for fragment in LONG:
         assert cost(fragment, 2_000) < 20 * 10 * max(cost(fragment, 200), 0.001), fragment
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_minute_of_texts() -> None:
+def test_a_minute_of_random_texts() -> None:
     texts, graphs = fuzz(60, seed=random.SystemRandom().randrange(2**32))
     assert texts > 50
     assert graphs > 5

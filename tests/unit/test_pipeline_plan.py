@@ -1,4 +1,4 @@
-"""The plan of a garrison run, and the one line that refuses any other graph."""
+"""Plan of a garrison run, and the one line that refuses any other graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from garrison.run.state import NodeState
 ENDS = "start [shape=Mdiamond] end [shape=Msquare]"
 
 
-def test_a_diamond_of_tasks() -> None:
+def test_a_diamond_of_tasks_is_planned() -> None:
     plan = plan_run(parse('''digraph shop {
         graph [goal="a shop", flow=dag, prd_ref=PRD-1, base=main, gate="make test", setup="make deps"]
         start [shape=Mdiamond] done [shape=Msquare]
@@ -41,7 +41,7 @@ def test_a_diamond_of_tasks() -> None:
     assert (d.label, d.prompt, d.timeout_s, d.acceptance, d.setup, d.agent) == ("d", "d", None, None, None, None)
 
 
-def test_one_line_without_a_flow_runs_as_it_is_and_labels_are_no_conditions() -> None:
+def test_a_chain_without_a_flow_is_walked_and_labels_are_no_conditions() -> None:
     plan = plan_run(parse('''digraph pipeline {
         graph [prd_ref="PRD-TEST-001"];
         start [shape=circle; label="START"];
@@ -57,7 +57,7 @@ def test_one_line_without_a_flow_runs_as_it_is_and_labels_are_no_conditions() ->
     assert plan.tasks["a"].prompt == r"do back\1slash $goal"
 
 
-def test_attributes_and_statuses_of_the_graph() -> None:
+def test_statuses_of_the_graph_are_taken_over() -> None:
     body = "a [status=accepted] b [status=validated] c [status=IMPL-COMPLETE] d [status=active] e [status=failed] f"
     graph = parse(f"digraph {{ {ENDS} start [status=validated] {body} start -> a -> b -> c -> d -> e -> f -> end }}")
     brought = {"a": "validated", "b": "validated", "c": "impl_complete", "d": "active", "e": "failed"}
@@ -87,7 +87,8 @@ REFUSED = [
     (f"{ENDS}\n\n  ask [type=session.classify]\n start -> ask -> end", "file.dot:4:3: node ask (session.classify)"),
 ]
 
-TAKEN = [
+
+@pytest.mark.parametrize("body", [
     f"flow=walk {ENDS} start -> {{a b}} -> end",
     f"{ENDS} start -> a -> b -> end b -> a [condition=\"outcome=fail\"]",
     f"{ENDS} start -> a -> b -> end a -> end [label=skip]",
@@ -95,16 +96,13 @@ TAKEN = [
     f"{ENDS} ask [shape=hexagon] start -> ask -> a -> end ask -> end [label=no]",
     f"{ENDS} w [type=wait.signal] start -> w -> end",
     f"{ENDS} p [shape=component] j [shape=tripleoctagon] start -> p -> {{a b}} -> j -> end",
-]
-
-
-def test_branches_loops_gates_and_parallels_are_accepted() -> None:
-    for body in TAKEN:
-        assert plan_run(parse(f"digraph {{ {body} }}")).program is not None
+])
+def test_branches_loops_gates_and_parallels_are_accepted(body: str) -> None:
+    assert plan_run(parse(f"digraph {{ {body} }}")).program is not None
 
 
 @pytest.mark.parametrize(("body", "words"), REFUSED, ids=[case[1][:30] for case in REFUSED])
-def test_refused_before_anything_starts_in_one_line(body: str, words: str) -> None:
+def test_a_graph_that_cannot_run_is_refused_in_one_line(body: str, words: str) -> None:
     with pytest.raises(Refused) as caught:
         plan_run(parse(f"digraph {{\n {body} }}", "file.dot"))
     assert words in str(caught.value)
@@ -112,7 +110,7 @@ def test_refused_before_anything_starts_in_one_line(body: str, words: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_only_a_nodes_own_command_may_change_nothing_unless_the_graph_says_otherwise() -> None:
+def test_only_a_command_may_change_nothing_unless_the_graph_allows_it() -> None:
     for attributes, agent, allowed in (
             ('prompt="Fix it"', "claude", False), ('label="Fix it"', "claude", False),
             ('agent=aider, prompt="Fix it"', "command", False),
@@ -132,7 +130,7 @@ def task_of(attributes: str, agent: str, state: NodeState) -> Task:
     return build_task(plan.tasks["a"], Launch("r", "p", "repo", "main", "", "trees", agent=agent), plan, state)
 
 
-def test_refused_work_is_kept_for_an_agent_to_mend() -> None:
+def test_refused_work_of_an_agent_is_kept_for_its_rework() -> None:
     for attributes, kind, rework in (
             ('prompt="Fix it"', "gate", "merge"), ('prompt="Fix it"', "acceptance", "merge"),
             ('command="agent.sh", prompt="Fix it"', "gate", "merge"), ('command="make fmt"', "gate", "fresh"),

@@ -1,4 +1,4 @@
-"""Drawings of graphs: what is drawn, what is never passed on, and `pipeline render` as a user meets it."""
+"""Drawings of graphs: what is drawn, what is never passed on, and `pipeline render`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_drawing_has_the_edges_of_its_graph() -> None:
     assert r"\\N" in to_drawing(parse(TEXT))  # \N alone would be the node's name to Graphviz
 
 
-def test_a_status_is_named_and_coloured_a_type_named_and_a_long_label_cut() -> None:
+def test_statuses_types_and_long_labels_are_drawn() -> None:
     drawn = parse(to_drawing(parse(TEXT), {"plan": "success", "gate": "active", "end": "odd"}))
     assert drawn.nodes["plan"].attrs["label"].endswith("\n(success)")
     assert [drawn.nodes[name].attrs["fillcolor"] for name in ("start", "plan", "gate", "end")] == [
@@ -89,7 +89,7 @@ def test_every_graph_of_the_corpus_is_drawn_without_overlaps() -> None:
     assert drawn > 50
 
 
-def test_loops_parallel_edges_and_ways_back_have_places_of_their_own() -> None:
+def test_loops_parallel_edges_and_ways_back_do_not_overlap() -> None:
     graph = parse("""digraph { a -> b [label="one way"]; a -> b [label="another way"]; b -> b [label="itself"]
         b -> b [label="again"]; b -> c; c -> a [label="all the way back"]; a -> d; d -> c [label="x"];
         alone; c -> c }""")
@@ -107,7 +107,7 @@ def test_a_thousand_nodes_are_laid_out() -> None:
         sideways=False).nodes) == 1000
 
 
-def test_our_drawing_takes_nothing_for_markup_and_shows_statuses() -> None:
+def test_our_drawing_escapes_markup_and_shows_statuses() -> None:
     root = Tree.fromstring(to_svg(parse("""digraph { a [label="<script>x</script>\\n"]; a -> b [label="<b>"] }"""),
                                   {"a": "success"}))
     assert {each.tag.rpartition("}")[2] for each in root.iter()} <= {
@@ -156,8 +156,8 @@ def test_dot_draws_or_fails_in_one_line(
         assert not said.out
 
 
-def test_without_graphviz_one_line_says_what_to_install(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                        capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_graphviz_one_line_names_what_to_install(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                         capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["pipeline", "render", str(file), "-o", str(tmp_path / "a.png")]) == 1
     assert "install it" in capfd.readouterr().err
@@ -167,7 +167,7 @@ def test_without_graphviz_one_line_says_what_to_install(file: Path, tmp_path: Pa
     assert Tree.fromstring(capfd.readouterr().out).tag.endswith("svg"), "an SVG needs no Graphviz"
 
 
-def test_refusals(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_call_is_refused_in_one_line(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for more, words in (
             ((), "give the FILE of a graph, or --run RUN"), (("FILE", "-o", "FILE"), "is the graph itself"),
             (("FILE", "-o", "DIR/none/x.dot"), "cannot write"), (("FILE", "--graphviz"), "--graphviz draws an image"),
@@ -181,7 +181,7 @@ def test_refusals(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert file.read_text() == TEXT
 
 
-def test_a_run_is_painted(file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_drawn_with_its_statuses(file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     assert main(["pipeline", "run", str(file), "--run-dir", str(folder), "--simulate", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["status"] == "success"

@@ -12,18 +12,7 @@ from garrison.errors import GarrisonError
 from garrison.pipeline import transforms
 from garrison.pipeline.graph import Graph, position
 from garrison.pipeline.parser import parse
-from garrison.pipeline.transforms import (
-    ANY,
-    CLASS,
-    NODE,
-    SHAPE,
-    StyleRule,
-    StylesheetSyntax,
-    expand,
-    expand_context,
-    parse_stylesheet,
-    prepare,
-)
+from garrison.pipeline.transforms import StyleRule, StylesheetSyntax, expand, expand_context, parse_stylesheet, prepare
 from garrison.values import replace
 
 
@@ -38,18 +27,18 @@ def models(graph: Graph) -> dict[str, str | None]:
 # ---- the stylesheet --------------------------------------------------------------------------------------------------
 
 
-def test_a_sheet_is_read() -> None:
+def test_a_stylesheet_is_read() -> None:
     rules = parse_stylesheet("""
         /* for all */ * { llm_model: gpt-5.2; llm_provider: openai; }
         hexagon{llm_model:"quoted; name"}
         .code-review { reasoning_effort: high }  #critical_review { llm_model: 'a b' ; }  .empty { }
     """)
     assert rules == (
-        StyleRule(ANY, "", {"llm_model": "gpt-5.2", "llm_provider": "openai"}),
-        StyleRule(SHAPE, "hexagon", {"llm_model": "quoted; name"}),
-        StyleRule(CLASS, "code-review", {"reasoning_effort": "high"}),
-        StyleRule(NODE, "critical_review", {"llm_model": "a b"}),
-        StyleRule(CLASS, "empty", {}),
+        StyleRule(transforms.ANY, "", {"llm_model": "gpt-5.2", "llm_provider": "openai"}),
+        StyleRule(transforms.SHAPE, "hexagon", {"llm_model": "quoted; name"}),
+        StyleRule(transforms.CLASS, "code-review", {"reasoning_effort": "high"}),
+        StyleRule(transforms.NODE, "critical_review", {"llm_model": "a b"}),
+        StyleRule(transforms.CLASS, "empty", {}),
     )
     assert parse_stylesheet(" /* nothing */ ") == ()
 
@@ -67,7 +56,7 @@ def test_a_sheet_is_read() -> None:
     ("* { } /* open", 1, 7, "comment is never closed"),
     ("llm_model: a;", 1, 10, "after the selector llm_model"),
 ])
-def test_an_invalid_sheet_is_refused_with_its_position(text: str, line: int, column: int, word: str) -> None:
+def test_an_invalid_stylesheet_is_refused_with_its_position(text: str, line: int, column: int, word: str) -> None:
     with pytest.raises(StylesheetSyntax) as caught:
         parse_stylesheet(text)
     assert (caught.value.line, caught.value.column) == (line, column)
@@ -75,7 +64,7 @@ def test_an_invalid_sheet_is_refused_with_its_position(text: str, line: int, col
     assert "\n" not in str(caught.value)
 
 
-def test_the_more_specific_selector_wins_then_the_later_rule_and_a_nodes_own_attribute_over_all() -> None:
+def test_own_attributes_win_over_specific_selectors_and_those_over_later_rules() -> None:
     graph = sheet("#d { llm_model: id } .fast { llm_model: class } box { llm_model: shape } * { llm_model: any }",
                   "a [shape=hexagon] b c [class=fast] d [class=fast]")
     assert models(graph) == {"a": "any", "b": "shape", "c": "class", "d": "id"}
@@ -94,7 +83,7 @@ def test_the_more_specific_selector_wins_then_the_later_rule_and_a_nodes_own_att
 
 @settings(database=None, deadline=None, max_examples=80)
 @given(st.text(alphabet="*#.{}:; \n/a\"'llm_model", max_size=40))
-def test_any_text_parses_or_is_refused(text: str) -> None:
+def test_any_text_is_a_stylesheet_or_is_refused(text: str) -> None:
     try:
         parse_stylesheet(text)
     except StylesheetSyntax as error:
@@ -111,7 +100,7 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
     ("pay $5, $HOME, $$, ${", "pay $5, $HOME, $$, ${"), (r"\$goal", r"\$goal"), ("no variable", "no variable"),
     ("$context.x", "$context.x"),
 ])
-def test_variables_of_prompts(prompt: str, meant: str) -> None:
+def test_variables_of_prompts_are_replaced(prompt: str, meant: str) -> None:
     graph = parse('digraph { goal=win rank=7 n [bead_id="B-1" tool_command="echo $goal" prompt="PROMPT"] }')
     node = graph.nodes["n"]
     graph = replace(graph, nodes={"n": replace(node, attrs={**node.attrs, "prompt": prompt})})
@@ -157,7 +146,7 @@ def test_transforms_run_in_the_order_given_after_the_built_in_ones() -> None:
     graph = parse("digraph { a -> b [label=x] }")
     assert prepare(graph) is graph
     with pytest.raises(GarrisonError, match="the transform <lambda> returned NoneType; it must return a Graph"):
-        prepare(parse("digraph { a }"), [lambda graph: None])  # type: ignore[list-item,return-value]
+        prepare(parse("digraph { a }"), [lambda graph: None])
 
 
 def test_installed_transforms_are_sorted_and_a_broken_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

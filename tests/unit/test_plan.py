@@ -1,4 +1,4 @@
-"""Plans: what a planner hands in, its faults and weaknesses, its graph, and a plan that is mended."""
+"""Plans: a planner's proposal, its faults and weaknesses, its graph, and the repair of a plan."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def proposals(draw: st.DrawFn) -> ProposedPlan:
 
 @settings(max_examples=settings.default.max_examples // 2)
 @given(proposals(), WORDS)
-def test_a_plan_is_the_same_after_it_was_handed_in_written_read_and_launched(proposal: ProposedPlan, goal: str) -> None:
+def test_a_plan_survives_being_proposed_written_read_and_launched(proposal: ProposedPlan, goal: str) -> None:
     handed = read_proposal(f"I think {{}} so:\n```json\n{json.dumps(to_builtins(proposal))}\n```")
     assert handed == proposal and not find_faults(handed, RULES)
     graph = to_graph(handed, goal)
@@ -98,7 +98,7 @@ def of(*tasks: dict[str, object], **more: object) -> ProposedPlan:
     (of(task("a", files=["x/../../y"])), "is not a path"), (of(task("a", files=[".git/hooks/x"])), "is not a path"),
     (of(task("a", files=["a b"])), "is not a path"), (of(task("a", replaces="b")), "replaces is for a plan that has"),
     (of(questions=["x"] * 11), "it asks 11 questions"), (of(questions=[""]), "a question is empty")])
-def test_a_fault_is_named(proposal: ProposedPlan, fault: str) -> None:
+def test_each_fault_is_named(proposal: ProposedPlan, fault: str) -> None:
     assert any(fault in each for each in find_faults(proposal, RULES)), find_faults(proposal, RULES)
 
 
@@ -106,12 +106,12 @@ def test_a_fault_is_named(proposal: ProposedPlan, fault: str) -> None:
     ("", "no JSON object"), ("[]", "no JSON object"), ('{"tasks": {}}', "no JSON object"),
     ('{"tasks": [{"name": "a"}]}', "missing required field `title`"), ("{" * 500, "no JSON object"),
     ('{"tasks": [{"name": 1, "title": "x", "prompt": "x"}]}', r"Expected `str`, got `int` - at `\$.tasks\[0\].name`")])
-def test_a_bad_shape_is_named(answer: str, problem: str) -> None:
+def test_a_malformed_answer_is_refused(answer: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         read_proposal(answer)
 
 
-def test_only_what_the_settings_allow_has_an_effect() -> None:
+def test_commands_agents_and_budgets_need_permission() -> None:
     [hostile] = of(task("a", command="rm -rf /", agent="root", budget=9.0)).tasks
     judged, told = RULES.judge(hostile)
     assert (judged.command, judged.agent, judged.budget, len(told)) == ("", "", None, 3)
@@ -122,7 +122,7 @@ def test_only_what_the_settings_allow_has_an_effect() -> None:
         assert (judged.command, judged.agent, judged.budget is not None) == ("make test", "claude", kept), told
 
 
-def test_a_chain_and_shared_files_are_weak() -> None:
+def test_a_chain_and_shared_files_are_weaknesses() -> None:
     assert "are a chain" in find_weaknesses(of(task("a"), task("b", "a"), task("c", "b")))[0]
     assert not find_weaknesses(of(task("a"), task("b", "a"), task("c", "a"))) and not find_weaknesses(of(task("a")))
     shared = of(task("a", files=["src/x.py"]), task("b", files=["src"]), task("c", "a", "b", files=["src/x.py"]))
@@ -131,7 +131,7 @@ def test_a_chain_and_shared_files_are_weak() -> None:
         ("a/*.py", "a/b.py"), ("a/b.py", "a/*.py"), ("a", "ab"), ("./a", "a"))] == ["a/*.py", "a/b.py", "", "./a"]
 
 
-def test_mending_keeps_what_landed_and_each_failed_task_has_its_successors() -> None:
+def test_a_repaired_plan_keeps_what_landed_and_replaces_each_failed_task() -> None:
     graph = to_graph(of(task("a"), task("b", "a"), task("c", "b"), task("d")), "the goal")
     past = Past(frozenset({"a", "d"}), frozenset({"b"}), frozenset({"c"}))
     faults = find_faults(of(task("x", "b", replaces="c"), task("d", replaces="b")), RULES, past)
@@ -158,12 +158,12 @@ def test_mending_keeps_what_landed_and_each_failed_task_has_its_successors() -> 
         "a": {"start"}, "b1": {"start"}, "exit": {"a", "b1"}}
 
 
-def test_a_name_is_made_of_any_goal() -> None:
+def test_any_goal_makes_a_valid_name() -> None:
     assert [plan_name(goal) for goal in ("Split the parser, please now!", "日本", "3 things")] == [
         "split_the_parser_please_now", "plan", "_3_things"]
 
 
-def test_a_mended_plan_may_spend_what_is_left_and_no_more() -> None:
+def test_a_repaired_plan_shares_the_rest_of_the_budget() -> None:
     graph = to_graph(of(task("a"), task("b"), task("c")), "goal")
     mended = mend(graph, of(task("b1", replaces="b", budget=4.0)), Past(frozenset({"a"}), frozenset({"b"}),
                                                                         frozenset({"c"})))

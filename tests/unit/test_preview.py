@@ -1,4 +1,4 @@
-"""Previews, what is pure: names, what is refused, how headers change, what a preview does next."""
+"""Pure parts of previews: names, refusals, changed headers, next steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NODE = Tree(ProcessId(7, 7), (Listener(3000, "127.0.0.1", 1),), frozenset({61280
 TWO = Tree(ProcessId(7, 7), (Listener(3000, "127.0.0.1", 1), Listener(5173, "::1", 2)))
 
 
-def test_the_names_of_nodes_are_labels_and_no_two_are_alike() -> None:
+def test_each_node_has_its_own_valid_host_label() -> None:
     assert host_label("web", "crew-1") == "web-crew-1"
     pairs = [("web", "crew-1"), ("web-crew", "1"), ("web_crew", "1"), ("WEB", "crew-1"), ("w" * 48, "r" * 40),
              ("w" * 48, "r" * 41)]
@@ -55,13 +55,13 @@ def test_the_names_of_nodes_are_labels_and_no_two_are_alike() -> None:
     (401, SHARED, b"GET", b"/", [(b"host", b"box.example:40000"), (b"cookie", COOKIE[1].replace(b"40000", b"40001"))]),
     (403, SHARED, b"GET", b"/sw.js", [(b"host", b"box.example:40000"), COOKIE, (b"service-worker", b"script")]),
 ])
-def test_what_passes_and_what_is_refused(status: int, rules: PreviewRules, method: bytes, target: bytes,
-                                         headers: list[tuple[bytes, bytes]]) -> None:
+def test_a_request_passes_or_is_refused(status: int, rules: PreviewRules, method: bytes, target: bytes,
+                                        headers: list[tuple[bytes, bytes]]) -> None:
     refusal = judge(rules, method, target, headers)
     assert (refusal.status if refusal is not None else 0) == status
 
 
-def test_the_server_is_asked_as_localhost_and_sees_no_proof_of_access() -> None:
+def test_the_server_gets_localhost_as_host_and_no_secret() -> None:
     passed = headers_in(SHARED, [
         (b"host", b"box.example:40000"), COOKIE, (b"origin", b"https://box.example:40000"),
         (b"referer", b"https://box.example:40000/a?b"), (b"connection", b"keep-alive, x-secret"), (b"x-secret", b"1"),
@@ -74,7 +74,7 @@ def test_the_server_is_asked_as_localhost_and_sees_no_proof_of_access() -> None:
     assert foreign in headers_in(SHARED, [foreign])
 
 
-def test_the_browser_gets_its_own_address_and_nothing_that_concerns_other_servers() -> None:
+def test_the_browser_gets_its_own_address_and_no_header_for_other_servers() -> None:
     passed = headers_out(RULES, [
         (b"location", b"http://localhost:5173/login?next=/"),
         (b"access-control-allow-origin", b"http://127.0.0.1:5173"),
@@ -89,13 +89,13 @@ def test_the_browser_gets_its_own_address_and_nothing_that_concerns_other_server
     assert elsewhere in headers_out(RULES, [elsewhere])
 
 
-def test_only_a_websocket_is_upgraded_to() -> None:
+def test_only_websockets_are_upgraded() -> None:
     assert is_upgrade([(b"connection", b"keep-alive, Upgrade"), (b"upgrade", b"WebSocket")])
     assert not is_upgrade([(b"connection", b"Upgrade"), (b"upgrade", b"h2c")])
     assert not is_upgrade([(b"upgrade", b"websocket")])
 
 
-def test_a_ticket_is_good_once() -> None:
+def test_a_ticket_is_valid_once() -> None:
     tickets = Tickets()
     first = f"/?garrison-ticket={tickets.current}".encode()
     assert [tickets.redeem(first), tickets.redeem(first), tickets.redeem(b"/?garrison-ticket=")] == [True, False, False]
@@ -108,13 +108,12 @@ def test_a_ticket_is_good_once() -> None:
     (Tree(None), 0, False, Step.AWAIT_PORT, 0), (NODE, 0, False, Step.SERVE, 3000), (TWO, 0, False, Step.SEVERAL, 0),
     (TWO, 5173, False, Step.SERVE, 5173),
 ])
-def test_every_state_of_a_node_has_a_next_step(tree: Tree | None, port: int, is_over: bool, step: Step,
-                                               served: int) -> None:
+def test_each_state_has_a_next_step(tree: Tree | None, port: int, is_over: bool, step: Step, served: int) -> None:
     found, listener = decide(tree, port, is_over=is_over)
     assert (found, listener.port if listener is not None else 0) == (step, served)
 
 
-def test_the_kernels_tables_are_read_whole_and_torn() -> None:
+def test_the_kernels_tables_are_read_even_if_torn() -> None:
     head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
     line = "   0: {}:0BB8 00000000:0000 {} 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0\n"
     v6 = "00000000000000000000000001000000"
@@ -124,7 +123,7 @@ def test_the_kernels_tables_are_read_whole_and_torn() -> None:
         ("127.0.0.1", 3000, 4711), ("127.0.0.1", 3000, 4711), ("::1", 3000, 4711)]
 
 
-def test_beyond_this_machine_only_with_tls_and_a_name() -> None:
+def test_another_machine_needs_tls_and_a_name() -> None:
     for address in (Address(listen="0.0.0.0"), Address(listen="::", hostname="box.example"), Address(listen="box"),
                     Address(listen="10.0.0.1", tcp=True)):
         with pytest.raises(UsageError):

@@ -39,20 +39,20 @@ PATH = {"PATH": "/usr/bin:/bin"}
     ('kind = "acp"\nargv = ["sh"]\ntakeover = ["${URL}", "{session}"]', "argv", r"\$\{URL\}"),
     ('argv = ["sh"]\nset = {A = "${URL}"}', "set.A", r"\$\{URL\}"),
     ('argv = ["sh", "{env:URL}"]', "argv", r"\{env:URL\}")])
-def test_a_profile_that_names_a_variable_that_is_not_set_is_refused_before_a_run(
+def test_a_variable_that_is_not_set_is_refused_before_a_run(
         tmp_path: Path, lines: str, where: str, name: str) -> None:
     home = write(tmp_path, lines)
     with pytest.raises(GarrisonError, match=rf"^agent x: {where} names {name}, which is not set; name it in env"):
         check_program("x", home, PATH)
     check_program("x", home, {**PATH, "URL": "http://x"})
-    with pytest.raises(GarrisonError, match="which is not set; name it in env"):  # it is, but the agent does not get it
+    with pytest.raises(GarrisonError, match="which is not set; name it in env"):  # set, but not passed to the agent
         check_program("x", home, {**PATH, "URL": "http://x"}, passed=())
     check_program("x", home, {**PATH, "URL": "http://x"}, passed=("URL",))
     write(tmp_path, f'{lines}\nenv = ["URL"]')
     check_program("x", home, {**PATH, "URL": "http://x"}, passed=())
 
 
-def test_what_garrison_sets_itself_and_defaults_need_not_be_set(tmp_path: Path) -> None:
+def test_variables_of_garrison_and_defaults_need_not_be_set(tmp_path: Path) -> None:
     home = write(tmp_path, 'kind = "acp"\nargv = ["sh", "${GARRISON_NODE}", "${HTTPS_PROXY}"]\n'
                  'env = ["OPENAI_API_KEY"]\nset = {A = "${URL:-none}", B = "${OPENAI_BASE_URL}"}')
     check_variables("x", home, {**PATH, "OPENAI_API_KEY": "sk-1"}, passed=())
@@ -60,7 +60,7 @@ def test_what_garrison_sets_itself_and_defaults_need_not_be_set(tmp_path: Path) 
         check_variables("x", home, PATH, passed=())
 
 
-def test_the_network_is_decided_by_what_a_base_url_stands_for(tmp_path: Path) -> None:
+def test_a_base_url_is_expanded_before_the_network_is_chosen(tmp_path: Path) -> None:
     home = write(tmp_path, 'kind = "acp"\nargv = ["sh"]\n'
                  'set = {OPENAI_BASE_URL = "${GATEWAY}/v1", C = "${HTTP_PROXY}"}')
     assert variables_of("x", home, {"GATEWAY": "http://gate"}) == {

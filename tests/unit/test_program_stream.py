@@ -1,4 +1,4 @@
-"""Streams of programs that print lines of JSON: what is kept, counted and shown of them, whatever they print."""
+"""Streams of programs that print lines of JSON: what is kept, counted and shown, whatever they print."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Attempt:
 
 @pytest.mark.parametrize(("form", "lines", "session", "tokens"), [
     ("claude", CLAUDE, "s-1", (10, 40)), ("codex", CODEX, "t-1", (30, 5))])
-def test_a_turn(form: str, lines: list[object], session: str, tokens: tuple[int, int], tmp_path: Path) -> None:
+def test_a_turn_is_read_shown_and_counted(form: str, lines: list[object], session: str, tokens: tuple[int, int],
+                                          tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, form)
     for line in lines:  # as they come
         attempt.print(line)
@@ -70,7 +71,7 @@ def test_a_turn(form: str, lines: list[object], session: str, tokens: tuple[int,
     assert tuple(FORMATS) == STREAMS
 
 
-def test_the_tokens_of_a_killed_turn_are_known_from_its_pieces(tmp_path: Path) -> None:
+def test_the_tokens_of_a_killed_turn_are_counted(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, "claude")
     start = {"type": "message_start", "message": {"id": "m1", "usage": {"input_tokens": 10, "output_tokens": 1}}}
     end = {"type": "message_delta", "usage": {"output_tokens": 40}}
@@ -80,7 +81,7 @@ def test_the_tokens_of_a_killed_turn_are_known_from_its_pieces(tmp_path: Path) -
     assert (spent.input, spent.output, spent.calls) == (10, 40, 1)
 
 
-def test_the_limits_of_the_proxy_hold_beside_what_a_program_tells(tmp_path: Path) -> None:
+def test_costs_of_the_proxy_and_of_the_program_are_not_added_twice(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "r1" / "nodes" / "a" / "1"
     (folder / "network").mkdir(parents=True)
     (folder / "network" / "limits.json").write_text('{"node": 2.0}')
@@ -100,7 +101,7 @@ def test_the_limits_of_the_proxy_hold_beside_what_a_program_tells(tmp_path: Path
 @pytest.mark.parametrize(("form", "line", "why"), [
     ("claude", {"type": "result", "subtype": "error_max_turns", "is_error": True}, "error_max_turns"),
     ("codex", {"type": "turn.failed", "error": {"message": "no key"}}, "no key")])
-def test_a_failed_turn(form: str, line: object, why: str, tmp_path: Path) -> None:
+def test_a_failed_turn_has_its_reason(form: str, line: object, why: str, tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, form)
     attempt.print(line)
     attempt.stream.finish()
@@ -108,7 +109,7 @@ def test_a_failed_turn(form: str, line: object, why: str, tmp_path: Path) -> Non
     assert f"── session failed: {why}" in attempt.shown()
 
 
-def test_a_successor_goes_on_where_a_killed_orchestrator_was(tmp_path: Path) -> None:
+def test_a_successor_continues_where_a_killed_orchestrator_was(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, "codex")
     attempt.print(*CODEX[:3])
     attempt.stream.read()
@@ -124,7 +125,7 @@ def test_a_successor_goes_on_where_a_killed_orchestrator_was(tmp_path: Path) -> 
     assert total(read_usage(later.files.usage)).output == 10, "each turn is counted once"
 
 
-def test_what_is_no_event_is_bounded_and_harmless(tmp_path: Path) -> None:
+def test_lines_that_are_no_events_are_bounded_and_harmless(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, "claude")
     nonsense: list[object] = [
         "not JSON \x1b]0;title\x07", "[" * 5000, "[]", "{}", "9" * 5000, '{"type": []}',
@@ -149,7 +150,7 @@ def test_what_is_no_event_is_bounded_and_harmless(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_an_empty_terabyte_in_what_a_program_prints_is_passed_over(tmp_path: Path) -> None:
+def test_an_empty_terabyte_of_output_is_skipped(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, "claude")
     attempt.print(CLAUDE[0], end="")
     with attempt.stream.files.lines.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""Progress that a launcher prints: an event in words, or as JSON; a closed pipe stops nothing."""
+"""Progress that a launcher prints, as text or as JSON; a closed pipe stops nothing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ WORDS: list[tuple[Event, str]] = [
 
 
 @pytest.mark.parametrize(("event", "words"), WORDS)
-def test_words(event: Event, words: str) -> None:
+def test_an_event_has_its_line(event: Event, words: str) -> None:
     assert describe_event(event) == words
 
 
@@ -80,7 +80,7 @@ class Terminal(io.StringIO):
 DEATH = ChildDied("guardian-p@r1", 1, 1.0, "b", why="process 7 is gone")
 
 
-def test_a_line_per_event(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_event_is_printed_as_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     progress = RunProgress()
     progress.begin("r1")
     progress.show(entry("active"))
@@ -109,16 +109,13 @@ def test_on_a_terminal_lines_break_at_words_and_commands_stay_whole(monkeypatch:
         "  what failed"]
 
 
-def test_an_object_per_event(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_event_is_printed_as_json_or_not_at_all(capsys: pytest.CaptureFixture[str]) -> None:
     progress = RunProgress(as_json=True)
     progress.show(entry("pending"))
     progress.end("done", "", RunState(nodes={"a": NodeState("validated")}), "1 of 1 landed")
     first, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["kind"], first["seq"], first["data"]) == ("node", 3, {"node": "a", "status": "pending"})
     assert (last["kind"], last["status"], last["done"], last["nodes"]["a"]["status"]) == ("end", "done", 1, "landed")
-
-
-def test_a_quiet_launcher_prints_only_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     progress = RunProgress(quiet=True)
     progress.show(entry("active"))
     progress.death(DEATH)
@@ -126,7 +123,7 @@ def test_a_quiet_launcher_prints_only_the_end(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == "run done: 0 of 0 landed\n"
 
 
-def test_a_reader_that_went_away_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_pipe_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Closed(io.StringIO):
         def write(self, _text: str) -> int:
             raise BrokenPipeError
@@ -136,18 +133,18 @@ def test_a_reader_that_went_away_stops_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_line_of_the_log_passes_no_escape_sequence_to_the_terminal(capsys) -> None:
-    """The reason of an escalation is an agent's own words, and the launcher's log is a person's terminal."""
+    """The reason of an escalation is written by an agent, and the launcher logs to the user's terminal."""
     log_line("a is parked: \x1b]0;title\x07gone\x1b[2J\n    of two lines")
     assert capsys.readouterr().err == "a is parked: gone\n    of two lines\n"
 
 
 @pytest.mark.parametrize(("who", "line"), [
     ("target", "target waits for you: it is gone"), (MACHINE, "it is gone"), (REPAIR, "it is gone")])
-def test_only_a_note_that_needs_a_person_says_so(who: str, line: str) -> None:
+def test_a_note_for_the_user_is_marked(who: str, line: str) -> None:
     assert describe_event(NoteWritten(who, "it is gone")) == line
 
 
-# ---- how progress is told: a bar with lines above it on a terminal, else JSON lines
+# ---- progress of a workflow: a bar with lines above it on a terminal, else JSON lines
 
 
 STEPS = [Progress("[red]a", StepStatus.RUNNING, 0.0, 0, 2), Progress("[red]a", StepStatus.RUNNING, 1.0, 0, 2, "boom"),

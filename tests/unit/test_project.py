@@ -1,4 +1,4 @@
-"""What `garrison init` finds in a project, the ways that it tries in order, and the pipelines that `new` writes."""
+"""What `garrison init` finds in a project, the commands that it tries in order, and the pipelines that `new` writes."""
 
 from __future__ import annotations
 
@@ -216,14 +216,14 @@ def test_every_row_has_a_project_here() -> None:
      "npm test", "(cp package.json .package.json.orig && npm pkg delete 'devDependencies[@x/eslint-config]' && npm "
      "install --no-package-lock --ignore-scripts; code=$?; mv -f .package.json.orig package.json; exit $code)"),
 ])
-def test_a_project_has_further_ways_that_need_less(texts: dict[str, str], gate: str, setup: str) -> None:
+def test_a_project_has_alternatives_that_need_less(texts: dict[str, str], gate: str, setup: str) -> None:
     assert (gate, setup) in [(way.gate, way.setup) for way in ways(texts)[1:]]
 
 
 @pytest.mark.parametrize(("stated", "python"), [
     (">=3.12", "python3.13"), (">=3.9", "python3"), (">=3.12,<3.13", "python3.12"), ("==3.12.*", "python3.12"),
     (">=3.99", "python3"), ("~=3.12", "python3.13"), ("", "python3")])
-def test_another_python_is_taken_if_only_that_satisfies_the_project(stated: str, python: str) -> None:
+def test_another_python_is_used_if_only_that_satisfies_the_project(stated: str, python: str) -> None:
     files = project({"pyproject.toml": f"{PYPROJECT}requires-python = '{stated}'\n", **DOUBLE})
     first = survey(files, ((3, 11), (3, 12), (3, 13), (3, 11))).tested[0].candidates[0]
     assert first.setup.startswith(f"{python} -m venv .venv && ")
@@ -237,29 +237,25 @@ def test_another_python_is_taken_if_only_that_satisfies_the_project(stated: str,
     {"package.json": "[1]"}, {"package.json": '{"scripts": {"test": 3}, "workspaces": 1}', **JS},
     {"package.json": "[" * 100_000}, {"setup.py": "(" * 100_000, "a.py": ""},
 ])
-def test_files_that_are_not_what_they_should_be_are_no_obstacle(texts: dict[str, str]) -> None:
+def test_malformed_project_files_are_no_obstacle(texts: dict[str, str]) -> None:
     assert ways(texts)
 
 
-@pytest.mark.parametrize(("ini", "environment"), [
-    ("[tox]\nenvlist = py3{10,11,12}, lint\n[testenv]\ncommands = pytest {posargs}\n", "py311"),
-    ("[tox]\nenvlist =\n  lint\n  py{310,311}-{min,latest}\n[testenv]\ncommands = pytest\n", "py311-latest"),
-    ("[tox]\nenv_list = py3{9-14}-tests, py3{9-14}-mypy\n[testenv]\ncommands =\n  tests: pytest\n  mypy: mypy src\n",
-     "py311-tests"),
-    ("[tox]\nenvlist = py27, flake8\n[testenv]\ncommands = python -m unittest discover\n", "py311"),
-    ("[tox]\nenvlist = py-tests\n[testenv]\ncommands = pytest\n", "py-tests"),
-    ("[tox]\nenvlist = lint\n[testenv:lint]\ncommands = flake8\n", "py"),
+@pytest.mark.parametrize(("file", "text", "environment"), [
+    ("tox.ini", "[tox]\nenvlist = py3{10,11,12}, lint\n[testenv]\ncommands = pytest {posargs}\n", "py311"),
+    ("tox.ini", "[tox]\nenvlist =\n  lint\n  py{310,311}-{min,latest}\n[testenv]\ncommands = pytest\n", "py311-latest"),
+    ("tox.ini", "[tox]\nenv_list = py3{9-14}-tests, py3{9-14}-mypy\n[testenv]\ncommands =\n  tests: pytest\n"
+     "  mypy: mypy src\n", "py311-tests"),
+    ("tox.ini", "[tox]\nenvlist = py27, flake8\n[testenv]\ncommands = python -m unittest discover\n", "py311"),
+    ("tox.ini", "[tox]\nenvlist = py-tests\n[testenv]\ncommands = pytest\n", "py-tests"),
+    ("tox.ini", "[tox]\nenvlist = lint\n[testenv:lint]\ncommands = flake8\n", "py"),
+    ("pyproject.toml", "[tool.tox]\nlegacy_tox_ini = '''\n[tox]\nenvlist = py311-unit\n[testenv]\ncommands = pytest\n"
+     "'''\n", "py311-unit"),
+    ("pyproject.toml", "[tool.tox]\nenv_list = ['3.10', '3.11', 'docs']\n", "3.11"),
+    ("pyproject.toml", PYPROJECT, None),
 ])
-def test_the_environment_of_tox_that_tests_with_this_python(ini: str, environment: str) -> None:
-    assert find_tox_environment(project({"tox.ini": ini}), (3, 11)) == environment
-
-
-def test_tox_is_configured_in_pyproject_too() -> None:
-    legacy = "[tool.tox]\nlegacy_tox_ini = '''\n[tox]\nenvlist = py311-unit\n[testenv]\ncommands = pytest\n'''\n"
-    native = "[tool.tox]\nenv_list = ['3.10', '3.11', 'docs']\n"
-    assert find_tox_environment(project({"pyproject.toml": legacy}), (3, 11)) == "py311-unit"
-    assert find_tox_environment(project({"pyproject.toml": native}), (3, 11)) == "3.11"
-    assert find_tox_environment(project({"pyproject.toml": PYPROJECT}), (3, 11)) is None
+def test_the_environment_of_tox_that_tests_with_this_python(file: str, text: str, environment: str | None) -> None:
+    assert find_tox_environment(project({file: text}), (3, 11)) == environment
 
 
 @pytest.mark.parametrize(("text", "session"), [
@@ -272,24 +268,20 @@ def test_the_session_of_nox_that_tests(text: str, session: str) -> None:
 @pytest.mark.parametrize(("log", "packages"), [
     ("E   ModuleNotFoundError: No module named 'hypothesis'\nE ModuleNotFoundError: No module named 'yaml.x'",
      ["hypothesis", "pyyaml"]),
+    ("ImportError: No module named 'own.sub'\nModuleNotFoundError: No module named 'private_thing'", []),
+    ("ModuleNotFoundError: No module named 'rare_lib'\n", ["rare-lib"]),
     ("/t/.venv/bin/python: No module named pytest", ["pytest"]),
     ("pytest: error: unrecognized arguments: --cov=x -n auto", ["pytest-cov", "pytest-xdist"]),
     ("E       fixture 'mocker' not found", ["pytest-mock"]),
     ("async def functions are not natively supported.", ["pytest-asyncio"]),
     ("Missing required plugins: pytest-foo", ["pytest-foo"]),
-    ("No module named 'own.sub'\nNo module named 'private_thing'", []),
-    ("No module named 'rare_lib'\n", ["rare-lib"]),
 ])
-def test_what_tests_miss_is_added_if_it_is_well_known_or_named_by_the_project(log: str, packages: list[str]) -> None:
-    log = log.replace("\nNo module", "\nModuleNotFoundError: No module").replace("No module named 'own",
-                                                                                 "ImportError: No module named 'own")
-    if log.startswith("No module named 'rare"):
-        log = f"ModuleNotFoundError: {log}"
+def test_a_missing_package_is_added_if_it_is_well_known_or_named_by_the_project(log: str, packages: list[str]) -> None:
     files = project({"setup.py": "", "own/__init__.py": "", "requirements-all.txt": "rare-lib==1\n", **DOUBLE})
     assert python_project.find_missing_packages(files, log) == packages
 
 
-def test_a_peer_that_node_misses_is_added() -> None:
+def test_a_missing_peer_of_node_is_added() -> None:
     files = project({"package.json": '{"peerDependencies": {"react": "1", "@a/b": "1"}}'})
     log = "Error: Cannot find module 'react/jsx'\nError: Cannot find module '@a/b'\nCannot find module 'evil'"
     candidate = CommandPair("Node", "", "g", "npm ci", install="npm install --no-save")
@@ -297,7 +289,7 @@ def test_a_peer_that_node_misses_is_added() -> None:
     assert extended is not None and extended.setup == "npm ci && npm install --no-save react @a/b"
 
 
-def test_a_development_dependency_that_the_registry_does_not_have_is_left_out() -> None:
+def test_a_development_dependency_missing_in_the_registry_is_left_out() -> None:
     files = project({"package.json": '{"scripts": {"test": "npm run unit", "pretest": "eslint .", "unit": "tape"}, '
                                      '"devDependencies": {"eslint": "1", "@x/a": "9", "b": "9", "tape": "1"}}', **JS})
     first = survey(files).tested[0].candidates[0]
@@ -335,14 +327,14 @@ def test_the_projects_of_a_monorepo_are_named_and_tested_together() -> None:
     ({"setup.cfg": ""}, "python3 -m unittest discover -q -s backend"),
     ({"other/test_b.py": "import unittest\n"}, "python3 -m unittest -q"),
 ])
-def test_plain_python_in_a_folder_beside_another_project_is_tested_with_it(more: dict[str, str], gate: str) -> None:
+def test_plain_python_in_a_folder_next_to_another_project_is_tested(more: dict[str, str], gate: str) -> None:
     texts = {"backend/test_a.py": "import unittest\n", "backend/a.py": "", "frontend/package.json": TESTED,
              "frontend/test/a.js": "", "frontend/package-lock.json": ""}
     found = propose_gate(survey(project({**texts, **more})))
     assert found is not None and found.gate == gate
 
 
-def test_projects_beside_one_at_the_top_are_named() -> None:
+def test_projects_in_folders_are_named_next_to_one_at_the_top() -> None:
     found = survey(project({**MONOREPO, "go.mod": ""}))
     assert describe(found) == [
         "found: Go", "also found: Node in packages/a (`(cd packages/a && npm test)`), Python in services/b "
@@ -362,11 +354,11 @@ def test_a_project_without_tests_gives_way_to_one_with_tests() -> None:
 @pytest.mark.parametrize("texts", [
     {"Makefile": "all:\ntest:\n"}, {"CMakeLists.txt": "enable_testing()"}, {"setup.py": "", **DOUBLE},
     {"package.json": '{"scripts": {"test": "tape", "build": "tsc"}}', **JS}])
-def test_no_way_without_tests_can_hide_tests_that_fail(texts: dict[str, str]) -> None:
+def test_a_project_with_tests_has_no_alternative_without_them(texts: dict[str, str]) -> None:
     assert all(way.is_test for way in ways(texts))
 
 
-def test_an_unknown_project_is_searched_for_conflict_markers() -> None:
+def test_the_gate_of_an_unknown_project_finds_conflict_markers() -> None:
     found = survey(project({"README": ""}))
     assert describe(found) == ["found no build system that garrison knows; --gate CMD states how it is tested"]
     assert override(found, None, None).tested[0].candidates == (CONFLICT_MARKERS,)
@@ -389,7 +381,7 @@ def test_a_stated_gate_keeps_the_set_ups_and_a_stated_set_up_the_gate() -> None:
 
 
 class World:
-    """Means of a search: results by gate, the rest of the world as attributes."""
+    """Means of a search: results by gate, everything else as attributes."""
 
     def __init__(self, **results: TrialResult) -> None:
         self.results, self.now, self.cost = results, 0.0, 10.0
@@ -422,7 +414,7 @@ def way(gate: str, setup: str = "", *, shows: bool = False, install: str = "") -
     return CommandPair(PYTHON, f"way {gate}", gate, setup, shows_tests=shows, install=install)
 
 
-def test_the_first_way_that_passes_is_taken_and_each_other_has_its_reason() -> None:
+def test_the_first_candidate_that_passes_is_chosen_and_each_other_has_a_reason() -> None:
     world = World(b=BROKEN, c=RED, d=GREEN, e=GREEN)
     world.absent = {"a"}
     assert world.search(way("a"), way("a x"), way("b"), way("c"), way("d"), way("e")).candidate.gate == "d"
@@ -434,7 +426,7 @@ def test_a_set_up_that_fails_is_not_repeated_for_another_gate() -> None:
     assert world.search(way("a", "npm ci"), way("b", "npm ci"), way("c", "npm install")).candidate.gate == "c"
 
 
-def test_of_ways_that_fail_the_one_that_came_furthest_is_kept() -> None:
+def test_if_all_fail_the_one_that_came_furthest_is_chosen() -> None:
     some = TrialResult(False, "", failed="gate", failing=("t1",), log="1 failed, 8 passed")
     more = TrialResult(False, "", failed="gate", failing=("t1", "t2"), log="2 failed, 7 passed")
     world = World(a=BROKEN, b=more, c=some, d=RED)
@@ -455,7 +447,7 @@ def test_tests_that_fail_without_a_set_up_and_miss_nothing_end_the_search() -> N
     assert World(a=replace(result, log="No module named 'x'"), b=GREEN).search(way("a"), way("b")).result.passed
 
 
-def test_few_tests_that_fail_on_the_target_already_are_left_out_of_the_gate() -> None:
+def test_a_few_tests_that_already_fail_are_left_out_of_the_gate() -> None:
     failing = tuple(f"tests/test_a.py::test_{name}" for name in ("x[1-a b]", "x[2]", "y"))
     red = TrialResult(False, "", failed="gate", failing=failing, log="3 failed, 400 passed in 2s")
     gate = "python -m pytest -q"
@@ -471,8 +463,8 @@ def test_few_tests_that_fail_on_the_target_already_are_left_out_of_the_gate() ->
         assert world.search(way(gate)).candidate.gate == gate and len(world.tried) == 1
 
 
-def test_files_of_many_failing_tests_are_left_out_by_the_way_that_can() -> None:
-    """As in the released attrs, one of whose files of tests fails with each newer mypy; tox is told of no test."""
+def test_files_of_many_failing_tests_are_left_out_by_the_candidate_that_can() -> None:
+    """As in the released attrs, with a file of tests that fails with each newer mypy; tox can leave out no test."""
     red = TrialResult(False, "", failed="gate", failing=("a.py::test_x", *(f"mypy.yml::test{n}" for n in range(19))),
                       log="34 failed, 1390 passed in 2s")
     gate = ".venv/bin/python -m pytest -q"
@@ -487,11 +479,11 @@ def test_a_runner_that_shows_no_test_has_tested_nothing() -> None:
     assert world.search(way("a", shows=True), way("b", shows=True)).candidate.gate == "b"
     assert World(a=TrialResult(True, "", log="Ran 1 test in 0.1s")).search(way("a", shows=True)).result.passed
     assert World(a=TrialResult(True, "", log=".... [100%]")).search(way("a", shows=True)).result.passed
-    assert not any(each.shows_tests for each in ways({"setup.py": "", **DOUBLE})), "pytest says so itself"
+    assert not any(each.shows_tests for each in ways({"setup.py": "", **DOUBLE})), "pytest fails without tests"
     assert not World(a=TrialResult(True, "", log="Ran 0 tests")).search(way("a", shows=True)).result.passed
 
 
-def test_packages_that_tests_miss_are_added_a_few_times() -> None:
+def test_missing_packages_are_added_a_few_times() -> None:
     world = World(a=RED)
     world.packages = {"a": ["mock", "six"]}
     world.search(way("a", "pip install x", install="pip install"))
@@ -512,7 +504,7 @@ def test_the_time_for_all_trials_is_bounded() -> None:
     assert world.tried == ["a", "b"] and world.told[-1].startswith("the time for trials is up; 2 more ways")
 
 
-def test_a_refused_registry_ends_the_search_and_the_line_to_write_is_told() -> None:
+def test_a_refused_registry_ends_the_search_with_the_line_to_write() -> None:
     refused = TrialResult(False, "refused", failed="set-up", refused_hosts=("pypi.org:443",))
     world = World(a=refused, b=RED)
     attempt = world.search(way("a"), way("b"))
@@ -525,7 +517,7 @@ def test_a_refused_registry_ends_the_search_and_the_line_to_write_is_told() -> N
     assert whole_registries(["github.com:443"]) == ()
 
 
-def test_nothing_is_tried_where_every_program_is_absent() -> None:
+def test_nothing_is_tried_if_every_program_is_absent() -> None:
     world = World()
     world.absent = {"go"}
     attempt = world.search(way("go test"), way("go vet"))
@@ -534,7 +526,7 @@ def test_nothing_is_tried_where_every_program_is_absent() -> None:
         "next: install go, then: garrison init --force"]
 
 
-def test_programs_are_looked_for_on_the_path_given() -> None:
+def test_programs_are_searched_on_the_given_path() -> None:
     candidate = CommandPair(PYTHON, "", "X=1 nowhere -q && ./local && (cd a && echo 1 | elsewhere)", "true && sh x")
     assert missing_programs(candidate, Programs("/usr/bin:/bin")) == ["nowhere", "elsewhere"]
 
@@ -559,14 +551,14 @@ def test_the_last_line_is_the_next_command() -> None:
     assert describe(None) == ["garrison.toml exists and is tried as it is; --force replaces it"]
 
 
-def test_the_project_file_says_why(tmp_path: Path) -> None:
+def test_the_project_file_gives_the_reasons(tmp_path: Path) -> None:
     write_project(tmp_path, Choice("make test", None, [], "codex", ("Makefile", "skipped uv.lock:\nuv is absent")))
     text = (tmp_path / "garrison.toml").read_text()
     assert "# chosen: Makefile\n# before: skipped uv.lock: uv is absent\n" in text
     assert tomllib.loads(text) == {"launch": {"gate": "make test", "agent": "codex"}}
 
 
-def test_a_set_up_runs_again_when_a_lock_file_or_a_file_that_it_names_changes() -> None:
+def test_a_set_up_runs_again_when_a_lock_file_or_a_named_file_changes() -> None:
     files = project({"Cargo.toml": "", "Cargo.lock": "", "src/x.rs": ""})
     assert setup_key(files, survey(files).tested[0].candidates[0].setup) == ["Cargo.lock", "Cargo.toml"]
     files = project({"setup.py": "", "req/t.txt": "", "other.txt": ""})

@@ -1,4 +1,4 @@
-"""What the proxy reads: token counts of the three APIs, demands of a call, and a TLS client's first message."""
+"""Parsers of the proxy: token counts of the three APIs, demands of a call, and a TLS client's first message."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def encode(events: list[Any], end: bytes = b"\n\n") -> bytes:
 
 @pytest.mark.parametrize("piece", [1, 7, 100_000])
 @pytest.mark.parametrize("name", WHOLE)
-def test_reads_the_counts_of_a_whole_response(name: str, piece: int) -> None:
+def test_a_whole_response_is_counted(name: str, piece: int) -> None:
     api, body, counts = WHOLE[name]
     data = json.dumps(body).encode()
     assert read(api, data, "application/json; charset=utf-8", piece) == counts
@@ -95,27 +95,20 @@ def test_reads_the_counts_of_a_whole_response(name: str, piece: int) -> None:
 
 @pytest.mark.parametrize("piece", [1, 7, 100_000])
 @pytest.mark.parametrize("name", STREAMS)
-def test_reads_the_counts_of_a_stream(name: str, piece: int) -> None:
+def test_a_stream_is_counted(name: str, piece: int) -> None:
     api, events, counts = STREAMS[name]
     assert read(api, encode(events), "text/event-stream; charset=utf-8", piece) == counts
     assert read(api, encode(events, b"\r\n\r\n"), "text/event-stream", piece) == counts
 
 
-def test_estimates_a_stream_without_counts() -> None:
+def test_a_stream_that_broke_off_or_has_no_counts_is_estimated() -> None:
     events = [{"id": "c1", "model": "gpt-x", "choices": [{"delta": {"content": "x" * 400}}]}] * 3
     counts = read(ApiName.OPENAI, encode(events), "text/event-stream", 50)
     assert counts == CallCounts("gpt-x", "c1", {"input_tokens": 100, "output_tokens": 300}, estimated=True)
-
-
-def test_estimates_a_stream_that_broke_off() -> None:
     api, events, _ = STREAMS["messages"]
     counts = read(api, encode(events[:2]), "text/event-stream", 50, complete=False)
     assert counts.estimated
-    assert counts.usage["input_tokens"] == 7
-    assert counts.usage["output_tokens"] == 1
-
-
-def test_estimates_what_a_model_of_google_s_wrote_before_its_stream_was_cut() -> None:
+    assert (counts.usage["input_tokens"], counts.usage["output_tokens"]) == (7, 1)
     call = {"name": "write", "args": {"path": "a", "lines": ["x" * 4000]}}
     events = [{"candidates": [{"content": {"parts": [{"text": "y" * 400}, {"functionCall": call}]}}],
                "modelVersion": "gemini-x", "usageMetadata": {"promptTokenCount": 8, "candidatesTokenCount": 1}}]
@@ -128,7 +121,7 @@ def test_estimates_what_a_model_of_google_s_wrote_before_its_stream_was_cut() ->
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"[" * 100_000, b'{"usage": {"input_tokens": -5}}', b"[1, null]",
                                   b'{"usage": {"input_tokens": 1e400, "output_tokens": "many"}, "type": "message"}'])
 @pytest.mark.parametrize("api", list(ApiName))
-def test_nonsense_ends_nothing(api: ApiName, data: bytes) -> None:
+def test_a_malformed_response_has_no_negative_counts(api: ApiName, data: bytes) -> None:
     for kind in ("application/json", "text/event-stream"):
         counts = read(api, data if kind == "application/json" else b"data: " + data + b"\n\n", kind, 1 << 20)
         assert all(count >= 0 for count in counts.usage.values())
@@ -144,7 +137,7 @@ def test_a_response_too_long_to_read_is_estimated() -> None:
     assert bomb.finish(4).estimated
 
 
-def test_a_stream_whose_event_does_not_end_is_held_up_to_a_limit() -> None:
+def test_an_event_without_an_end_is_buffered_up_to_a_limit() -> None:
     reader = ResponseReader(ApiName.ANTHROPIC, "text/event-stream")
     tracemalloc.start()
     try:
@@ -180,8 +173,8 @@ CALLED = {"role": "assistant", "content": [{"type": "tool_use", "name": "read", 
     ((ApiName.OPENAI, "/embeddings"), {"input": "x"}, 0, 1, {"input": "x"}),
     (MESSAGES, {"max_tokens": 9, "speed": "fast", "inference_geo": "us"}, 9, 1, {"max_tokens": 1024}),
     (CHAT, {"max_tokens": 9, "service_tier": "priority"}, 9, 1, {"max_tokens": 1024})])
-def test_an_answer_has_a_limit_and_it_can_be_lowered(call: tuple[ApiName, str], request_: dict[str, Any], output: int,
-                                                     answers: int, limited: dict[str, Any]) -> None:
+def test_the_limit_of_an_answer_is_read_and_lowered(call: tuple[ApiName, str], request_: dict[str, Any], output: int,
+                                                    answers: int, limited: dict[str, Any]) -> None:
     demand = read_demand(*call, json.dumps(request_).encode())
     assert (demand.output, demand.answers) == (output, answers)
     assert json.loads(limited_body(*call, demand, 1024)) == limited
@@ -198,14 +191,13 @@ def test_an_answer_has_a_limit_and_it_can_be_lowered(call: tuple[ApiName, str], 
     (GEMINI, {"tools": [{"googleSearch": {}}]}, True), (GEMINI, {"cachedContent": "c"}, True),
     (GEMINI, {"contents": [{"parts": [{"inlineData": {"mimeType": "image/png", "data": ""}}]}]}, False),
     (GEMINI, {"contents": [{"parts": [{"inlineData": {"mimeType": "video/mp4", "data": ""}}]}]}, True)])
-def test_what_a_request_names_and_does_not_hold_may_fill_the_context(call: tuple[ApiName, str], request_: Any,
-                                                                     whole: bool) -> None:
+def test_content_outside_a_request_may_fill_the_context(call: tuple[ApiName, str], request_: Any, whole: bool) -> None:
     demand = read_demand(*call, json.dumps(request_).encode())
     assert (demand.input >= WINDOW) is whole
     assert whole or demand.input < 20_000
 
 
-def test_a_request_has_at_most_a_token_a_byte_and_its_cache_is_paid_for() -> None:
+def test_a_request_has_at_most_a_token_a_byte_and_twice_that_for_a_cache() -> None:
     text = json.dumps({"model": "claude-opus-4", "system": "x" * 5000}).encode()
     plain = read_demand(*MESSAGES, text)
     assert plain.input == len(text) + OVERHEAD
@@ -217,24 +209,21 @@ def test_a_request_has_at_most_a_token_a_byte_and_its_cache_is_paid_for() -> Non
     assert read_demand(*MESSAGES, escaped).input == 2 * (len(escaped) + OVERHEAD)
 
 
-def _long(item: bytes, times: int) -> bytes:
-    """Return a request with a list of so many items."""
-    return b'{"x": [' + item * times + b"0]}"
-
-
-@pytest.mark.parametrize(("body", "encoding"), [
-    (b"", ""), (b"[]", ""), (b'{"max_tokens": -1}', ""), (b'{"max_tokens": []}', ""), (b'{"n": 1e9}', ""),
-    (b"{}", "zstd"), (b"{}", "gzip"), (gzip.compress(b"{}", mtime=0)[:-4], "gzip"), (b"[" * 100_000, ""),
-    (lambda: gzip.compress(_long(b"{},", 4_000_000)), "gzip"), (lambda: _long(b"[],", 600_000), "")])
-def test_a_request_that_cannot_be_told_is_refused(body: bytes | Callable[[], bytes], encoding: str) -> None:
-    body = body if isinstance(body, bytes) else body()
+@pytest.mark.parametrize(("make", "encoding"), [
+    (lambda: b"", ""), (lambda: b"[]", ""), (lambda: b'{"max_tokens": -1}', ""), (lambda: b'{"max_tokens": []}', ""),
+    (lambda: b'{"n": 1e9}', ""), (lambda: b"{}", "zstd"), (lambda: b"{}", "gzip"),
+    (lambda: gzip.compress(b"{}", mtime=0)[:-4], "gzip"), (lambda: b"[" * 100_000, ""),
+    (lambda: gzip.compress(b'{"x": [' + b"{}," * 4_000_000 + b"0]}"), "gzip"),
+    (lambda: b'{"x": [' + b"[]," * 600_000 + b"0]}", "")])
+def test_a_request_without_a_readable_demand_is_refused(make: Callable[[], bytes], encoding: str) -> None:
+    body = make()
     began = time.process_time()
     with pytest.raises(ValueError, match="the request"):
         read_demand(*CHAT, body, encoding)
     assert time.process_time() - began < 1.0, "the proxy has other agents to serve"
 
 
-# ---- the name in a TLS client's first message, from the real thing and from nonsense
+# ---- the name in a TLS client's first message
 
 
 def hello(name: str | None) -> bytes:
@@ -254,19 +243,13 @@ def split(data: bytes, size: int) -> bytes:
                     for part in (body[at:at + size] for at in range(0, len(body), size)))
 
 
-@pytest.mark.parametrize("name", ["pypi.org", "a" * 60 + ".example.org"])
-def test_reads_the_name(name: str) -> None:
+@pytest.mark.parametrize(("name", "read"), [("pypi.org", "pypi.org"), *[("a" * 60 + ".example.org",) * 2], (None, "")])
+def test_the_name_in_a_hello_is_read(name: str | None, read: str) -> None:
     data = hello(name)
-    assert server_name(data) == name
-    assert server_name(split(data, 50)) == name
-    assert server_name(data + b"more") == name
+    assert server_name(data) == server_name(split(data, 50)) == server_name(data + b"more") == read
 
 
-def test_a_hello_without_a_name_has_none() -> None:
-    assert server_name(hello(None)) == ""
-
-
-def test_a_hello_with_two_names_is_none() -> None:
+def test_a_hello_with_two_names_is_refused() -> None:
     """A server may take either."""
     data = hello("pypi.org")
     name = b"\0\0\x08pypi.org"
@@ -286,7 +269,7 @@ def test_a_hello_with_two_names_is_none() -> None:
         assert server_name(more) == (None if first != second else "pypi.org")
 
 
-def test_waits_for_the_whole_message() -> None:
+def test_a_hello_has_no_name_until_it_is_complete() -> None:
     data = hello("pypi.org")
     for size in range(len(data)):
         assert not is_complete(data[:size])
@@ -298,6 +281,6 @@ def test_waits_for_the_whole_message() -> None:
                                   b"\x16\x02\x00\x00\x05aaaaa", b"\x17\x03\x03\x00\x01a",
                                   b"\x16\x03\x01\x00\x00", b"\x16\x03\x01\x00\x04\x02\x00\x00\x00",
                                   b"\x16\x03\x01\x00\x06\x01\x00\x00\x02\x03\x03"])
-def test_anything_else_is_no_hello(data: bytes) -> None:
+def test_other_data_is_no_hello(data: bytes) -> None:
     assert is_complete(data)
     assert server_name(data) is None

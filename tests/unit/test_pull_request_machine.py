@@ -1,5 +1,5 @@
-"""The state machine of a request, walked: whatever people, checks, forge and deaths do, in whatever order, the journal
-alone leads to the merge of what was tested, each word is answered once, and nothing stands still unsaid."""
+"""Random walks of a pull request's state machine: whatever people, checks, forge and deaths do, the journal alone leads
+to the merge of what was tested, each comment is answered once, and every wait has a reason."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SEEDS = 150
 
 
 def _in(old: str, new: str) -> bool:
-    """Return whether a commit, which is named after the changes in it, is an ancestor of another one."""
+    """Return whether a commit, named after its changes, is an ancestor of another one."""
     return set(old.split("+")) <= set(new.split("+"))
 
 
@@ -47,7 +47,7 @@ def _with(*commits: str) -> str:
 
 
 class World:
-    """A forge, its people, and a run that goes from its exit to the merge."""
+    """A forge, its users, and a run from its exit to the merge."""
 
     def __init__(self, seed: int, rows: tuple[Transition, ...]) -> None:
         self.table = rows
@@ -73,7 +73,7 @@ class World:
     # --- people
 
     def act(self) -> None:
-        """Somebody does something, or undoes it."""
+        """Do or undo something as a user of the forge."""
         acts = (self.comment, self.praise, self.edit, self.delete, self.approve, self.dismiss, self.push, self.force,
                 self.remove, self.red, self.pending, self.close, self.draft, self.retarget, self.move, self.rename,
                 self.lock, self.drop_issue, self.write, self.restart)
@@ -116,13 +116,11 @@ class World:
 
     def force(self) -> None:
         if self.head and self.is_open:
-            before, self.head = self.head, "b+evil"
-            self.undo.append(lambda: setattr(self, "head", before))
+            self.change("head", "b+evil")
 
     def remove(self) -> None:
         if self.head and self.is_open:
-            before, self.head = self.head, ""
-            self.undo.append(lambda: setattr(self, "head", before))
+            self.change("head", "")
 
     def red(self) -> None:
         self.check = CheckResult.FAILED
@@ -138,31 +136,32 @@ class World:
     def reopen(self) -> None:
         self.is_open = self.number > 0 and not self.merge.commit
 
+    def change(self, name: str, value: object) -> None:
+        """Set an attribute until it is undone."""
+        before = getattr(self, name)
+        setattr(self, name, value)
+        self.undo.append(lambda: setattr(self, name, before))
+
     def draft(self) -> None:
         if self.is_open and not self.is_draft:
-            self.is_draft = True
-            self.undo.append(lambda: setattr(self, "is_draft", False))
+            self.change("is_draft", True)
 
     def retarget(self) -> None:
         if self.is_open:
-            self.other_base = "next"
-            self.undo.append(lambda: setattr(self, "other_base", ""))
+            self.change("other_base", "next")
 
     def move(self) -> None:
         self.changes += 1
         self.base = _with(self.base, f"m{self.changes}")
 
     def rename(self) -> None:
-        self.is_renamed = True
-        self.undo.append(lambda: setattr(self, "is_renamed", False))
+        self.change("is_renamed", True)
 
     def lock(self) -> None:
-        self.is_locked = True
-        self.undo.append(lambda: setattr(self, "is_locked", False))
+        self.change("is_locked", True)
 
     def drop_issue(self) -> None:
-        self.issue_gone = "issue #7 was closed"
-        self.undo.append(lambda: setattr(self, "issue_gone", ""))
+        self.change("issue_gone", "issue #7 was closed")
 
     def write(self) -> None:
         self.body = self.body and f"{self.body}!"
@@ -179,13 +178,13 @@ class World:
     # --- the run
 
     def turn(self) -> None:
-        """Take a turn of the guardian: another part of the run, a look, or what the machine decides."""
+        """Take a turn of the guardian: another part of the run, a poll, or what the machine decides."""
         landing = self.state.landing
         if landing.status == "landed":
             return
         if landing.status in ("", "refused"):
             self.work()
-        elif landing.status == "failed":  # a person has reopened it, and resumes the run
+        elif landing.status == "failed":  # a user has reopened it, and resumes the run
             if self.is_open or self.merge.commit:
                 self.journal(GuardianSignal("s", "GUIDANCE", run="running"))
                 self.facts = None
@@ -203,9 +202,8 @@ class World:
         self.state.apply_event(event, AT)
 
     def work(self) -> None:
-        """The nodes that the flow is at work, or find nothing to change; at its exit the landing is requested."""
+        """Finish the active nodes, with or without a change; at the exit request the landing."""
         flow = self.state.flow
-        assert flow is not None
         for place in list(flow.places.values()):
             if self.dice.random() < 0.8:
                 self.changes += 1
@@ -216,7 +214,7 @@ class World:
         self.facts = None
 
     def ask(self, step: ForgeStep | None) -> None:
-        """Look, or take a step; the forge may fail before or after it, or refuse it."""
+        """Poll, or take a step; the forge may fail before or after it, or refuse it."""
         self.facts, fault = None, ""
         if not self.is_calm and self.dice.random() < 0.2:
             fault = self.dice.choice(("5xx", "lost", "limit", "403", "404"))
@@ -254,7 +252,7 @@ class World:
 
     def take(self, step: ForgeStep) -> None:
         match step.kind:
-            case StepKind.PUSH if self.head == step.lease:  # else it is refused by the lease
+            case StepKind.PUSH if self.head == step.lease:  # else the lease refuses it
                 assert not step.lease or _in(step.lease, step.head), "a push loses commits of people"
                 self.head = step.head
             case StepKind.OPEN if not self.number:
@@ -265,7 +263,7 @@ class World:
                 self.is_draft = False
             case StepKind.TAKE_IN:
                 self.tip = _with(self.tip, step.head)
-            case StepKind.REPLY if not self.answered[step.comment]:  # as the marker sees to it
+            case StepKind.REPLY if not self.answered[step.comment]:  # the marker ensures that
                 self.known_answers.add(step.comment)
                 self.answered[step.comment] += not self.is_locked
             case StepKind.STATUS:
@@ -283,9 +281,8 @@ class World:
         self.is_open, self.is_behind = False, self.dice.random() < 0.5
 
     def follow(self) -> None:
-        """Do what the machine decides, by its own table."""
+        """Do what the machine decides by its table."""
         landing, facts = self.state.landing, self.facts
-        assert facts is not None
         tree = f"{landing.oid} on {landing.base}" if landing.status == "tested" else ""
         body = self.body and re.sub("!", "", self.body)
         view = PullRequestView(self.tip, self.options, facts, tree, self.problem, self.refused, self.wait, "section",
@@ -295,7 +292,7 @@ class World:
         assert actions == view.follow(self.state, RUN, 99)
         self.rows[row.when] += 1
         if not actions:
-            assert self.state.pull_request.describe(), f"it stands still unsaid: {row.when}"
+            assert self.state.pull_request.describe(), f"it waits without a reason: {row.when}"
             self.facts = None
         for action in actions:
             if action.kind is ActionKind.ASK_FOLLOWER:
@@ -305,7 +302,7 @@ class World:
                 event = action.expect(PullRequestChanged)
                 assert event.state in (*row.states, turn.current), f"{row.when}: {event.state}"
             self.journal(action.payload)
-            if action.kind is ActionKind.CHANGE_LANDING or action.payload.flow:  # type: ignore[union-attr]
+            if action.kind is ActionKind.CHANGE_LANDING or action.payload.flow:
                 self.facts = None
 
     # --- the story
@@ -328,12 +325,12 @@ class World:
         assert self.state.landing.status == "landed", (self.state.landing, self.state.pull_request)
         asked = [each for each in self.heard.comments if each.asks and each.can_write]  # not what came after the merge
         late = {each.key for each in asked} - set(self.state.pull_request.taken)
-        assert not late, "a word was not heard"
-        assert max(self.answered.values(), default=0) <= 1, "a word was answered twice"
+        assert not late, "a comment was ignored"
+        assert max(self.answered.values(), default=0) <= 1, "a comment was answered twice"
 
 
 def walk(table: tuple[Transition, ...]) -> Counter[str]:
-    """Return how often each row was used; AssertionError if a walk does not lead to the merge."""
+    """Return how often each row was used; raise AssertionError if a walk does not lead to the merge."""
     rows: Counter[str] = Counter()
     for seed in range(SEEDS):
         world = World(seed, table)
@@ -345,15 +342,15 @@ def walk(table: tuple[Transition, ...]) -> Counter[str]:
     return rows
 
 
-def test_the_machine_leads_to_the_merge_whatever_happens_in_whatever_order() -> None:
+def test_every_walk_leads_to_the_merge() -> None:
     rows = walk(ROWS)
     unused = {row.when for row in ROWS} - set(rows)
     assert {each for each in unused if "auto" not in each and "merged" not in each and "moved during" not in each
-            and "not recorded" not in each} == set(), "the walk comes through each row"
+            and "not recorded" not in each} == set(), "the walks use each row"
 
 
 @pytest.mark.parametrize("broken", ["_reply", "_push", "_under_test", "_removed", "_closed", "_send_back"])
-def test_the_walk_notices_a_row_that_is_missing(broken: str) -> None:
+def test_the_walk_detects_a_missing_row(broken: str) -> None:
     with pytest.raises((AssertionError, StopIteration)):
         walk(tuple(row for row in ROWS if row.decide.__name__ != broken))
 

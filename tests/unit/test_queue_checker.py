@@ -1,4 +1,4 @@
-"""The judge of the merge queue is worth what it catches: each kind of forgery of a sound record, one at a time."""
+"""The checker of the merge queue finds each kind of forgery of a valid record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHO = {"GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@x", "GIT_COMMITTER_NAME": 
 
 @dataclass
 class Forgery:
-    """A sound record of a queue, written by hand, that a test spoils."""
+    """A valid record of a queue, written by hand, for a test to spoil."""
 
     root: Path
     commits: dict[str, str] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Forgery:
         return self.root / "home/merge-queue/repo-1/main"
 
     def commit(self, name: str, files: dict[str, str], *parents: str, message: str = "") -> str:
-        """A commit without a checkout: the first parent's files with `files` over them."""
+        """Commit without a checkout: the first parent's files with `files` over them."""
         env = {**os.environ, **WHO, "GIT_INDEX_FILE": str(self.root / "index")}
 
         def run(*words: str, text: str = "") -> str:
@@ -62,11 +62,11 @@ class Forgery:
         self.lines.append({"kind": kind, "data": data, "epoch": 1})
 
     def find(self, kind: str, entry: str) -> dict[str, Any]:
-        """A record's data, to be changed."""
+        """Return a record's data, to be changed."""
         return next(line["data"] for line in self.lines if line["kind"] == kind and line["data"]["entry"] == entry)
 
     def drop(self, kind: str, entry: str) -> None:
-        """Leave a record out, as if it had never been."""
+        """Leave a record out."""
         self.lines = [line for line in self.lines if line["kind"] != kind or line["data"].get("entry") != entry]
 
     def test(self, entry: str, commit: str, result: str, of: str = "entry") -> None:
@@ -78,7 +78,7 @@ class Forgery:
         self.say("landed", entry=entry, old=self.commits[old], commit=self.commits[new], owed=[])
 
     def write(self) -> None:
-        """Journal and witness as the lines say."""
+        """Write the lines as a journal."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "journal.jsonl").open("wb") as file:
             for seq, line in enumerate(self.lines, 1):
@@ -94,8 +94,8 @@ class Forgery:
 
 
 def _sound(root: Path) -> Forgery:
-    """`one` lands alone, `two` and `three` as one batch, `bad` is rejected, `clash` conflicts, `old` is superseded by
-    `new` which is cancelled, `same` was there already."""
+    """Return a record in which `one` lands alone, `two` and `three` as one batch, `bad` is rejected, `clash` conflicts,
+    `old` is superseded by `new` which is cancelled, and `same` was there already."""
     made = Forgery(root)
     made.repo.mkdir()
     git(made.repo, "init", "-q", "-b", "main")
@@ -153,11 +153,8 @@ def forgery(sound: Forgery, tmp_path: Path) -> Forgery:
     return Forgery(root, dict(sound.commits), json.loads(json.dumps(sound.lines)), dict(sound.told))
 
 
-def test_a_sound_record_is_left_in_peace(forgery):
+def test_a_valid_record_has_no_finding_with_or_without_a_reflog(forgery):
     assert forgery.findings() == []
-
-
-def test_without_a_reflog_the_history_serves(forgery):
     forgery.case["logged"] = False
     assert forgery.findings() == []
     git(forgery.repo, "update-ref", "refs/heads/main", forgery.commit("x", {"x": "x"}, forgery.commits["Mthree"]))
@@ -168,12 +165,8 @@ def _ref(name: str, commit: str) -> Callable[[Forgery], object]:
     return lambda made: git(made.repo, "update-ref", f"refs/garrison/mq/{name}", made.commits[commit])
 
 
-def _unpin(made: Forgery) -> None:
-    git(made.repo, "update-ref", "-d", "refs/garrison/mq/bad/head")
-
-
 def _again(made: Forgery) -> None:
-    """A second merge of what has landed, itself by the book but for that."""
+    """Merge again what has landed, otherwise correctly."""
     made.commit("again", {"more": "x\n"}, made.commits["Mthree"], made.commits["one"],
                 message="Merge one\n\nMerge-Queue-Entry: one\n")
     made.test("one", "again", "green")
@@ -194,7 +187,7 @@ def _behind_the_back(made: Forgery) -> None:
 
 
 def _there_and_back(made: Forgery) -> None:
-    """An untested value that was seen for a moment only."""
+    """Set an untested value for a moment."""
     _behind_the_back(made)
     _advance(made, "Mthree")
 
@@ -207,7 +200,7 @@ def _landed_though_rejected(made: Forgery) -> None:
 
 
 def _swap(made: Forgery, first: str, second: str) -> None:
-    """Two records of `one` change places."""
+    """Swap two records of `one`."""
     places = [number for number, line in enumerate(made.lines) if line["data"].get("entry") == "one"
               and line["kind"] in (first, second)]
     one, two = places
@@ -292,7 +285,8 @@ FORGERIES: dict[str, tuple[str, Callable[[Forgery], object]]] = {
     "a second loss is free": ("turn", lambda made: [made.say(
         "state", entry="clash", status="conflict", files=["a"], base=made.commits["both"], moved=True)
         for _ in range(2)]),
-    "the pin of a rejected one is gone": ("pin", _unpin),
+    "the pin of a rejected one is gone": ("pin", lambda made: git(
+        made.repo, "update-ref", "-d", "refs/garrison/mq/bad/head")),
     "a pin is moved": ("pin", _ref("bad/head", "start")),
     "the pin of a landed one stays": ("pin", _ref("one/head", "one")),
     "a candidate stays pinned": ("pin", _ref("bad/candidate", "Mbad")),
@@ -328,7 +322,7 @@ def test_damaged_lines_are_caught(forgery, damage, monkeypatch):
     assert any(line.startswith("journal:") for line in found), found
 
 
-def test_a_process_that_was_left_is_caught(forgery):
+def test_a_leftover_process_is_caught(forgery):
     marker = f"{forgery.root / 'home'}:r:gate-one#1"
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                              env={**os.environ, "GARRISON_LIFE": marker})
@@ -338,7 +332,7 @@ def test_a_process_that_was_left_is_caught(forgery):
         child.communicate(b"\n")
 
 
-def test_compacted_records_are_read_too(forgery):
+def test_compacted_records_are_read(forgery):
     forgery.write()
     path = forgery.folder / "journal.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -347,13 +341,13 @@ def test_compacted_records_are_read_too(forgery):
     path.rename(path.with_name("journal-20.jsonl"))
     path.with_name("journal-20.jsonl").write_bytes(b"".join(lines[:20]))
     path.write_bytes(raw[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(raw) + b"".join(lines[20:]))
-    forgery.write = lambda: None  # type: ignore[method-assign]
+    forgery.write = lambda: None
     assert forgery.findings() == []
     path.with_name("journal-20.jsonl").unlink()
     assert any(line.startswith("journal:") for line in forgery.findings())
 
 
-def test_later_requests_count(forgery):
+def test_an_amended_entry_is_checked_by_its_last_request(forgery):
     data = forgery.find("enq", "two")
     data["oid"] = forgery.commits["old"]
     assert any("is not a merge of what two enqueued" in line for line in forgery.findings())

@@ -1,4 +1,4 @@
-"""Rebuild of a run's state: a damaged journal and what is left of the run go in, where to continue comes out."""
+"""Rebuild of a run's state from a damaged journal and the run's other records."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def statuses(state: RunState) -> dict[str, tuple[str, int]]:
     return {name: (each.status, each.attempt) for name, each in state.nodes.items()}
 
 
-def test_nothing_left_is_a_run_that_begins() -> None:
+def test_without_records_the_run_starts_over() -> None:
     state = caught_up(TWO, RunEvidence())
     assert (state.status, statuses(state)) == ("running", {"a": ("pending", 1), "b": ("pending", 1)})
 
 
-def test_landed_failed_and_running_attempts_are_found_again() -> None:
+def test_landed_failed_and_running_attempts_are_restored() -> None:
     evidence = RunEvidence({"a": [AttemptEvidence(1, report=report("failed", "acceptance", "red")),
                                   AttemptEvidence(2, landed="c1")],
                             "b": [AttemptEvidence(1)]}, applied=frozenset({"s1"}),
@@ -60,26 +60,21 @@ def test_landed_failed_and_running_attempts_are_found_again() -> None:
     assert statuses(state) == {"a": ("validated", 2), "b": ("active", 1)}
     assert (state.nodes["a"].commit, state.nodes["a"].first) == ("c1", 1)
     assert (state.applied, state.incarnations) == ({"s1"}, {"runner-a@r1": 3})
-    assert state.flow is not None
     assert [place.node for place in state.flow.places.values()] == ["b"]
 
 
 @pytest.mark.parametrize(("kind", "attempts", "after"), [
     ("acceptance", 1, ("active", 2)), ("acceptance", 3, ("failed", 3)), ("", 1, ("failed", 1))])
-def test_a_reported_failure_is_judged_as_the_guardian_would_have(kind: str, attempts: int,
-                                                                 after: tuple[str, int]) -> None:
+def test_a_reported_failure_is_handled_as_by_the_guardian(kind: str, attempts: int, after: tuple[str, int]) -> None:
     failed = [AttemptEvidence(number, report=report("failed", kind, "red")) for number in range(1, attempts + 1)]
     state = caught_up(TWO, RunEvidence({"a": failed}))
     assert statuses(state)["a"] == after
     assert state.nodes["a"].reason == "red"
-
-
-def test_a_node_that_changed_nothing_is_done_though_nothing_landed() -> None:
     state = caught_up(TWO, RunEvidence({"a": [AttemptEvidence(1, report=report("done"))]}))
-    assert statuses(state)["a"] == ("validated", 1)
+    assert statuses(state)["a"] == ("validated", 1), "it changed nothing, so that nothing landed"
 
 
-def test_candidates_that_passed_are_judged_anew_and_the_work_of_none_is_taken_for_landed() -> None:
+def test_candidates_that_passed_are_judged_again_and_none_counts_as_landed() -> None:
     graph = plan_run(parse("digraph { flow=dag start [shape=Mdiamond] end [shape=Msquare] "
                            'a [prompt=x, best_of=2, judge_command="wc"] start -> a -> end }'))
     kept = [NodeComplete(f"a__{one}", "a", "kept", f"c{one}", 3, score) for one, score in (("a", 1.0), ("b", 2.0))]
@@ -89,29 +84,22 @@ def test_candidates_that_passed_are_judged_anew_and_the_work_of_none_is_taken_fo
     assert isinstance(choice.payload, CandidatesRanked) and choice.payload.order == ["a__b", "a__a"]
 
 
-def test_a_loop_is_walked_again_by_its_steps_and_answers() -> None:
-    """Each attempt says which step it was for, each answer for which gate: the flow takes the same way."""
+def test_a_loop_is_replayed_by_its_steps_and_answers() -> None:
+    """Each attempt names its step, each answer its gate: the flow takes the same path."""
     attempts = [AttemptEvidence(1, "work#1:1", landed="c1"), AttemptEvidence(2, "work#2:1", landed="c2")]
-    evidence = RunEvidence({"work": attempts}, {"ask#1": "No"})
-    state = caught_up(LOOP, evidence)
-    assert state.flow is not None
+    state = caught_up(LOOP, RunEvidence({"work": attempts}, {"ask#1": "No"}))
     assert [place.id for place in state.flow.places.values()] == ["ask#2"]
     assert (state.nodes["work"].attempt, state.nodes["work"].commit) == (2, "c2")
-
-
-def test_a_step_of_which_nothing_is_left_is_left_to_the_guardian() -> None:
-    state = caught_up(LOOP, RunEvidence({"work": [AttemptEvidence(1, "work#1:1", landed="c1")]}, {"ask#1": "No"}))
-    assert state.flow is not None
+    state = caught_up(LOOP, RunEvidence({"work": attempts[:1]}, {"ask#1": "No"}))
     assert [place.id for place in state.flow.places.values()] == ["work#2"]
-    assert state.nodes["work"].status == "validated", "of the step before: the guardian begins the next attempt"
+    assert state.nodes["work"].status == "validated", "from the previous step: the guardian starts the next attempt"
 
 
-def test_an_outcome_of_the_agent_is_that_of_its_own_attempt() -> None:
+def test_the_outcome_of_an_agent_is_that_of_its_attempt() -> None:
     graph = plan_run(parse("digraph { start [shape=Mdiamond] end [shape=Msquare] start -> a; a -> end [label=ok]; "
                            "a -> b [label=more]; b -> end }"))
     result = Result(RUN, "a", 1, 1, "success", AT, said={"preferred_label": "more"})
     state = caught_up(graph, RunEvidence({"a": [AttemptEvidence(1, landed="c1", result=result)]}))
-    assert state.flow is not None
     assert [place.node for place in state.flow.places.values()] == ["b"]
 
 
@@ -121,9 +109,8 @@ CHOICE = plan_run(parse("digraph { start [shape=Mdiamond] end [shape=Msquare] st
 
 @pytest.mark.parametrize(("status", "place", "leads_to"), [
     ("success", "b#1", "d"), ("partial_success", "b#1", "d"), ("fail", "b#1", "c"), ("success", "b#2", "c")])
-def test_an_outcome_whose_result_is_damaged_is_that_of_its_record_after_the_damage(
-        status: str, place: str, leads_to: str) -> None:
-    """The record that a finished is lost, so that of b applies to nothing; what b reported is nowhere else."""
+def test_the_outcome_of_a_damaged_result_comes_from_a_later_record(status: str, place: str, leads_to: str) -> None:
+    """The record that a finished is lost, so the one of b applies to nothing; b's report is nowhere else."""
     said = {"status": status, "preferred_label": "more", "context_updates": {"k": 1}}
     records = [Entry(9, 1, "t", AT, "flow", {"event": "finished", "place_id": place, "node": "b", "attempt": 1,
                                              "outcome": said})]
@@ -132,21 +119,20 @@ def test_an_outcome_whose_result_is_damaged_is_that_of_its_record_after_the_dama
                            finished=find_finished_steps(records))
     state = salvage_state(CHOICE, RUN, records)
     catch_up(CHOICE, state, evidence, AT, 2)
-    assert state.flow is not None
     [at] = state.flow.places.values()
     assert (at.node, "k" in state.flow.context(at)) == (leads_to, leads_to == "d")
     lost = ["result.json is damaged; b counts as done without its report"]
     assert find_lost_reports(evidence) == (lost if place == "b#2" else [])
 
 
-def test_records_apply_though_one_before_them_is_missing() -> None:
+def test_records_after_a_missing_one_apply() -> None:
     state = salvage_state(TWO, RUN, [Entry(number, 1, "t", AT, kind, data) for number, (kind, data) in enumerate([
         node("a", "pending"), ("node", {}), ("unheard-of", {}), node("a", "validated", commit="c1"), RUNNING])])
     assert (state.status, state.nodes["a"].status, state.nodes["a"].commit) == ("running", "validated", "c1")
 
 
-def test_a_node_that_the_flow_has_passed_is_caught_up_though_its_own_records_are_lost() -> None:
-    """The end of the journal can be read, and says that both have finished; only b's own record is among it."""
+def test_a_node_that_the_flow_has_passed_is_restored_without_its_own_records() -> None:
+    """The readable end of the journal says that both have finished; it has only b's own record."""
     finished = [("flow", {"event": "finished", "place_id": f"{name}#1", "node": name, "outcome": {"status": "success"}})
                 for name in "ab"]
     state = caught_up(TWO, RunEvidence({"a": [AttemptEvidence(1, "a#1:1", landed="c1")]}), *finished[:1],
@@ -156,7 +142,7 @@ def test_a_node_that_the_flow_has_passed_is_caught_up_though_its_own_records_are
 
 
 @pytest.mark.parametrize("ended", ["stopped", "failed"])
-def test_a_run_that_a_guardian_ended_is_not_begun_again(ended: str) -> None:
+def test_a_run_that_a_guardian_ended_is_not_restarted(ended: str) -> None:
     assert caught_up(TWO, RunEvidence(ended=ended)).status == ended
 
 
@@ -164,13 +150,13 @@ def test_a_run_that_a_guardian_ended_is_not_begun_again(ended: str) -> None:
     ({"a": [AttemptEvidence(1, landed="c1")], "b": [AttemptEvidence(1, landed="c2")]}, "running"), ({}, "done")])
 def test_a_run_that_has_landed_as_a_whole_does_not_land_again(attempts: dict[str, list[AttemptEvidence]],
                                                               status: str) -> None:
-    """Its branch may be archived: its guardian ends it, or, if the way to its exit is lost, there is nothing to do."""
+    """Its branch may be archived: the guardian ends it, or, if the path to its exit is lost, there is nothing to do."""
     state = caught_up(TWO, RunEvidence(attempts, landed=LandingChanged(LANDED, 2, "tip", "commit")))
     assert (state.status, state.landing.status, state.landing.attempt) == (status, LANDED, 2)
     assert (state.landing.oid, state.landing.commit) == ("tip", "commit")
 
 
-def test_a_journal_is_behind_if_it_lacks_a_begun_attempt() -> None:
+def test_a_journal_is_behind_if_it_lacks_a_started_attempt() -> None:
     state = journal(RUNNING, node("a", "active"), node("b", "pending"))
     assert not is_behind(state, {"a": 1})
     assert not is_behind(RunState(), {})

@@ -1,4 +1,4 @@
-"""Records to and from JSON: every field's type is checked, and what is refused names its file."""
+"""Records to and from JSON: every field's type is checked, and a refusal names its file."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ SIGNALS = st.builds(
 
 
 @given(st.one_of(IDENTITIES, HOOKS, SIGNALS))
-def test_there_and_back(value: Any) -> None:
+def test_a_record_survives_encoding(value: Any) -> None:
     assert record.decode(type(value), record.encode(value), WHERE) == value
 
 
-def test_the_text_for_people() -> None:
+def test_a_record_is_readable_text() -> None:
     text = record.encode(Signal("1", {"role": "runner"}, {}, "GUIDANCE", "r", AT,
                                 payload={"text": "größer 🦀"})).decode()
     assert text.startswith('{\n  "schema": 1,\n  "id": "1",') and text.endswith("}\n")
@@ -66,14 +66,14 @@ def test_the_text_for_people() -> None:
 
 @given(OBJECT | st.lists(JSON, max_size=3) | st.floats() | st.lists(st.floats(), max_size=2)
        | st.dictionaries(st.integers() | st.booleans() | st.none(), OBJECT, max_size=2))
-def test_a_field_is_shown_as_json_has_it_with_an_indent(value: Any) -> None:
+def test_a_record_is_json_with_an_indent(value: Any) -> None:
     raw = record.encode(replace(Hook("h", "runner", "a", "r", AT, AT), phase_history=value))
     body = {"schema": 1, **fields_of(Hook("h", "runner", "a", "r", AT, AT)), "phase_history": value}
     told = json.dumps({name: body[name] for name in ("schema", *Hook.__match_args__)}, indent=2, ensure_ascii=False)
     assert raw == (told + "\n").encode(errors="backslashreplace")
 
 
-def test_bytes_that_are_no_text_are_escaped_not_refused() -> None:
+def test_undecodable_bytes_are_escaped() -> None:
     value = Hook("h", "runner", "a", "r", AT, AT, resumption_instructions="caf\udce9 \ud83d")
     raw = record.encode(value)
     assert raw.decode("utf-8", errors="strict")
@@ -81,7 +81,7 @@ def test_bytes_that_are_no_text_are_escaped_not_refused() -> None:
 
 
 def wrong(kind: type[Any], name: str) -> list[Any]:
-    """JSON values that do not fit a field's annotation."""
+    """Return JSON values that do not fit a field's annotation."""
     samples: dict[str, Any] = {"str": "x", "int": 7, "float": 1.5, "bool": True, "dict": {}, "list": [], "None": None}
     options = {option.split("[")[0] for option in kind.__annotations__[name].split(" | ")}
     if "float" in options:
@@ -106,7 +106,7 @@ def smallest(kind: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_has_its_type_checked_and_a_missing_one_is_named(kind: Any) -> None:
     found = record.from_dict(kind, smallest(kind), WHERE)
-    assert record.from_dict(kind, {**smallest(kind), "colour": "blue"}, WHERE) == found, "one of tomorrow is dropped"
+    assert record.from_dict(kind, {**smallest(kind), "colour": "blue"}, WHERE) == found, "an unknown field is dropped"
     for name in field_names(kind):
         for value in wrong(kind, name):
             with pytest.raises(RecordCorrupt, match=rf"{WHERE}: .*[$][.]{name}`"):
@@ -120,14 +120,14 @@ def test_every_field_has_its_type_checked_and_a_missing_one_is_named(kind: Any) 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"null", b"[]", b'"x"', b"7", b"\xff\xfe{}", b"\x00" * 40, b"{}",
                                   b"[" * 100_000, b'{"schema": "1"}', b'{"schema": null}'])
-def test_a_foreign_file_is_named(data: bytes) -> None:
+def test_a_foreign_file_is_refused_by_name(data: bytes) -> None:
     with pytest.raises(RecordCorrupt) as caught:
         record.decode(Identity, data, WHERE)
     assert WHERE in str(caught.value) and "\n" not in str(caught.value)
     assert caught.value.path == WHERE
 
 
-def test_a_newer_schema_is_refused_even_if_nothing_else_fits() -> None:
+def test_a_newer_schema_is_refused_whatever_its_fields() -> None:
     with pytest.raises(NewerSchema, match="has schema 2, this garrison knows 1"):
         record.decode(Identity, b'{"schema": 2, "who": "knows"}', WHERE)
 
@@ -147,7 +147,7 @@ def mangled(text: str, at: int, character: str) -> str:
 
 
 @given(st.one_of(TEXT, TIMES, st.builds(mangled, TIMES, st.integers(0, 26), st.sampled_from("0123456789-:TZ."))))
-def test_times_are_what_the_clock_can_read(text: str) -> None:
+def test_timestamps_are_the_times_that_the_clock_can_read(text: str) -> None:
     assert record.is_timestamp(text) == readable(text)
 
 
@@ -159,7 +159,7 @@ def test_a_cached_minute_is_still_validated(time: str, at: int, text: str) -> No
 
 
 def readable(text: str) -> bool:
-    """Whether the clock can read it."""
+    """Return whether the clock can read a time."""
     try:
         from_iso(text)
     except ValueError:
@@ -170,7 +170,7 @@ def readable(text: str) -> bool:
 @pytest.mark.parametrize(("day", "good"), [("2024-02-29", True), ("2023-02-29", False), ("1900-02-29", False),
                                            ("2000-02-29", True),
                                            ("2026-04-31", False), ("2026-12-31", True), ("2026-00-01", False)])
-def test_the_calendar(day: str, good: bool) -> None:
+def test_a_timestamp_has_a_day_of_the_calendar(day: str, good: bool) -> None:
     assert record.is_timestamp(f"{day}T23:59:59.999999Z") is good
 
 

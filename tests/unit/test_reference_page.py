@@ -1,4 +1,4 @@
-"""docs/reference.md, docs/configuration.md and the list of signals name exactly what the code has."""
+"""docs/reference.md, docs/configuration.md and the list of signals match the code."""
 
 from __future__ import annotations
 
@@ -45,18 +45,14 @@ def rows(text: str) -> list[list[str]]:
             for line, below in zip(lines, following, strict=True) if "|---" not in (line[:4], below[:4])]
 
 
-def first_cells(text: str) -> list[str]:
-    return [word for cells in rows(text) for word in _WORD.findall(cells[0])]
-
-
 @pytest.mark.parametrize(("heading", "level"), [
     ("### Of the graph", Level.GRAPH), ("### Of a node", Level.NODE), ("### Of an edge", Level.EDGE)])
-def test_attributes(heading: str, level: Level) -> None:
-    named = first_cells(section(heading))
+def test_the_tables_have_all_attributes(heading: str, level: Level) -> None:
+    named = [word for cells in rows(section(heading)) for word in _WORD.findall(cells[0])]
     assert sorted(named) == sorted(KNOWN[level])
 
 
-def test_variables_that_the_code_reads_or_sets() -> None:
+def test_the_table_has_all_variables_of_the_code() -> None:
     sources = [path for path in (ROOT / "src/garrison").rglob("*") if path.suffix in (".py", ".sh", ".js", ".md")]
     used = {name for path in sources for name in re.findall(r"\b_?GARRISON_[A-Z]+(?:_[A-Z]+)*\b(?!_?\{|[*<])",
                                                            path.read_text(encoding="utf-8"))}
@@ -65,7 +61,7 @@ def test_variables_that_the_code_reads_or_sets() -> None:
     assert set(re.findall(r"`(_?GARRISON_[A-Z_]+)`", section("## Environment"))) == used
 
 
-def test_the_timing_variables_have_a_meaning() -> None:
+def test_all_timing_variables_are_explained() -> None:
     text = (ROOT / "docs/supervision.md").read_text().partition("## Settings")[2].partition("\n## ")[0]
     named = set()
     for cells in rows(text):
@@ -75,14 +71,14 @@ def test_the_timing_variables_have_a_meaning() -> None:
     assert named == {f"GARRISON_{name.upper()}" for name in field_names(Timing)}
 
 
-def test_signals_and_their_payloads() -> None:
+def test_the_tables_have_all_signals_with_their_payloads() -> None:
     payloads: dict[str, set[str]] = {type_: set() for type_ in signals.TYPES}
     actions: dict[str, set[str]] = {}
     for each in signals.Payload.__subclasses__():
         keys = {signals.KEYS.get(name, name) for name in field_names(each)}
         if each.action:
             actions[each.action] = keys
-        elif each.type in payloads:  # a part of garrison has types of its own, X-…, where it was imported
+        elif each.type in payloads:  # an imported part of garrison may add X-… types
             payloads[each.type] |= keys
     payloads["GUIDANCE"] = {"action"}
     of_entry = {GREEN_SIGNAL, *(name for names in STATUS_SIGNALS.values() for name in names)}
@@ -95,7 +91,7 @@ def test_signals_and_their_payloads() -> None:
             named[type_] = set() if type_ in of_entry else set(_WORD.findall(cells[2]))
     assert named == payloads
     required = {each.name: "" for each in msgspec.structs.fields(MergeEntry) if each.required}
-    sample = MergeEntry(**{**required, "attempt": 1})  # type: ignore[arg-type]
+    sample = MergeEntry(**{**required, "attempt": 1})
     assert set(_WORD.findall(of_entries[1])) == set(make_outcome(sample, "MERGE_FAILED", 1, "").payload)
     assert {action.strip("`"): set(_WORD.findall(keys)) for action, keys in guidance} == actions
 
@@ -116,6 +112,6 @@ def test_the_complete_configuration_has_every_table_and_key() -> None:
             assert set(tables[name]) == set(readers_of(record)), name
 
 
-def test_exit_codes() -> None:
+def test_the_table_has_all_exit_codes() -> None:
     codes = {int(code) for cells in rows(section("## Exit codes")) for code in re.findall(r"\d+", cells[0])}
     assert codes == {0, 1, 2, *EXIT_CODES.values(), FENCED_EXIT, TIMED_OUT, 126, 127, INTERRUPTED}

@@ -1,4 +1,4 @@
-"""Remote nodes, the pure parts: placements, jobs, usage, words, and whose processes a run's are."""
+"""Pure parts of remote nodes: placements, jobs, usage, descriptions, and the processes of a run."""
 
 from __future__ import annotations
 
@@ -31,13 +31,7 @@ from garrison.pipeline.plan import plan_run
 from garrison.records import costs
 from garrison.records.hosts import Host, HostState
 from garrison.records.names import check_run
-from garrison.records.placement import (
-    check_placement,
-    eligible,
-    parse_placement,
-    queue_of,
-    stated_placement,
-)
+from garrison.records.placement import check_placement, eligible, parse_placement, queue_of, stated_placement
 from garrison.records.remote import RemoteWorkState
 from garrison.records.run import Task
 from garrison.system.processes import ProcessId, ProcessRow
@@ -57,12 +51,12 @@ JOB = HostJob("home-1", "repo-1", "r1", "work", 1, 1, prompt="Do it.", agent="co
 @pytest.mark.parametrize(("words", "names"), [
     ("", ()), ("local", ()), ("box2", ("box2",)), ("box3, box2", ("box2", "box3")), ("any", ("any",)),
     ("gpu.a100", ("gpu.a100",))])
-def test_placements(words: str, names: tuple[str, ...]) -> None:
+def test_a_placement_is_parsed(words: str, names: tuple[str, ...]) -> None:
     assert parse_placement("node a", words) == names
 
 
 @pytest.mark.parametrize("words", ["../x", "box2,any", "local,box2", "-x", "a;b"])
-def test_what_is_no_placement_is_refused_by_name(words: str) -> None:
+def test_an_invalid_placement_is_refused_with_its_node(words: str) -> None:
     with pytest.raises(UsageError, match="node a: "):
         parse_placement("node a", words)
 
@@ -70,14 +64,14 @@ def test_what_is_no_placement_is_refused_by_name(words: str) -> None:
 @pytest.mark.parametrize(("attributes", "expected"), [
     ({}, "box2"), ({"hosts": "box3"}, "box3"), ({"host": "gpu"}, "gpu"), ({"host": "local"}, ""),
     ({"hosts": "box3", "host": "gpu"}, "box3")])
-def test_a_node_says_where_it_is_done_else_the_launch_does(attributes: dict[str, str], expected: str) -> None:
+def test_the_placement_of_a_node_wins_over_that_of_the_launch(attributes: dict[str, str], expected: str) -> None:
     assert stated_placement(attributes, ["box2"]) == expected
 
 
 @pytest.mark.parametrize(("placement", "queue", "hosts"), [
     ("box2", "host:box2", [BOX2]), ("gpu", "label:gpu", [BOX2]), ("any", "any", [BOX2, BOX3]),
     ("box2,box3", "set:box2+box3", [BOX2, BOX3])])
-def test_queues(placement: str, queue: str, hosts: list[Host]) -> None:
+def test_a_placement_has_a_queue_and_its_eligible_hosts(placement: str, queue: str, hosts: list[Host]) -> None:
     assert queue_of(placement, [BOX2, BOX3]) == queue
     assert eligible(placement, [BOX2, BOX3]) == hosts
     assert check_placement("node a", placement, [BOX2, BOX3]) == hosts
@@ -92,7 +86,7 @@ def test_a_placement_without_a_host_is_refused(placement: str, hosts: list[Host]
         check_placement("node a", placement, hosts)
 
 
-def test_home_leaves_to_the_host_what_the_host_does() -> None:
+def test_the_task_at_home_leaves_out_what_the_host_does() -> None:
     task = Task("r1", "work", 1, acceptance="true", setup="true", silence_s=1.0, timeout_s=2.0, hosts="box2",
                 attributes={"validator": "claude", "model": "opus"})
     here = task.here
@@ -113,44 +107,33 @@ def test_agents_of_nodes_on_hosts_need_not_be_known_here() -> None:
 # ---- jobs
 
 
-def test_a_job_comes_back_as_it_was() -> None:
+def test_a_job_and_the_largest_progress_survive_encoding() -> None:
     assert decode(HostJob, encode(JOB, MAX_JOB), MAX_JOB) == JOB
-
-
-def test_a_job_that_is_too_large_is_refused_with_what_helps() -> None:
     with pytest.raises(Refused, match="the limit; shorten the task"):
         encode(replace(JOB, prompt="x" * MAX_JOB), MAX_JOB)
-
-
-@pytest.mark.parametrize("text", [
-    "", "nonsense", "[]", '{"head": "x"}', '{"head": "../../x"}', '{"usd": "much"}', '{"usd": NaN}',
-    '{"usd": Infinity}', '{"usd": -1}', '{"calls": 9999999999999}', '{"line": 3}',
-    '{"line": "' + "x" * MAX_PROGRESS + '"}', "[" * 10_000])
-def test_progress_that_is_none_is_left_out(text: str) -> None:
-    assert decode(JobProgress, text, MAX_PROGRESS) is None
-
-
-@pytest.mark.parametrize("text", ['{"host": "box2"}', '{"host": "box2", "status": "landed"}',
-                                  '{"host": "box2", "status": "success", "head": "main"}',
-                                  '{"host": "box2", "status": "fail", "said": []}'])
-def test_a_result_that_is_none_is_left_out(text: str) -> None:
-    assert decode(JobResult, text, MAX_RESULT) is None
-
-
-def test_the_largest_progress_fits(tmp_path: Path) -> None:
     most = JobProgress("for-1", "executing", "a" * 64, "\U0001f600" * MAX_LINE, "q", "\U0001f600" * MAX_QUESTION,
                        notes="\U0001f600" * MAX_NOTES)
     assert decode(JobProgress, encode(most, MAX_PROGRESS), MAX_PROGRESS) == most
 
 
-def test_each_offer_has_a_run_of_its_own_on_the_host() -> None:
+@pytest.mark.parametrize(("kind", "text"), [*((JobProgress, text) for text in (
+    "", "nonsense", "[]", '{"head": "x"}', '{"head": "../../x"}', '{"usd": "much"}', '{"usd": NaN}',
+    '{"usd": Infinity}', '{"usd": -1}', '{"calls": 9999999999999}', '{"line": 3}',
+    '{"line": "' + "x" * MAX_PROGRESS + '"}', "[" * 10_000)), *((JobResult, text) for text in (
+        '{"host": "box2"}', '{"host": "box2", "status": "landed"}',
+        '{"host": "box2", "status": "success", "head": "main"}', '{"host": "box2", "status": "fail", "said": []}'))])
+def test_malformed_progress_and_results_are_ignored(kind: type[JobProgress | JobResult], text: str) -> None:
+    assert decode(kind, text, MAX_PROGRESS if kind is JobProgress else MAX_RESULT) is None
+
+
+def test_each_offer_has_its_own_run_on_the_host() -> None:
     names = {host_run(home, "r1", "work", attempt, offer)
              for home in ("a", "b") for attempt in (1, 2) for offer in (1, 2)}
     assert len(names) == 8
     assert all(check_run(name) for name in names)
 
 
-def test_offers_have_numbers() -> None:
+def test_an_attempt_id_includes_the_number_of_its_offer() -> None:
     assert str(AttemptId("r1", "work", 2, 3)) == "r1/work/2.3"
     assert AttemptId.parse("r1/work/2.3") == AttemptId("r1", "work", 2, 3)
     for text in ("r1/work/2.", "r1/work/2.x", "r1/work/2.0", "r1/work/.3"):
@@ -159,7 +142,7 @@ def test_offers_have_numbers() -> None:
 
 
 @pytest.mark.parametrize("node", ["work", "start", "exit"])
-def test_the_graph_on_the_host_is_one_that_a_run_can_do(node: str) -> None:
+def test_the_graph_on_the_host_can_be_planned(node: str) -> None:
     job = replace(JOB, node=node, prompt='Say "hi" \\ now\n\n## More', acceptance="make test", timeout_s=90.5,
                   silence_s=30.0, failover=["claude"], allow_empty=False, attributes={"model": "opus"})
     task = plan_run(parse(graph_of(job), "job")).tasks[node]
@@ -181,7 +164,7 @@ def test_usage_that_is_reported_twice_or_late_counts_once(tmp_path: Path) -> Non
     assert (round(spent.usd, 9), spent.calls, spent.input, spent.output) == (1.75, 4, 157, 30)
 
 
-# ---- words
+# ---- descriptions
 
 
 @pytest.mark.parametrize(("state", "words"), [
@@ -195,11 +178,11 @@ def test_usage_that_is_reported_twice_or_late_counts_once(tmp_path: Path) -> Non
     (RemoteWorkState(phase="working", host="box2", work="executing", cancelled="stop"),
      "its agent is working on box2; ending it"),
     (RemoteWorkState(phase="ended", host="box2"), ""), (None, "")])
-def test_where_the_work_is(state: RemoteWorkState | None, words: str) -> None:
+def test_remote_work_is_described(state: RemoteWorkState | None, words: str) -> None:
     assert describe_remote(state) == words
 
 
-def test_a_host_that_is_cut_off_is_named_where_it_is_waited_for() -> None:
+def test_a_host_that_is_cut_off_is_named() -> None:
     state = RemoteWorkState(placement="box2,box3")
     assert describe_remote(state, {"box2": " since 23:40 UTC", "box4": ""}) == (
         "waiting for a host (one of box2, box3); box2 is cut off since 23:40 UTC")
@@ -212,7 +195,7 @@ def row(pid: int, ppid: int, run: str = "", comm: str = "x", home: str = "/h") -
     return ProcessRow(pid, 100 + pid, ppid, comm, f"{home}:{run}:runner-a#1" if run else None, pid)
 
 
-def test_the_processes_of_a_run_are_those_with_its_marker_and_what_is_below_them() -> None:
+def test_the_processes_of_a_run_are_those_with_its_marker_and_their_descendants() -> None:
     rows = [row(2, 1), row(3, 2, "for-1"), row(4, 3), row(5, 4), row(6, 3, "for-2"), row(7, 6), row(8, 1, "for-1"),
             row(9, 3, "for-1", "tmux: server"), row(10, 9), row(11, 1, "for-1", home="/other"), row(12, 8, "for-1")]
     found = select_processes(rows, "/h", "for-1", caller=12)
@@ -220,5 +203,5 @@ def test_the_processes_of_a_run_are_those_with_its_marker_and_what_is_below_them
     assert all(each == ProcessId(each.pid, 100 + each.pid) for each in found)
 
 
-def test_the_guard_kills_what_has_begun_and_not_ended() -> None:
+def test_the_guard_kills_what_has_started_and_not_ended() -> None:
     assert follow(["+for-1\n", "+for-2\n", "-for-1\n", "+for-3\n", "nonsense\n", "-for-9\n"]) == {"for-2", "for-3"}

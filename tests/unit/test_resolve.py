@@ -1,4 +1,4 @@
-"""Resolving names to records, and the incarnation that a command writes for."""
+"""Resolution of names to records, and of the incarnation that a command writes for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def never(key: Key) -> bool:
     raise AssertionError(f"whether {key} is alive decides nothing")
 
 
-def test_the_single_candidate_that_of_the_callers_run_or_the_only_living_one_is_chosen() -> None:
+def test_the_only_candidate_the_callers_or_the_only_living_one_is_chosen() -> None:
     for run in ("", "r9"):
         assert resolve.choose([HERE], run, never, "none") == HERE, "dead or alive"
         assert resolve.choose([HERE, THERE], run, lambda key: key == THERE, "none") == THERE
@@ -49,7 +49,7 @@ def test_several_candidates_are_refused_with_a_list(living: set[Key], marked: se
     ({"GARRISON_RUN": "r1", "GARRISON_LIFE": "/h:r2:runner-a#3"}, "r1"),
     ({"GARRISON_LIFE": "nonsense"}, ""),
 ])
-def test_current_run(environ: dict[str, str], expected: str) -> None:
+def test_the_current_run_comes_from_the_environment(environ: dict[str, str], expected: str) -> None:
     assert resolve.current_run(environ) == expected
 
 
@@ -63,7 +63,8 @@ def test_current_run(environ: dict[str, str], expected: str) -> None:
     (None, {"GARRISON_INCARNATION": "2", "GARRISON_LIFE": "HOME:r1:orchestrator-a#2"}, None),
     (None, {"GARRISON_INCARNATION": "2", "GARRISON_LIFE": "/elsewhere:r1:runner-a#2"}, None),
 ])
-def test_writer_incarnation(tmp_path: Path, given: int | None, environ: dict[str, str], expected: int | None) -> None:
+def test_the_incarnation_of_a_writer(tmp_path: Path, given: int | None, environ: dict[str, str],
+                                     expected: int | None) -> None:
     environ = {name: value.replace("HOME", str(tmp_path)) for name, value in environ.items()}
     assert resolve.writer_incarnation(Store(tmp_path), HERE, given, environ) == expected
 
@@ -91,7 +92,7 @@ def test_the_latest_attempt_is_the_highest_number(tmp_path: Path) -> None:
     assert RunFiles(tmp_path, "r1").latest_attempt("a") == 10
 
 
-def test_the_latest_run_is_that_of_the_repository_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latest_run_is_one_of_the_current_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, mine = Store(tmp_path), tmp_path / "mine"
     (mine / "deep").mkdir(parents=True)
     for at, (run, repo) in enumerate({"a": mine, "b": mine, "c": tmp_path / "other"}.items()):

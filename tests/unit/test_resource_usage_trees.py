@@ -1,7 +1,8 @@
-"""Whose life a process belongs to, and how much it worked between two looks. Pure."""
+"""Owner of a process, and its CPU time between two samples. Pure."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,15 +18,15 @@ def by_id(*procs: ProcessSample) -> dict[resource_usage.ProcessId, ProcessSample
     return {one.id: one for one in procs}
 
 
-def test_a_process_is_its_own_markers_else_its_nearest_marked_ancestors() -> None:
+def test_a_process_belongs_to_its_own_marker_or_its_nearest_marked_ancestor() -> None:
     procs = [proc(1, 0), proc(10), proc(11, 10), proc(12, 11), proc(20, 12), proc(21, 20), proc(30)]
     found = find_owners(procs, {10: "runner", 20: "agent"})
     assert found == {10: "runner", 11: "runner", 12: "runner", 20: "agent", 21: "agent"}
 
 
 @given(st.dictionaries(st.integers(1, 30), st.integers(0, 30), max_size=30), st.sets(st.integers(1, 30)))
-def test_owners_is_what_climbing_gives_whatever_the_parents_are(parents: dict[int, int], marked: set[int]) -> None:
-    """Torn tables have cycles and parents that are gone; neither hangs nor invents."""
+def test_owners_are_found_in_torn_tables(parents: dict[int, int], marked: set[int]) -> None:
+    """They have cycles and missing parents."""
     markers = {pid: f"life-{pid}" for pid in marked}
     found = find_owners([proc(pid, ppid) for pid, ppid in parents.items()], markers)
     for pid in parents:
@@ -35,31 +36,20 @@ def test_owners_is_what_climbing_gives_whatever_the_parents_are(parents: dict[in
         assert found.get(pid) == (markers.get(at) if at in parents else None)
 
 
-def test_own_work_is_the_difference_and_a_new_process_worked_since_its_start() -> None:
-    worked = cpu_seconds(by_id(proc(10, cpu=100)), by_id(proc(10, cpu=100.5), proc(11, 10, cpu=0.25)), 1, 2)
-    assert worked == {10: 0.5, 11: 0.25}
-
-
-def test_a_pid_that_is_another_process_now_is_a_new_one() -> None:
-    worked = cpu_seconds(by_id(proc(10, cpu=5, ticks=7)), by_id(proc(10, cpu=0.5, ticks=8)), 1, 2)
-    assert worked == {10: 0.5}
-
-
-def test_children_that_lived_between_two_samples_count_for_the_process_that_reaped_them() -> None:
-    """And of one seen before, only what it did since."""
-    old = by_id(proc(10), proc(11, 10, cpu=60))
-    assert cpu_seconds(old, by_id(proc(10, waited=60.5 + 0.25)), 1, 2) == {10: 0.75}
-
-
-def test_usage_passed_up_by_a_parent_that_ended_is_not_counted_again() -> None:
-    old = by_id(proc(10), proc(11, 10, cpu=0.5), proc(12, 11, cpu=0.5))
-    assert cpu_seconds(old, by_id(proc(10, waited=1.25)), 1, 2) == {10: 0.25}
-
-
-def test_usage_beyond_what_the_machine_can_do_is_older() -> None:
-    """A subreaper collects an orphan's hour; a look that comes first to a long-lived process sees all its past."""
-    old = by_id(proc(10), proc(11, 99, cpu=3600))
-    assert cpu_seconds(old, by_id(proc(10, waited=3600.1), proc(12, 10, cpu=500)), 1, 2) == {10: 0, 12: 0}
+@pytest.mark.parametrize(("before", "after", "worked"), [
+    pytest.param([proc(10, cpu=100)], [proc(10, cpu=100.5), proc(11, 10, cpu=0.25)], {10: 0.5, 11: 0.25},
+                 id="the difference, and a new process since its start"),
+    pytest.param([proc(10, cpu=5, ticks=7)], [proc(10, cpu=0.5, ticks=8)], {10: 0.5}, id="a reused pid is a process"),
+    pytest.param([proc(10), proc(11, 10, cpu=60)], [proc(10, waited=60.5 + 0.25)], {10: 0.75},
+                 id="children that it reaped, and of one seen before only the rest"),
+    pytest.param([proc(10), proc(11, 10, cpu=0.5), proc(12, 11, cpu=0.5)], [proc(10, waited=1.25)], {10: 0.25},
+                 id="usage passed up by an ended parent is counted once"),
+    # a subreaper collects an orphan's hour, and the first sample of a long-lived process has all its past
+    pytest.param([proc(10), proc(11, 99, cpu=3600)], [proc(10, waited=3600.1), proc(12, 10, cpu=500)], {10: 0, 12: 0},
+                 id="usage beyond what the machine can do is older")])
+def test_cpu_time_between_two_samples(before: list[ProcessSample], after: list[ProcessSample],
+                                      worked: dict[int, float]) -> None:
+    assert cpu_seconds(by_id(*before), by_id(*after), 1, 2) == worked
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.floats(0, 1e5), st.floats(0, 1e5), st.floats(0, 1e5)), max_size=8),
@@ -72,7 +62,7 @@ def test_work_is_never_negative_and_never_more_than_the_machine_can_do(
     assert all(0 <= one <= 2 * (seconds * cores * 1.1 + 2 * RESOLUTION) for one in worked.values())
 
 
-def test_a_sum_knows_its_cpu_as_far_as_its_parts_do() -> None:
+def test_a_sum_has_a_cpu_time_if_one_of_its_parts_has() -> None:
     assert add_usage(resource_usage.NO_USAGE,
                      resource_usage.ResourceUsage(3.0, 10, 1)) == resource_usage.ResourceUsage(3.0, 10, 1)
     assert add_usage(resource_usage.NO_USAGE, resource_usage.ResourceUsage(None, 10, 1)).cpu is None

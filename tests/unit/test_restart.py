@@ -1,4 +1,4 @@
-"""Again, or give up? And what a supervisor does next about one name."""
+"""Restart policy, and the next step of a supervisor for one name."""
 
 from __future__ import annotations
 
@@ -17,40 +17,34 @@ NOW = 10_000.0
 
 
 def deaths(*ages: float, boot: str = "b1") -> list[Death]:
-    """One death each, that many seconds before NOW."""
+    """Return a death for each age, in seconds before NOW."""
     return [Death(number + 1, NOW - age, boot) for number, age in enumerate(ages)]
 
 
 @pytest.mark.parametrize(("ages", "delay"), [
     ((), 0), ((0,), 0), ((599,), 0), ((1, 0), 0.5), ((2, 1, 0), 1), ((3, 2, 1, 0), 2), ((4, 3, 2, 1, 0), 4)])
-def test_the_first_restart_is_at_once_then_it_backs_off(ages: tuple[float, ...], delay: float) -> None:
+def test_the_first_restart_is_immediate_then_it_backs_off(ages: tuple[float, ...], delay: float) -> None:
     decision = apply_policy(deaths(*ages), NOW, "b1", POLICY)
     assert decision.at is not None and NOW + delay <= decision.at <= NOW + delay * 1.25
 
 
-def test_the_delay_runs_from_the_last_death_in_any_order() -> None:
+def test_the_delay_starts_at_the_last_death_and_is_zero_after_a_healthy_period() -> None:
     at = apply_policy(deaths(0.05, 50, 20), NOW, "b1", POLICY).at
     assert at is not None and NOW - 0.05 + 1 <= at <= NOW - 0.05 + 1.25
+    assert apply_policy(deaths(900, 800, 700, 0), NOW, "b1", POLICY).at == NOW
 
 
-def test_the_sixth_death_in_the_window_parks() -> None:
+def test_the_sixth_death_in_the_sliding_window_parks() -> None:
     decision = apply_policy(deaths(5, 4, 3, 2, 1, 0), NOW, "b1", POLICY)
     assert decision.park and decision.at is None and decision.why == "6 deaths in 600 s, the limit is 5"
-
-
-def test_the_window_slides() -> None:
     assert apply_policy(deaths(599.9, 4, 3, 2, 1, 0), NOW, "b1", POLICY).park
     assert not apply_policy(deaths(600, 4, 3, 2, 1, 0), NOW, "b1", POLICY).park
     assert not apply_policy(deaths(1000, 900, 800, 4, 3, 2, 1, 0), NOW, "b1", POLICY).park
 
 
-def test_a_healthy_stretch_makes_the_next_restart_immediate() -> None:
-    assert apply_policy(deaths(900, 800, 700, 0), NOW, "b1", POLICY).at == NOW
-
-
 @pytest.mark.parametrize(("kind", "lasts"), [("crash", 5.0), ("memory", 300.0), ("host", 120.0)])
-def test_a_spell_of_deaths_does_not_use_up_the_allowance(kind: str, lasts: float) -> None:
-    """Each incarnation dies at once, as under memory pressure; it is not parked before `lasts` seconds are over."""
+def test_a_series_of_deaths_does_not_use_up_the_allowance(kind: str, lasts: float) -> None:
+    """Each incarnation dies immediately, as under memory pressure; none is parked within `lasts` seconds."""
     known: list[Death] = []
     now = NOW
     while now < NOW + lasts:
@@ -71,7 +65,7 @@ def test_deaths_for_lack_of_memory_park_a_name_at_last_and_never_restart_at_once
     assert first.at is not None and NOW + 2 <= first.at <= NOW + 2.5
 
 
-def test_the_loss_of_hosts_is_a_fifth_of_a_death_and_the_first_restart_is_at_once() -> None:
+def test_a_lost_host_counts_as_a_fifth_of_a_death() -> None:
     assert apply_policy([Death(1, NOW, "b1", kind="host")], NOW, "b1", POLICY).at == NOW
     lost = [Death(number, NOW - 500 + 10 * number, "b1", kind="host") for number in range(1, 21)]
     assert apply_policy(lost, NOW, "b1", POLICY).kind == "start"
@@ -93,15 +87,15 @@ def test_the_total_of_an_attempt_has_no_window() -> None:
     assert decision.park and decision.why == "11 deaths in this attempt, the limit is 10"
 
 
-def test_deaths_of_another_boot_count_in_the_total_only() -> None:
+def test_deaths_of_another_boot_count_only_in_the_total() -> None:
     elsewhere = deaths(5, 4, 3, 2, 1, 0, boot="b0")
     assert apply_policy(elsewhere, NOW, "b1", POLICY).at == NOW
-    assert apply_policy(elsewhere + deaths(4, 3, 2, 1, 0), NOW, "b1",
-                  POLICY).why == "11 deaths in this attempt, the limit is 10"
+    both = elsewhere + deaths(4, 3, 2, 1, 0)
+    assert apply_policy(both, NOW, "b1", POLICY).why == "11 deaths in this attempt, the limit is 10"
 
 
 @given(st.lists(st.floats(0, 5000), max_size=14), st.floats(0, 700))
-def test_waiting_never_makes_it_worse(ages: list[float], wait: float) -> None:
+def test_a_later_decision_never_delays_the_restart(ages: list[float], wait: float) -> None:
     before = apply_policy(deaths(*ages), NOW, "b1", POLICY)
     after = apply_policy(deaths(*ages), NOW + wait, "b1", POLICY)
     if before.at is not None:
@@ -130,20 +124,18 @@ def step(identity: Identity | None, state: str = "", known: list[Death] | None =
     (replace(LIFE, status="parked", metadata={"reason": "6 deaths"}), "ended", "park", "6 deaths"),
     (CRASHED, "ended", "record", "process 7 is gone"),
 ])
-def test_next_step(identity: Identity | None, state: str, kind: str, why: str) -> None:
+def test_each_state_of_a_child_has_a_next_step(identity: Identity | None, state: str, kind: str, why: str) -> None:
     assert step(identity, state) == (kind, why)
 
 
 def test_a_starting_process_is_observed_again_soon() -> None:
-    """Time alone changes its verdict, and the kernel's word of its death may come before that changes."""
-    starting = decide_restart(ChildState(LIFE, Verdict("starting", "because")), [], NOW, "b1", POLICY)
-    assert (starting.kind, starting.at) == ("none", NOW + START_RECHECK)
-    probing = Circuit("probing", since=NOW - 1, boot_id="b1", probe=3)
-    starting = decide_restart(ChildState(LIFE, Verdict("starting", "because")), [], NOW, "b1", POLICY, probing)
-    assert (starting.kind, starting.at) == ("none", NOW + START_RECHECK)
+    """Only time changes its verdict, and the kernel may report its death earlier."""
+    for circuit in (Circuit(), Circuit("probing", since=NOW - 1, boot_id="b1", probe=3)):
+        starting = decide_restart(ChildState(LIFE, Verdict("starting", "because")), [], NOW, "b1", POLICY, circuit)
+        assert (starting.kind, starting.at) == ("none", NOW + START_RECHECK)
 
 
-def test_a_journaled_death_leads_to_start_wait_or_park() -> None:
+def test_a_recorded_death_leads_to_start_wait_or_park() -> None:
     this = [Death(3, NOW, "b1")]
     assert step(CRASHED, "ended", [Death(2, NOW, "b1")])[0] == "record"
     assert step(CRASHED, "ended", this) == ("start", "first restart in the window: at once")

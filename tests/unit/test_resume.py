@@ -1,4 +1,4 @@
-"""`garrison resume`: what a name means, which options it has, and what became of the former commands."""
+"""`garrison resume`: what a name means, its options, and the former commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = {"crew-1": WorkKind.LAUNCHED, "lost-1": WorkKind.LAUNCHED, "work-1": Wor
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Have one of each kind; `lost-1` has lost its launch.json."""
+    """Return a home with one of each kind; `lost-1` has lost its launch.json."""
     for name in ("runs/crew-1/launch.json", "runs/lost-1/journal.jsonl", "pipelines/work-1/journal.jsonl",
                  "workflows/20260131_1f2e.json"):
         path = tmp_path / name
@@ -29,7 +29,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def resumed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    """Note what is resumed instead of resuming it."""
+    """Record what is resumed instead of resuming it."""
     calls: list[tuple[object, ...]] = []
     for module, name, kind in ((launch, "resume_run", WorkKind.LAUNCHED),
                                (workflows, "resume_session", WorkKind.WORKFLOW),
@@ -43,14 +43,12 @@ def call(home: Path, *words: str) -> Result:
 
 
 @pytest.mark.parametrize(("name", "kind"), NAMES.items())
-def test_a_name_is_found_among_everything_that_can_be_resumed(name, kind, home, resumed):
+def test_a_name_or_the_path_of_a_pipeline_run_is_found(name, kind, home, resumed):
     assert call(home, "resume", name).exit_code == 0
     assert [found[:2] for found in resumed] == [(kind, name)]
-
-
-def test_a_path_is_a_pipeline_run(home, resumed):
-    assert call(home, "resume", str(home / "pipelines/work-1")).exit_code == 0
-    assert resumed[0][0] is WorkKind.PIPELINE
+    if kind is WorkKind.PIPELINE:
+        assert call(home, "resume", str(home / "pipelines" / name)).exit_code == 0
+        assert resumed[1][0] is kind
 
 
 @pytest.mark.parametrize(("name", "words", "option", "others"), [
@@ -66,7 +64,7 @@ def test_an_option_of_another_kind_is_refused(name, words, option, others, home,
     assert not resumed
 
 
-def test_what_nothing_has_is_refused_with_the_closest_run(home, resumed, capsys):
+def test_an_unknown_name_is_refused_with_the_closest_run(home, resumed, capsys):
     assert main(["--home", str(home), "resume", "crew-2"]) == 1
     assert "did you mean crew-1?" in capsys.readouterr().err
     assert not resumed
@@ -76,18 +74,18 @@ def test_what_nothing_has_is_refused_with_the_closest_run(home, resumed, capsys)
     (["launch", "--resume", "crew-1"], WorkKind.LAUNCHED), (["pipeline", "resume", "work-1"], WorkKind.PIPELINE),
     (["workflow", "resume", "20260131_1f2e"], WorkKind.WORKFLOW),
 ])
-def test_a_former_command_still_works_and_says_where_it_went(former, kind, home, resumed):
+def test_a_former_command_still_works_and_names_its_successor(former, kind, home, resumed):
     result = call(home, *former)
     assert (result.exit_code, resumed[0][0]) == (0, kind), result.output
     assert "is now `garrison resume" in result.stderr and result.stdout == ""
 
 
-def test_the_parameters_of_each_kind_are_those_of_the_command():
+def test_the_options_of_all_kinds_are_those_of_the_command():
     names = {parameter.name for parameter in resume.resume.params if parameter.expose_value}
     assert set().union(*resume.OPTIONS.values()) == names - {"run", "home", "as_json"}
 
 
-def test_one_visible_command_resumes():
+def test_only_one_visible_command_resumes():
     def visible(command: click.Command, *path: str) -> list[str]:
         if command.hidden:
             return []

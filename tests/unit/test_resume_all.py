@@ -1,4 +1,4 @@
-"""`garrison up`: which runs get a launcher, and what is reported about the others."""
+"""`garrison up`: runs that get a launcher, and the report about the others."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def test_which_runs_get_a_launcher(status: str, launched: ChildState, guardian: 
     ("stopped", view("dead"), "terminated"), ("stopped", view("lapsed", "starting"), "terminated"),
     ("running", view("dead"), "parked"), ("failed", view("hung"), "terminated"),
 ])
-def test_a_launcher_that_died_before_reporting_the_end_has_a_successor(status: str, launched: ChildState,
-                                                                       guardian: str) -> None:
+def test_a_launcher_that_died_before_reporting_the_end_is_replaced(status: str, launched: ChildState,
+                                                                   guardian: str) -> None:
     assert decide_resume("r1", state(status), launched, replace(GUARDIAN, status=guardian)) == []
 
 
-def test_a_parked_guardian_is_tried_again_once_its_cool_down_is_over() -> None:
+def test_a_parked_guardian_is_restarted_after_its_cool_down() -> None:
     probe_at = "2026-01-31T12:10:00.000000Z"
     parked = replace(GUARDIAN, status="parked", metadata={"reason": "6 deaths", "probe_at": probe_at})
     due = from_iso(probe_at)
@@ -96,17 +96,16 @@ def test_a_request_to_resume_survives_its_launcher(status: str, guardian: str) -
         assert decide_resume("r1", state(status), died, above, [resume()]) == ["--resume"]
         assert decide_resume("r1", state(status), died, above, [resume(again=True)]) == ["--resume", "--again"]
     if status != "running":
-        assert decide_resume("r1", state(status), view("dead"), above,
-                             [resume("r1-resume-0")]) == [], "of an earlier one"
+        earlier = [resume("r1-resume-0")]
+        assert decide_resume("r1", state(status), view("dead"), above, earlier) == [], "for an earlier launcher"
         obeyed = state(status)
         obeyed.applied.add("r1-resume-1")
-        assert decide_resume("r1", obeyed, view("dead"), above,
-                             [resume()]) == [], "it was obeyed, and the run ended again"
+        assert decide_resume("r1", obeyed, view("dead"), above, [resume()]) == [], "it was obeyed, the run ended again"
         ended = decide_resume("r1", state(status), view("ended", "terminated"), above, [resume()])
-        assert isinstance(ended, ResumeResult), "a launcher that ended in order has seen to it"
+        assert isinstance(ended, ResumeResult), "a launcher that ended gracefully has handled it"
 
 
-def test_a_run_that_failed_with_parked_nodes_waits_for_a_person() -> None:
+def test_a_run_that_failed_with_parked_nodes_waits_for_the_user() -> None:
     parked = state("failed")
     parked.nodes["a"] = NodeState("active", 1)
     word = decide_resume("r1", parked, ChildState(), None)
@@ -114,9 +113,9 @@ def test_a_run_that_failed_with_parked_nodes_waits_for_a_person() -> None:
     assert (word.state, "resume r1" in word.line, "parked" in word.line) == ("failed", True, True)
 
 
-def test_the_line_for_a_person() -> None:
-    assert ResumeResult("r1", "refused",
-                        "its repository is gone").line == "run r1 is not resumed: its repository is gone"
+def test_a_result_has_its_line() -> None:
+    refused = ResumeResult("r1", "refused", "its repository is gone")
+    assert refused.line == "run r1 is not resumed: its repository is gone"
     assert ResumeResult("r1", "started").line == "run r1: started"
     assert {"over", "tended"} == UNREMARKABLE
 
@@ -148,7 +147,7 @@ def child(verdict: str, status: str = "active", reason: str = "", respawns: int 
     (child("ended", "parked"), "parked", "its runner is parked"),
     (ChildState(), "stopped", "no process of it was ever started"),
 ])
-def test_which_adhoc_runs_get_a_runner(runner: ChildState, wanted: str, said: str) -> None:
+def test_an_ad_hoc_run_gets_a_runner_or_a_report(runner: ChildState, wanted: str, said: str) -> None:
     word = decide_adhoc(ADHOC, runner, ChildState())
     assert (word.state if word else "") == wanted
     assert said in (word.line if word else "")
@@ -160,8 +159,8 @@ def test_which_adhoc_runs_get_a_runner(runner: ChildState, wanted: str, said: st
     (child("alive"), "tended", "its orchestrator is alive"),
     (child("ended", "terminated", "done"), "over", "done"),
 ])
-def test_an_orchestrator_by_hand_is_named(orchestrator: ChildState, wanted: str, said: str) -> None:
+def test_an_orchestrator_started_by_hand_is_reported(orchestrator: ChildState, wanted: str, said: str) -> None:
     word = decide_adhoc(ADHOC, ChildState(), orchestrator)
     assert word.state == wanted
     assert said in word.line
-    assert decide_adhoc(ADHOC, child("dead"), orchestrator) is None, "the runner takes care of it"
+    assert decide_adhoc(ADHOC, child("dead"), orchestrator) is None, "its runner handles it"

@@ -1,4 +1,4 @@
-"""The checker of whole runs is worth what it catches: a sound history, written by hand, and every way to spoil it."""
+"""The checker of whole runs finds every way to spoil a valid history, written by hand."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Story:
 
 
 def tell(tmp: Path) -> Story:
-    """Return the sound story."""
+    """Return the valid story."""
     story = Story(tmp)
     story.repo.mkdir()
     story.git("init", "-q", "-b", "main")
@@ -170,7 +170,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 @pytest.fixture
 def story(sound: Story) -> Iterator[Story]:
-    """The sound story, with its refs put back after each forgery."""
+    """Yield the valid story, and restore its refs after each forgery."""
     refs = sound.git("for-each-ref", "--format=%(refname) %(objectname)")
     copy = json.loads(json.dumps(sound.lines))
     yield Story(sound.root, copy, list(sound.attested), dict(sound.commits), json.loads(json.dumps(sound.costs)))
@@ -178,24 +178,20 @@ def story(sound: Story) -> Iterator[Story]:
         sound.git("update-ref", *line.split())
 
 
-def test_a_sound_run_has_no_finding(story: Story) -> None:
+def test_a_valid_run_has_no_finding(story: Story) -> None:
     assert story.findings() == []
 
 
-def test_two_queues_of_a_run_have_numbers_of_their_own(story: Story) -> None:
-    """The processor's third life works on one queue before, by number, what its second life has done on the other."""
+def test_two_queues_of_a_run_are_numbered_separately(story: Story) -> None:
+    """In the order of numbers, the processor's third incarnation works on one queue before its second on the other."""
     for life in (2, 3):
         for queue in ("garrison/r/integration", "main"):
             story.add("merge-queue", f"processor-r@r#{life}", "lease", queue=queue)
     assert story.findings() == []
 
 
-def untested_tip(story: Story) -> None:
-    story.attested = [line for line in story.attested if story.tree("batch") not in line]
-
-
 def untested_inside(story: Story) -> None:
-    """A batch that landed as a chain: the commit in the middle is on the line, and nothing tested it."""
+    """Let a batch land as a chain: the commit in the middle is on the line, and nothing tested it."""
     chained = story.commit("chained b", "ab", story.commits["merge a"], story.commits["work b"], entries=("b-1",))
     tip = story.commit("chained c", "abc", chained, story.commits["work c"], entries=("c-2",))
     story.git("update-ref", "refs/heads/main", tip)
@@ -213,23 +209,6 @@ def verdict_after_landing(story: Story) -> None:
     verdict["seq"], landing["seq"] = landing["seq"], verdict["seq"]
 
 
-def two_lives(story: Story) -> None:
-    story.drop("death", incarnation=1)
-    story.drop("fenced", incarnation=1)
-
-
-def dies_too_often(story: Story) -> None:
-    death = story.find("death")
-    for _ in range(4):
-        story.after(death)
-
-
-def reworked_too_often(story: Story) -> None:
-    effect = story.find("signal", node="c")
-    for _ in range(3):
-        story.after(effect)
-
-
 def landed_after_it_was_withdrawn(story: Story) -> None:
     landing = story.find("landing", entry="a-1")
     story.add("merge-queue", "user", "cancel", "a", entry="a-1")
@@ -239,24 +218,15 @@ def landed_after_it_was_withdrawn(story: Story) -> None:
     story.find("cancel", entry="a-1")["seq"] = landing["seq"] - 1
 
 
-def next_attempt_beside_the_last(story: Story) -> None:
-    """The runner of the second attempt was started before the first one had reported its end."""
+def overlapping_attempts(story: Story) -> None:
+    """Start the runner of the second attempt before the first one has reported its end."""
     del story.find("signal", node="c")["data"]["incarnation"]
-
-
-def a_node_without_an_entry(story: Story) -> None:
-    story.add("guardian", "guardian-r@r#1", "node", "d", node="d", status="active", attempt=1, step="d#1:1")
-    story.add("guardian", "guardian-r@r#1", "node", "d", node="d", status="validated", attempt=1)
-
-
-def attempts_went_back(story: Story) -> None:
-    story.after(story.find("node", node="c", status="active"), attempt=3)
-    story.after(story.find("node", node="c", status="validated"), attempt=1)
 
 
 FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
     # tested
-    "no gate run attested the tip": (Promise.TESTED, "had not passed the gate", untested_tip),
+    "no gate run attested the tip": (Promise.TESTED, "had not passed the gate", lambda s: s.attested.remove(
+        next(line for line in s.attested if s.tree("batch") in line))),
     "the gate run of the tip was red": (Promise.TESTED, "had not passed the gate", lambda s: s.attested.__setitem__(
         -1, s.attested[-1].replace(" 0 0", " 1 0"))),
     "the gate run of the tip timed out": (Promise.TESTED, "had not passed the gate", lambda s: s.attested.__setitem__(
@@ -277,7 +247,7 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
     "an entry is twice in the history": (Promise.ONCE, "a-1 is 2 times in the history", lambda s: s.git(
         "update-ref", "refs/heads/main", s.commit("again", "abc", s.commits["batch"], s.commits["work a"],
                                                   entries=("a-1",)))),
-    "a node began with the work of another": (Promise.ONCE, "with which a began: no attempt of this", lambda s: s.add(
+    "a node started from the work of another": (Promise.ONCE, "with which a began: no attempt of this", lambda s: s.add(
         "runner-a", "runner-a@r#1", "fact", "a", name="base", value=s.commits["work a"], attempt=1)),
     "an entry was enqueued twice": (Promise.ONCE, "a-1 was enqueued twice", lambda s: s.after(
         s.find("enq", entry="a-1"))),
@@ -288,7 +258,7 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
     "a withdrawn entry landed": (Promise.ONCE, "a-1 was cancelled and became landing", landed_after_it_was_withdrawn),
     "landed without an intent": (Promise.ONCE, "a-1 was recorded as landed without an intent", lambda s: s.drop(
         "landing", entry="a-1")),
-    "said to have been there already": (Promise.ONCE, "a-1 was recorded as being on the target already", lambda s: (
+    "recorded as landed before": (Promise.ONCE, "a-1 was recorded as being on the target already", lambda s: (
         s.drop("landing", entry="a-1"),
         s.find("landed", entry="a-1")["data"].update(old=s.commits["base"], commit=s.commits["base"]))),
     "the target lost a landing": (Promise.ONCE, "which main does not contain", lambda s: s.git(
@@ -303,21 +273,24 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
                                                entries=("c-1",)))),
     "a node failed without a reason": (Promise.ONCE, "a failed and no reason", lambda s: s.find(
         "node", node="a", status="validated")["data"].update(status="failed")),
-    "a node is told as landed and its entry is not": (Promise.ONCE, "its merge entry a-1 is rejected", lambda s: (
+    "a node is recorded as landed and its entry is not": (Promise.ONCE, "its merge entry a-1 is rejected", lambda s: (
         s.drop("landed", entry="a-1"), s.add("merge-queue", "x", "state", "a", entry="a-1", status="rejected"))),
-    "a node is told as landed and was never enqueued": (Promise.ONCE, "d is recorded as landed and was never enqueued",
-                                                        a_node_without_an_entry),
+    "a node is recorded as landed and was never enqueued": (
+        Promise.ONCE, "d is recorded as landed and was never enqueued", lambda s: [
+            s.add("guardian", "guardian-r@r#1", "node", "d", node="d", status=status, attempt=1, step="d#1:1")
+            for status in ("active", "validated")]),
     "the run is done and a node works": (Promise.ONCE, "the run is done and b is active", lambda s: s.drop(
         "node", node="b", status="validated")),
     "the run is done and an entry waits": (Promise.ONCE, "its merge entry a-2 is queued", lambda s: s.enqueue(
         "a", 2, s.commits["work a"])),
-    "the run is done and goes on": (Promise.ONCE, "the run was done and became running", lambda s: (
+    "the run is done and continues": (Promise.ONCE, "the run was done and became running", lambda s: (
         s.add("guardian", "guardian-r@r#1", "run", status="running"),
         s.add("guardian", "guardian-r@r#1", "run", status="stopped"))),
     # lives
-    "a successor before the end": (Promise.LIVES, "orchestrator-b@r got incarnation 2 while 1", two_lives),
-    "the next attempt beside the last": (Promise.LIVES, "runner-c@r got incarnation 2 while 1 had not ended",
-                                         next_attempt_beside_the_last),
+    "a successor before the end": (Promise.LIVES, "orchestrator-b@r got incarnation 2 while 1", lambda s: (
+        s.drop("death", incarnation=1), s.drop("fenced", incarnation=1))),
+    "the next attempt before the end of the last": (
+        Promise.LIVES, "runner-c@r got incarnation 2 while 1 had not ended", overlapping_attempts),
     "the same life twice": (Promise.LIVES, "orchestrator-b@r was started as incarnation 2 after 2", lambda s: s.after(
         s.find("spawn", full="orchestrator-b@r", incarnation=2))),
     "a life came back": (Promise.LIVES, "runner-c@r was started as incarnation 1 after 2", lambda s: s.after(
@@ -342,9 +315,13 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
         s.find("node", node="c", status="validated")["data"].update(status="failed", reason="red"),
         s.git("update-ref", "-d", "refs/garrison/rescue/r/c/1"))),
     # limits
-    "an agent was restarted too often": (Promise.LIMITS, "orchestrator-b@r died 5 times in attempt 1", dies_too_often),
-    "a node was reworked too often": (Promise.LIMITS, "c was begun 5 times", reworked_too_often),
-    "an attempt went back": (Promise.LIMITS, "c went from attempt 3 back to 1", attempts_went_back),
+    "an agent was restarted too often": (Promise.LIMITS, "orchestrator-b@r died 5 times in attempt 1", lambda s: [
+        s.after(s.find("death")) for _ in range(4)]),
+    "a node was reworked too often": (Promise.LIMITS, "c was begun 5 times", lambda s: [
+        s.after(s.find("signal", node="c")) for _ in range(3)]),
+    "an attempt went back": (Promise.LIMITS, "c went from attempt 3 back to 1", lambda s: [
+        s.after(s.find("node", node="c", status=status), attempt=attempt)
+        for status, attempt in (("active", 3), ("validated", 1))]),
     # money
     "a node was called on after its limit": (Promise.MONEY, "a went on calling a model after $1.2000 of its $1.0000",
                                              lambda s: s.pay("a", "s1", 0.1)),
@@ -369,7 +346,7 @@ def test_a_broken_promise_is_found_for_its_own_reason(story: Story, forgery: str
     assert [line for line in found if line.startswith(f"{promise.value}: ") and reason in line], found
 
 
-def test_what_was_on_the_target_already_lands_without_moving_it(story: Story) -> None:
+def test_work_already_on_the_target_lands_without_moving_it(story: Story) -> None:
     there = [story.commits["work a"], story.commit("the same changes", "abc", story.commits["base"])]
     story.git("update-ref", "refs/heads/d", there[1])
     for attempt, oid in enumerate(there, 1):
@@ -380,7 +357,7 @@ def test_what_was_on_the_target_already_lands_without_moving_it(story: Story) ->
     story.git("update-ref", "-d", "refs/heads/d")
 
 
-def test_what_a_person_took_back_is_no_finding_once_that_is_recorded(story: Story) -> None:
+def test_a_recorded_undo_of_the_user_is_no_finding(story: Story) -> None:
     story.git("update-ref", "refs/heads/main", story.commits["merge a"])
     for work in ("work b", "work c"):
         story.git("update-ref", f"refs/kept/{work[-1]}", story.commits[work])
@@ -389,7 +366,7 @@ def test_what_a_person_took_back_is_no_finding_once_that_is_recorded(story: Stor
 
 
 def test_every_promise_has_a_forgery() -> None:
-    """What an ended run leaves is planted for real, below."""
+    """For leftovers of an ended run there are the tests below."""
     assert {promise for promise, _, _ in FORGERIES.values()} == set(Promise) - {Promise.CLEAN}
 
 
@@ -402,7 +379,7 @@ def test_a_worktree_of_a_landed_node_is_found(story: Story) -> None:
         story.git("worktree", "remove", "--force", str(tree))
 
 
-def test_a_process_that_bears_the_marker_of_an_ended_run_is_found(story: Story, tmp_path: Path) -> None:
+def test_a_process_with_the_marker_of_an_ended_run_is_found(story: Story, tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "100"], env={"PATH": os.environ["PATH"], "GARRISON_LIFE":
                                                  f"{tmp_path}:r:orchestrator-a#1"}) as child:
         try:
@@ -413,13 +390,13 @@ def test_a_process_that_bears_the_marker_of_an_ended_run_is_found(story: Story, 
         f"clean: process {child.pid} of {tmp_path}:r:orchestrator-a#1 is still there"]
 
 
-def test_a_start_may_tell_the_graceful_end_of_the_life_before(story: Story) -> None:
-    next_attempt_beside_the_last(story)
+def test_a_start_may_record_the_graceful_end_of_the_previous_incarnation(story: Story) -> None:
+    overlapping_attempts(story)
     story.find("spawn", full="runner-c@r", incarnation=2)["data"]["why"] = "attempt 2; it had ended gracefully (done)"
     assert story.findings() == []
 
 
-def test_before_attestations_were_written_the_verdicts_count(story: Story) -> None:
+def test_without_attestations_the_verdicts_count(story: Story) -> None:
     history = read_events(map(json.dumps, story.lines))
     assert check(history, CheckedRepository(story.repo)) == []
     later = read_attestations(["since 2027-01-01T00:00:00Z\n"])
@@ -427,7 +404,7 @@ def test_before_attestations_were_written_the_verdicts_count(story: Story) -> No
     assert check(history, CheckedRepository(story.repo), read_attestations([f"since {SINCE}\n"]))
 
 
-def test_a_run_in_progress_is_not_blamed_for_what_its_end_must_bring(story: Story) -> None:
+def test_a_run_in_progress_need_not_be_complete(story: Story) -> None:
     story.drop("run", status="done")
     story.drop("node", node="b", status="validated")
     story.enqueue("a", 2, story.commits["work a"])
@@ -440,7 +417,7 @@ def test_a_run_in_progress_is_not_blamed_for_what_its_end_must_bring(story: Stor
     lambda lines, tree: [line.replace(f" {tree}", f" {'1' if tree[0] == '0' else '0'}{tree[1:]}") for line in lines],
     lambda lines, tree: [line.replace(tree, tree[:20]) for line in lines]],
     ids=["halved", "zeros", "a letter", "a name"])
-def test_damaged_attestations_accuse_nobody(story: Story, spoil: Callable[[list[str], str], list[str]]) -> None:
+def test_damaged_attestations_are_no_finding(story: Story, spoil: Callable[[list[str], str], list[str]]) -> None:
     texts = ["\n".join(spoil([f"since {SINCE}", *story.attested], story.tree("merge a")))]
     damaged = read_attestations([*texts, f"since {SINCE}\n"])
     with pytest.raises(UnreadableAttestations, match="is damaged and cannot tell whether"):
@@ -453,8 +430,5 @@ def test_torn_attestations_are_told_apart_and_a_line_that_is_no_event_is_named()
     assert attested.since == SINCE
     with pytest.raises(UnreadableHistory, match="line 2"):
         read_events(['{"at":"","journal":"","by":"","seq":1,"kind":"","node":"","data":{}}', "{}"])
-
-
-def test_a_line_that_is_no_call_is_named() -> None:
     with pytest.raises(UnreadableSpending, match="line 2"):
         read_spending(['{"node":"a","attempt":1,"session":"s","kind":"call","at":"","usd":1}', '{"node":"a"}'])

@@ -1,4 +1,4 @@
-"""State of a run: replayed from journal records, and from snapshots."""
+"""State of a run, replayed from journal records and from snapshots."""
 
 from __future__ import annotations
 
@@ -12,17 +12,10 @@ from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, blocked_by, first_status, plan_run
 from garrison.records.journal import Entry
 from garrison.run.state import from_snapshot, replay_run, to_snapshot
-from policy_support import (
-    AT,
-    RUNNING,
-    death,
-    journal,
-    node,
-    signal,
-)
+from policy_support import AT, RUNNING, death, journal, node, signal
 
 
-def test_the_same_death_counts_once_and_a_signal_and_its_effect_are_one_record() -> None:
+def test_a_repeated_death_counts_once_and_a_signal_includes_its_effect() -> None:
     change = {"node": "a", "status": "impl_complete", "attempt": 1}
     state = journal(node("a", "pending"), node("a", "active"), death("runner-a@r1", 1), death("runner-a@r1", 1),
                     death("runner-a@r1", 2), signal("s1", effect=change))
@@ -30,7 +23,7 @@ def test_the_same_death_counts_once_and_a_signal_and_its_effect_are_one_record()
     assert state.nodes["a"].status == "impl_complete" and state.applied == {"s1"}
 
 
-def test_a_snapshot_holds_everything_and_is_not_changed_by_what_comes_after_it() -> None:
+def test_a_snapshot_is_complete_and_not_changed_by_later_records() -> None:
     state = journal(node("a", "pending"), node("a", "active"), death("runner-a@r1", 1), RUNNING,
                     signal("s0", resume={"x": 2}, run="running"),
                     ("spawn", {"full": "runner-a@r1", "incarnation": 4}), signal("s1"))
@@ -56,7 +49,7 @@ def plan_of(edges: str, nodes: str = "") -> RunPlan:
     return plan_run(parse(f"digraph {{ flow=dag start [shape=Mdiamond] end [shape=Msquare] {nodes} {edges} }}"))
 
 
-def test_allowed_transitions() -> None:
+def test_only_the_listed_transitions_are_allowed() -> None:
     for old, new in itertools.product(TRANSITIONS, TRANSITIONS):
         if (old, new) in ALLOWED:
             assert check_transition(old, new) == new

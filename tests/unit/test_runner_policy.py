@@ -1,4 +1,4 @@
-"""Runner policy: facts and observations go in, actions come out."""
+"""Runner policy: actions decided from facts and observations."""
 
 from __future__ import annotations
 
@@ -20,18 +20,7 @@ from garrison.run.plan import REWORKABLE
 from garrison.supervise.restart import Circuit, Death
 from garrison.system.clock import iso
 from garrison.values import replace
-from policy_support import (
-    AT,
-    BOOT,
-    NOW,
-    POLICY,
-    RUN,
-    effect,
-    life,
-    posted,
-    record,
-    shown,
-)
+from policy_support import AT, BOOT, NOW, POLICY, RUN, effect, life, posted, record, shown
 
 TASK = Task(RUN, "a", 1)
 DONE = Result(RUN, "a", 1, 1, "success", AT)
@@ -89,7 +78,7 @@ def test_a_runner_takes_the_next_step(phase: str, seen: dict[str, Any], expected
     assert shown(run(facts, phase=phase, job=job, **rest)) == expected
 
 
-def test_a_failure_is_a_fact_first_so_that_a_successor_fails_alike() -> None:
+def test_a_failure_is_recorded_before_it_has_effects() -> None:
     facts = RunnerFacts(failed="acceptance ended with exit code 1")
     assert [(act.kind, act.why) for act in run(facts).actions] == [("give_up", facts.failed), ("end", "")]
     living = run(facts, orchestrator=life("orchestrator", "a"))
@@ -99,7 +88,7 @@ def test_a_failure_is_a_fact_first_so_that_a_successor_fails_alike() -> None:
 
 
 def test_the_failure_is_recorded_before_the_orchestrator_is_parked_for_good() -> None:
-    # Found by seed 277: a runner killed between the two left a successor that waited for a person for ever.
+    # seed 277: a runner killed between the two left a successor that waited for the user for ever
     facts = RunnerFacts(deaths=[Death(number, NOW - 1, BOOT) for number in range(1, 7)])
     view = life("orchestrator", "a", "crashed", incarnation=6)
     assert shown(run(facts, orchestrator=view, adhoc=True)) == [("fact", "failed"), ("park", "")]
@@ -114,7 +103,7 @@ SIX = [Death(number, NOW - 1, BOOT) for number in range(1, 7)]
 PARKED = Circuit("parked", "6 deaths", NOW - 1, BOOT, 1, incarnation=6)
 
 
-def test_an_orchestrator_that_dies_too_often_is_parked_after_the_report_to_the_guardian() -> None:
+def test_an_orchestrator_that_dies_too_often_is_reported_then_parked() -> None:
     view = life("orchestrator", "a", "crashed", incarnation=6)
     decision = run(RunnerFacts(deaths=SIX), orchestrator=view)
     assert shown(decision) == [("say", "ORCHESTRATOR_STUCK"), ("park", "")]
@@ -123,7 +112,7 @@ def test_an_orchestrator_that_dies_too_often_is_parked_after_the_report_to_the_g
     assert decision.actions[0].expect(SendSignal).suffix == "parked-6"
 
 
-def test_a_parked_orchestrator_waits_for_its_probe_which_is_reported_before_it_starts() -> None:
+def test_a_parked_orchestrator_waits_for_its_probe_which_is_reported_first() -> None:
     view = life("orchestrator", "a", "parked", incarnation=6)
     facts = RunnerFacts(deaths=SIX, circuit=PARKED)
     waits = run(facts, orchestrator=view)
@@ -140,14 +129,13 @@ def test_a_parked_orchestrator_waits_for_its_probe_which_is_reported_before_it_s
 
 @pytest.mark.parametrize(("asked", "expected"), [("validator-trouble-2", ["trouble-2"]), ("q1", ["orchestrator"])])
 def test_an_answer_for_a_validator_never_reaches_the_orchestrator(asked: str, expected: list[str]) -> None:
-    """A validator that was begun anew does not know the question any more: the answer went to the node's agent."""
+    """Regression: a restarted validator did not know the question, and the answer went to the node's agent."""
     told: list[str] = []
     of = SimpleNamespace(jobs=SimpleNamespace(answer=lambda question, _text: told.append(question)),
                          supervisor=SimpleNamespace(forward=lambda key, _signal: told.append(key)),
                          parent=SimpleNamespace(), orchestrator_key="orchestrator")
     said = posted("INPUT_RESPONSE", target={"role": "runner", "name": "a"}, payload={"question_id": asked}).signal
-    assert said is not None
-    Runner.forward(of, said, "down")  # type: ignore[arg-type]
+    Runner.forward(of, said, "down")
     assert told == expected
 
 
@@ -160,16 +148,16 @@ def test_a_node_that_failed_just_before_its_cancellation_gets_no_new_attempt() -
     assert (facts.failed, facts.failure_kind) == ("red", runner_policy.CANCELLED)
 
 
-def test_a_person_lets_a_parked_orchestrator_go_on_at_once() -> None:
+def test_a_user_can_restart_a_parked_orchestrator_immediately() -> None:
     view = life("orchestrator", "a", "parked", incarnation=6)
     facts = RunnerFacts(deaths=SIX, circuit=PARKED, incarnation=6)
     said = posted("GUIDANCE", target={"role": "runner", "name": "a"}, payload={"action": "unpark"})
     told, act = run(facts, orchestrator=view, inbox=[said]).actions
     assert (told.kind, told.target, effect(told)["parked"]) == ("say", "ORCHESTRATOR_STUCK", False), \
-        "a guardian that heard the person before it heard of the parking would take the agent for parked for ever"
+        "a guardian that got the user's signal before that of the parking would keep the agent parked for ever"
     assert effect(told)["life"] == 6
     at_work = run(facts, orchestrator=life("orchestrator", "a", "active", incarnation=7), inbox=[said]).actions[0]
-    assert effect(at_work)["life"] == 6, "what becomes of the life that works is not told yet"
+    assert effect(at_work)["life"] == 6, "nothing about the running incarnation is reported yet"
     facts.apply(record(act), 1)
     assert facts.circuit == Circuit(forgiven=6)
     assert shown(run(facts, orchestrator=view)) == [("start", "")]
@@ -183,7 +171,7 @@ def test_work_of_a_parked_orchestrator_is_saved_when_its_runner_stops() -> None:
 
 
 @pytest.mark.parametrize(("told", "expected"), [(3, "start"), (2, "record"), (0, "record")])
-def test_a_stop_that_we_asked_for_is_no_death_and_any_other_is(told: int, expected: str) -> None:
+def test_only_a_requested_stop_is_no_death(told: int, expected: str) -> None:
     view = life("orchestrator", "a", "terminated", incarnation=3, reason="stopped")
     assert shown(run(RunnerFacts(stop_requested=told), orchestrator=view)) == [(expected, "")]
     once = RunnerFacts(stop_requested=3)
@@ -192,23 +180,14 @@ def test_a_stop_that_we_asked_for_is_no_death_and_any_other_is(told: int, expect
     assert shown(runner_policy.decide(once, stopping, POLICY)) == [("term", "")]
 
 
-def test_a_parking_of_another_attempt_is_passed_over() -> None:
-    facts = RunnerFacts()
-    record = {"full": "orchestrator-a@r1", "why": "", "incarnation": 6, "monotonic": NOW, "boot_id": BOOT, "attempt": 1}
-    facts.apply(Entry(1, 1, "t", AT, "park", record), 2)
-    assert facts.circuit == Circuit()
-    facts.apply(Entry(1, 1, "t", AT, "park", record), 1)
-    assert facts.circuit.parked
-
-
 @pytest.mark.parametrize(("alone", "expected"), [(None, "start"), (599.0, "start"), (601.0, "end")])
-def test_an_orphan_begins_nothing_after_the_grace(alone: float | None, expected: str) -> None:
+def test_an_orphan_starts_nothing_after_its_grace_period(alone: float | None, expected: str) -> None:
     facts = RunnerFacts(deaths=[Death(1, NOW - 100, BOOT)])
     view = life("orchestrator", "a", "crashed")
     assert [act.kind for act in run(facts, orchestrator=view, orphaned_for=alone).actions] == [expected]
 
 
-def test_a_kill_order_counts_for_the_incarnation_that_it_names() -> None:
+def test_a_kill_order_applies_only_to_the_incarnation_that_it_names() -> None:
     aimed = posted("KILL_ORCHESTRATOR", target={"role": "runner", "name": "a"}, payload={"incarnation": 2})
     now, later = (life("orchestrator", "a", incarnation=number) for number in (2, 3))
     assert [(act.kind, effect(act)) for act in run(inbox=[aimed], orchestrator=now).actions] == [("take", {"kill": 2})]
@@ -237,8 +216,15 @@ def test_a_runner_stops_its_job_then_its_orchestrator_then_itself(seen: dict[str
     assert [act.kind for act in runner_policy.decide(RunnerFacts(), view, POLICY).actions] == expected
 
 
-def test_facts_of_another_attempt_are_passed_over_but_not_the_signals_and_incarnations() -> None:
+def test_facts_of_another_attempt_are_ignored_except_signals_and_incarnations() -> None:
     facts, full = RunnerFacts(), "orchestrator-a@r1"
+    park = Entry(1, 1, "t", AT, "park", {"full": full, "why": "", "incarnation": 6, "monotonic": NOW, "boot_id": BOOT,
+                                         "attempt": 1})
+    facts.apply(park, 2)
+    assert facts.circuit == Circuit()
+    facts.apply(park, 1)
+    assert facts.circuit.parked
+    facts = RunnerFacts()
     for kind, data in (("fact", {"name": "setup", "value": "ok", "attempt": 1}),
                        ("signal", {"id": "s", "type": "KILL_ORCHESTRATOR", "kill": 3}),
                        ("spawn", {"full": full, "incarnation": 5}),
@@ -255,7 +241,7 @@ def again(phase: str, facts: RunnerFacts | None = None, **seen: Any) -> list[tup
     return shown(run(facts, phase, replace(TASK, attempt=2), **seen))
 
 
-def test_a_rework_goes_back_to_executing_before_anything_else() -> None:
+def test_a_rework_returns_to_executing_first() -> None:
     assert again("validating", merge=MergeStatus(1, "conflict", "f")) == [("move", "executing")]
     assert again("impl_complete") == [("move", "executing")]
     assert again("executing", worktree_ready=False) == [("fact", "begun")]
@@ -263,12 +249,11 @@ def test_a_rework_goes_back_to_executing_before_anything_else() -> None:
     assert again("executing", begun, worktree_ready=False) == [("tree", "")]
 
 
-def test_a_rework_has_an_orchestrator_of_its_own_and_no_death_is_counted() -> None:
     old = life("orchestrator", "a", "terminated", reason="done")
-    assert again("executing", RunnerFacts(has_begun=True), worktree_ready=True, orchestrator=old) == [("start", "")]
+    assert again("executing", begun, worktree_ready=True, orchestrator=old) == [("start", "")], "no death is counted"
 
 
-def test_a_failure_names_its_kind() -> None:
+def test_a_failure_has_its_kind() -> None:
     facts = RunnerFacts(change="yes", acceptance="acceptance ended with exit code 1")
     result = Result(RUN, "a", 1, 1, "success", AT)
     acts = run(facts, "executing", replace(TASK, acceptance="true"), worktree_ready=True, result=result).actions
@@ -293,7 +278,7 @@ def test_a_success_that_changed_nothing_fails_and_may_be_reworked() -> None:
     assert "no_change" in REWORKABLE
 
 
-def test_nothing_to_do_is_accepted_with_what_proves_it_alone() -> None:
+def test_nothing_to_do_is_accepted_only_with_evidence() -> None:
     strict = replace(TASK, allow_empty=False, acceptance="t")
     said = parse_report({"status": "nothing_to_do", "notes": "calc.py:3 has it"})
     assert shown(run(UNCHANGED, "executing", strict, result=replace(DONE, said=said))) == [("job", "acceptance")]
@@ -301,7 +286,7 @@ def test_nothing_to_do_is_accepted_with_what_proves_it_alone() -> None:
     assert shown(run(UNCHANGED, "executing", strict, result=unproven)) == [("fact", "failed")]
 
 
-def test_an_allowed_empty_attempt_is_accepted_and_never_enqueued() -> None:
+def test_an_allowed_empty_attempt_is_accepted_without_being_enqueued() -> None:
     allowed = replace(TASK, allow_empty=True, acceptance="t")
     assert shown(run(UNCHANGED, "executing", allowed, result=DONE)) == [("job", "acceptance")]
     decision = run(UNCHANGED, "impl_complete", allowed)
@@ -311,8 +296,8 @@ def test_an_allowed_empty_attempt_is_accepted_and_never_enqueued() -> None:
     assert shown(run(UNCHANGED, "validating", allowed, adhoc=True)) == [("move", "merged")]
 
 
-def test_the_start_of_a_new_attempt_tells_how_the_last_agent_ended_gracefully() -> None:
-    """Seen in a soak: after a cancellation nothing else does, and `garrison verify` took both for alive."""
+def test_the_start_of_a_new_attempt_records_the_graceful_end_of_the_last_agent() -> None:
+    """Regression: after a cancellation nothing else does, and `garrison verify` took both for alive."""
     second, told = RunnerFacts(has_begun=True), {}
     for state in ("terminated", "crashed"):
         last = life("orchestrator", "a", state, reason="stopped")

@@ -1,4 +1,4 @@
-"""File system inside a sandbox: what is shown, hidden and writable, on machines of many kinds."""
+"""File system inside a sandbox: what is shown, hidden and writable on various machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from garrison.ends import End
 from garrison.errors import Refused
-from garrison.sandbox import bubblewrap, landlock, private_files
+from garrison.sandbox import bubblewrap, landlock, private_files, probe
 from garrison.sandbox.file_system import (
     AGENT_HOME,
     BuildStep,
@@ -24,13 +24,6 @@ from garrison.sandbox.file_system import (
     show_named_programs,
 )
 from garrison.sandbox.place import Abilities, Mode, Mount, Network, Place, Rights, Role
-from garrison.sandbox.probe import (
-    choose_mode,
-    describe_modes,
-    explain_missing_file,
-    missing_path_notes,
-    summarize_sandbox,
-)
 from garrison.values import replace
 
 HOME = Path("/home/ada")
@@ -70,7 +63,7 @@ def targets(steps: list[FileSystemStep], *kinds: BuildStep) -> list[str]:
     return [str(step.target) for step in steps if step.step in kinds]
 
 
-def test_only_system_folders_and_the_places_own_are_shown() -> None:
+def test_only_system_folders_and_those_of_the_place_are_shown() -> None:
     machine = Paths(["/usr", "/etc", "/home/ada", "/home/ada/.ssh", "/srv", "/root"], ["/etc/shadow"],
                     {"/bin": "usr/bin"}, ["/etc/ssl-key"])
     steps = build(PLACE, Surroundings(HOME, ()), machine)
@@ -84,7 +77,7 @@ def test_only_system_folders_and_the_places_own_are_shown() -> None:
         ["/etc/vault"], ["/etc/key"]), "what only root may read is hidden from root"
 
 
-def test_toolchains_are_found_by_name_and_by_the_search_path() -> None:
+def test_toolchains_are_found_by_name_and_on_the_search_path() -> None:
     machine = Paths(["/home/ada/.pyenv", "/home/ada/tools/lib", "/home/ada/tools", "/home/ada/tools/bin",
                      "/home/ada/project/bin", "/home/ada/project", "/home/ada/project/lib", "/home/ada/project/.git",
                      "/home/ada/.local/bin", "/home/ada/.local/lib", "/home/ada/.local", "/home/ada", "/home/ada/bin"])
@@ -95,7 +88,7 @@ def test_toolchains_are_found_by_name_and_by_the_search_path() -> None:
                      "/home/ada/tools/lib", "/home/ada/.local/bin", "/home/ada/.local/lib", "/home/ada/project/bin"]
 
 
-def test_a_tool_that_is_linked_into_the_search_path_is_shown_with_its_environment() -> None:
+def test_a_tool_linked_into_the_search_path_is_shown_with_its_environment() -> None:
     venv, script, own = "/home/ada/.local/pipx/venvs/uv", "/home/ada/src/tools/run.sh", "/srv/repo/bin/x"
     machine = Paths(["/home/ada/.local/bin", venv, f"{venv}/bin", f"{venv}/lib", "/usr"], [script, own],
                     {"/home/ada/.local/bin/uv": f"{venv}/bin/uv", "/home/ada/.local/bin/run": script,
@@ -105,13 +98,13 @@ def test_a_tool_that_is_linked_into_the_search_path_is_shown_with_its_environmen
         "/usr", "/home/ada/.local/bin", script, venv, f"{venv}/bin", f"{venv}/lib"]
 
 
-def test_a_folder_of_the_search_path_does_not_show_garrisons_home_or_the_repository() -> None:
+def test_the_search_path_shows_neither_garrisons_home_nor_the_repository() -> None:
     machine = Paths(["/srv/repo", "/srv/repo/bin", "/srv", "/srv/bin", "/srv/lib", "/srv/garrison/bin"])
     around = Surroundings(HOME, (Path("/srv/repo"), Path("/srv/bin")), secret=(Path("/srv/repo"),))
     assert targets(build(PLACE, around, machine), BuildStep.READ) == ["/srv/bin"]
 
 
-def test_what_lies_below_a_system_folder_and_is_secret_is_emptied_before_the_worktree_is_shown() -> None:
+def test_a_secret_below_a_system_folder_is_emptied_before_the_worktree_is_shown() -> None:
     place = Place(Role.AGENT, PLACE.rights, Path("/opt/trees/node"), Path("/opt/trees/.node.sandbox"))
     steps = build(place, Surroundings(HOME, (), secret=(Path("/opt/trees"), Path("/work"))),
                   Paths(["/opt", "/opt/trees", "/work"]))
@@ -121,12 +114,11 @@ def test_what_lies_below_a_system_folder_and_is_secret_is_emptied_before_the_wor
     home, kept = "/opt/u", "/opt/u/.local/state/garrison"
     machine = Paths(["/opt", home, "/opt/u/.local", kept, "/opt/x"], private=["/opt/u/.local", "/opt/x"])
     steps = build(PLACE, Surroundings(Path(home), (), secret=(Path(kept),)), machine)
-    assert targets(steps,
-                   BuildStep.HIDE_FOLDER) == ["/opt/x"], "nothing could be mounted in a hidden folder of the home"
+    assert targets(steps, BuildStep.HIDE_FOLDER) == ["/opt/x"], "nothing can be mounted in a hidden folder of the home"
     assert targets(steps, BuildStep.EMPTY) == [kept, home, "/run"]
 
 
-def test_the_places_own_lies_over_settings_and_hiding_over_all() -> None:
+def test_the_place_is_mounted_over_settings_and_hiding_over_all() -> None:
     rights = Rights(Mode.BUBBLEWRAP, read=(Path("/data"),), write=(Path("/cache"), Path("/missing")),
                     hide=(Path("/data/secret"), Path("/trees/node/.env")))
     place = Place(Role.VALIDATOR, rights, PLACE.worktree, PLACE.private,
@@ -139,7 +131,7 @@ def test_the_places_own_lies_over_settings_and_hiding_over_all() -> None:
         (BuildStep.HIDE_FOLDER, "/data/secret"), (BuildStep.HIDE_FILE, "/trees/node/.env")]
 
 
-def test_the_worktree_stands_at_the_path_of_the_checkout_with_an_environment_of_the_users_own_if_it_has_none() -> None:
+def test_the_worktree_is_mounted_at_the_checkout_with_the_users_environment_if_it_has_none() -> None:
     checkout = HOME / "project"
     place = Place(Role.AGENT, PLACE.rights, PLACE.worktree, PLACE.private, checkout=checkout, secret=(checkout,),
                   under_worktree=(Path("/kept"),))
@@ -161,7 +153,7 @@ def test_the_worktree_stands_at_the_path_of_the_checkout_with_an_environment_of_
     assert place.translate(Path("/trees/node2")) == Path("/trees/node2")
 
 
-def test_programs_that_a_persons_command_runs_are_shown_and_other_files_are_not(tmp_path: Path) -> None:
+def test_only_programs_of_a_command_are_shown_of_its_files(tmp_path: Path) -> None:
     for name in ("my gate.sh", "check", "secret"):
         (tmp_path / name).write_text("true")
     gate, check, secret = (tmp_path / name for name in ("my gate.sh", "check", "secret"))
@@ -178,11 +170,11 @@ def test_programs_that_a_persons_command_runs_are_shown_and_other_files_are_not(
 @pytest.mark.parametrize(("home", "inside"), [
     ("/home/ada", HOME), ("/root", Path("/root")), ("/", AGENT_HOME), ("/usr", AGENT_HOME), ("/tmp", AGENT_HOME),
     ("", AGENT_HOME), ("/opt/ci", Path("/opt/ci")), ("/var/lib/jenkins", Path("/var/lib/jenkins"))])
-def test_the_home_inside_is_where_programs_expect_it_unless_that_is_a_system_folder(home: str, inside: Path) -> None:
+def test_the_home_inside_has_its_path_unless_that_is_a_system_folder(home: str, inside: Path) -> None:
     assert home_inside(Path(home)) == inside
 
 
-def test_the_file_of_the_resolver_is_shown_where_run_holds_it() -> None:
+def test_the_file_of_the_resolver_is_shown_below_run() -> None:
     machine = Paths(["/etc"], ["/run/systemd/resolve/stub-resolv.conf"],
                     {"/etc/resolv.conf": "/run/systemd/resolve/stub-resolv.conf"})
     shown = targets(build(PLACE, Surroundings(HOME, ()), machine), BuildStep.READ, BuildStep.EMPTY)
@@ -205,15 +197,15 @@ def test_the_command_line_of_bubblewrap(makes_network: bool) -> None:
     assert {"--die-with-parent", "--new-session", "--unshare-pid", "--unshare-user", "--disable-userns"} <= {*words}
     assert words[-4:] == [*bubblewrap.RUN, "true"]
     assert words[words.index("--cap-drop") + 1] == "ALL"
-    for path in ("/proc/sys", "/proc/sysrq-trigger"):  # seen: inside, as root, an agent wrote kernel.core_pattern
+    for path in ("/proc/sys", "/proc/sysrq-trigger"):  # regression: as root inside, an agent wrote kernel.core_pattern
         at = words.index(path)
         assert at > words.index("--proc")
         assert words[at - 1:at + 2] == ["--ro-bind-try", path, path]
     words = bubblewrap.command_line(["/bin/sh", "-c", "true"], [], Abilities("bwrap"), makes_network=makes_network)
-    assert words[words.index("--"):] == ["--", "/bin/sh", "-c", "true"], "a shell is started without another one"
+    assert words[words.index("--"):] == ["--", "/bin/sh", "-c", "true"], "a shell is started directly"
 
 
-def test_a_container_that_refuses_a_proc_of_its_own_shares_the_outer_one_read_only() -> None:
+def test_a_container_that_refuses_a_new_proc_shares_the_outer_one_read_only() -> None:
     words = bubblewrap.command_line(["true"], [], Abilities("bwrap", "", False, False, False), makes_network=False)
     assert not {"--proc", "--disable-userns", "--hostname"} & {*words}
     assert words[words.index("/proc") - 1] == "--ro-bind"
@@ -232,14 +224,14 @@ def test_landlock_gets_the_writable_paths_and_no_ports_without_a_network() -> No
     assert words[words.index("--ports") + 1] == ""
     assert "--ports" not in landlock.command_line(["true"], replace(place, rights=Rights(network=Network.OPEN)), (), [])
     own = replace(PLACE, rights=Rights(network=Network.ALLOW), entry=("nsenter",), ports=(61280,))
-    assert "--ports" not in landlock.command_line(["true"], own, (), []), "a server of its own harms nobody"
+    assert "--ports" not in landlock.command_line(["true"], own, (), []), "its own server is harmless"
     assert landlock.command_line(["true"], replace(own, entry=()), (), []).count("61280") == 1
 
 
-def test_landlock_may_read_what_bubblewrap_shows_and_nothing_that_it_hides() -> None:
+def test_landlock_may_read_only_what_bubblewrap_shows() -> None:
     machine = Paths(["/usr", "/etc", "/etc/ssl", "/etc/ssl/certs", "/etc/ssl/private", "/home/ada", "/home/ada/.ssh",
                      "/home/ada/.nvm", "/tools"], ["/etc/shadow", "/etc/passwd"], {"/bin": "usr/bin"})
-    machine.own_entries = lambda folder: sorted(  # type: ignore[method-assign]
+    machine.own_entries = lambda folder: sorted(
         Path(name).name for name in (*machine.folders, *machine.files) if Path(name).parent == folder)
     place = replace(PLACE, rights=Rights(Mode.LANDLOCK, read=(Path("/tools"),)),
                     mounts=(Mount(Path("/repo/.git"), Path("/repo/.git")),))
@@ -250,7 +242,7 @@ def test_landlock_may_read_what_bubblewrap_shows_and_nothing_that_it_hides() -> 
 
 @pytest.mark.parametrize(("abi", "text"), [
     (1, "files outside can be truncated"), (3, "\"none\" and \"allow\" are not enforced"), (5, "can be signalled")])
-def test_the_gaps_of_an_older_landlock_are_told(abi: int, text: str) -> None:
+def test_the_gaps_of_an_older_landlock_are_listed(abi: int, text: str) -> None:
     assert any(text in gap for gap in landlock.gaps(abi))
     assert not any(text in gap for gap in landlock.gaps(7))
 
@@ -266,8 +258,8 @@ NEITHER = Abilities(refusal="bubblewrap does not work here (no permission)")
 @pytest.mark.parametrize(("wanted", "machine", "mode"), [
     (Mode.AUTO, BOTH, Mode.BUBBLEWRAP), (Mode.LANDLOCK, ONLY_LANDLOCK, Mode.LANDLOCK),
     (Mode.LANDLOCK, BOTH, Mode.LANDLOCK), (Mode.NONE, NEITHER, Mode.NONE), (Mode.NONE, BOTH, Mode.NONE)])
-def test_the_mode_that_holds(wanted: Mode, machine: Abilities, mode: Mode) -> None:
-    assert choose_mode(wanted, machine) is mode
+def test_the_mode_is_chosen(wanted: Mode, machine: Abilities, mode: Mode) -> None:
+    assert probe.choose_mode(wanted, machine) is mode
 
 
 @pytest.mark.parametrize(("wanted", "machine", "message"), [
@@ -276,23 +268,23 @@ def test_the_mode_that_holds(wanted: Mode, machine: Abilities, mode: Mode) -> No
     (Mode.AUTO, NEITHER, r"here \(no permission\); allow user namespaces.*, or set mode = \"none\" in"),
     (Mode.AUTO, ONLY_LANDLOCK, r"install it with `.*, or pass `--sandbox landlock`, which leaves gaps .* \"none\""),
 ])
-def test_a_mode_that_cannot_be_held_is_refused_with_a_remedy(wanted: Mode, machine: Abilities, message: str) -> None:
+def test_an_impossible_mode_is_refused_with_a_remedy(wanted: Mode, machine: Abilities, message: str) -> None:
     with pytest.raises(Refused, match=message):
-        choose_mode(wanted, machine)
+        probe.choose_mode(wanted, machine)
 
 
 def test_the_line_of_launch_and_status_names_modes_and_gaps() -> None:
-    assert describe_modes({"agent a": Mode.BUBBLEWRAP, "the gate": Mode.BUBBLEWRAP}, BOTH) == "bubblewrap"
-    assert describe_modes({"agent a": Mode.NONE, "agent b": Mode.BUBBLEWRAP, "the gate": Mode.BUBBLEWRAP}, BOTH) == (
+    describe = probe.describe_modes
+    assert describe({"agent a": Mode.BUBBLEWRAP, "the gate": Mode.BUBBLEWRAP}, BOTH) == "bubblewrap"
+    assert describe({"agent a": Mode.NONE, "agent b": Mode.BUBBLEWRAP, "the gate": Mode.BUBBLEWRAP}, BOTH) == (
         "bubblewrap; agent a: none (it can do whatever you can)")
-    assert describe_modes({"agent a": Mode.NONE}, None) == "none (it can do whatever you can)"
-    line = describe_modes({"agent a": Mode.LANDLOCK}, ONLY_LANDLOCK)
+    assert describe({"agent a": Mode.NONE}, None) == "none (it can do whatever you can)"
+    line = describe({"agent a": Mode.LANDLOCK}, ONLY_LANDLOCK)
     assert line.startswith("landlock 4, which leaves gaps (`garrison doctor --sandbox` lists them); "
                            "bubblewrap is not installed: install it with `")
     assert len(line) < 200
-    assert "not installed" not in describe_modes({"agent a": Mode.LANDLOCK}, BOTH)
-    shared = Abilities("bwrap", "", False, False)
-    assert "/proc is shared" in describe_modes({"agent a": Mode.BUBBLEWRAP}, shared)
+    assert "not installed" not in describe({"agent a": Mode.LANDLOCK}, BOTH)
+    assert "/proc is shared" in describe({"agent a": Mode.BUBBLEWRAP}, Abilities("bwrap", "", False, False))
 
 
 @pytest.mark.parametrize(("mode", "code", "tail", "is_told"), [
@@ -304,8 +296,8 @@ def test_the_line_of_launch_and_status_names_modes_and_gaps() -> None:
     (Mode.AUTO, 0, "No such file or directory", False), (Mode.NONE, 127, "", False),
     (Mode.AUTO, 2, "sh: 0: cannot open /nowhere/x: No such file or directory", False),
     (Mode.AUTO, 1, "FileNotFoundError: [Errno 2] No such file or directory: 'data.txt'", False)])
-def test_a_command_that_misses_a_file_is_told_how_to_show_it(mode: Mode, code: int, tail: str, is_told: bool) -> None:
-    hint = explain_missing_file(Rights(mode=mode), "sandbox.gate", End(code), tail, "/usr/bin:/bin")
+def test_a_missing_file_is_explained(mode: Mode, code: int, tail: str, is_told: bool) -> None:
+    hint = probe.explain_missing_file(Rights(mode=mode), "sandbox.gate", End(code), tail, "/usr/bin:/bin")
     assert ("read = [...] in [sandbox.gate]" in hint) is is_told
 
 
@@ -313,9 +305,9 @@ def test_a_command_that_misses_a_file_is_told_how_to_show_it(mode: Mode, code: i
     ("curl: (7) Failed to connect to localhost port 5432 after 0 ms: Couldn't connect to server", True),
     ('psql: connection to server at "127.0.0.1", port 5432 failed: Connection refused', True),
     ("Error: connect ECONNREFUSED ::1:6379", True), ("10.0.0.1: Connection refused", False)])
-def test_a_service_of_the_machine_that_a_sandbox_does_not_reach_is_told(tail: str, is_told: bool) -> None:
+def test_an_unreachable_service_of_the_machine_is_explained(tail: str, is_told: bool) -> None:
     for network, told in ((Network.ALLOW, is_told), (Network.OPEN, False)):
-        hint = explain_missing_file(Rights(network=network), "sandbox.gate", End(1), tail, "/usr/bin:/bin")
+        hint = probe.explain_missing_file(Rights(network=network), "sandbox.gate", End(1), tail, "/usr/bin:/bin")
         assert ("host_ports = [PORT] in [sandbox.gate]" in hint) is told
 
 
@@ -328,27 +320,27 @@ def test_a_service_of_the_machine_that_a_sandbox_does_not_reach_is_told(tail: st
     (1, "zsh: command not found: nowhere", ""), (123, "xargs: nowhere: No such file or directory", ""),
     (1, "timeout: failed to run command \u2018nowhere\u2019: No such file or directory", "")])
 @pytest.mark.parametrize("mode", [Mode.AUTO, Mode.NONE])
-def test_a_program_that_is_not_installed_is_no_matter_of_the_sandbox(mode: Mode, code: int, tail: str,
+def test_a_program_that_is_not_installed_is_not_blamed_on_the_sandbox(mode: Mode, code: int, tail: str,
                                                                       command: str) -> None:
-    hint = explain_missing_file(Rights(mode=mode), "sandbox.gate", End(code), tail, "/usr/bin:/bin", command)
+    hint = probe.explain_missing_file(Rights(mode=mode), "sandbox.gate", End(code), tail, "/usr/bin:/bin", command)
     assert hint == "; nowhere is not on your PATH, and no set-up installed it"
 
 
-def test_the_line_needs_no_look_at_the_machine_where_nothing_is_confined(tmp_path: Path) -> None:
-    summary = summarize_sandbox(tmp_path, {"command"}, {"GARRISON_SANDBOX": "none"})
+def test_without_confinement_the_machine_is_not_probed(tmp_path: Path) -> None:
+    summary = probe.summarize_sandbox(tmp_path, {"command"}, {"GARRISON_SANDBOX": "none"})
     assert summary.line == "sandbox: none (it can do whatever you can)"
 
 
-def test_a_path_that_does_not_exist_is_told_once(tmp_path: Path) -> None:
+def test_a_path_that_does_not_exist_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[sandbox]\nmode = "auto"\nread = ["/usr", "/misspelt"]\n'
                                           '[sandbox.tool]\nmode = "none"\nwrite = ["/ignored"]\n')
-    assert list(missing_path_notes(tmp_path, {"a"}, {})) == [
+    assert list(probe.missing_path_notes(tmp_path, {"a"}, {})) == [
         "read = [...] of agent a, set-up, acceptance, the gate names /misspelt, which does not exist: it is missing in "
         "the sandbox; create it, or correct config.toml"]
 
 
 def test_a_virtual_environment_that_a_command_names_is_shown_whole(tmp_path: Path) -> None:
-    """Its interpreter is a link: mounted alone, it would know nothing of the environment."""
+    """Its interpreter is a link: mounted alone, it would not find the environment."""
     base, environment = tmp_path / "python3", tmp_path / "venv"
     for folder in (base / "bin", base / "lib", environment / "bin"):
         folder.mkdir(parents=True)
@@ -362,8 +354,8 @@ def test_a_virtual_environment_that_a_command_names_is_shown_whole(tmp_path: Pat
     assert targets(steps, BuildStep.READ).count(str(environment)) == 1
 
 
-def test_a_folder_is_walked_once_a_launch_and_when_its_top_has_changed(tmp_path: Path,
-                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_walked_once_per_launch_and_when_its_top_has_changed(tmp_path: Path,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     deep = tmp_path / "tools/lib/site"
     deep.mkdir(parents=True)
@@ -377,7 +369,7 @@ def test_a_folder_is_walked_once_a_launch_and_when_its_top_has_changed(tmp_path:
     second = add(deep / ".netrc")
     assert private_files.private_below(tmp_path / "tools") == [first], "as it was found"
     with private_files.walk_again():
-        assert private_files.private_below(tmp_path / "tools") == [second, first], "who asks meanwhile, waits"
+        assert private_files.private_below(tmp_path / "tools") == [second, first], "a concurrent caller waits"
     third = add(tmp_path / "tools/.env")
     assert private_files.private_below(tmp_path / "tools") == [third, second, first]
     for number in range(private_files.MANY):
@@ -411,7 +403,7 @@ except AssertionError:
 done.set()
 walked = private_files.file_of_walks().read_text()
 is_kept = ".npmrc" in walked
-assert is_kept == (end == "walked") or end in ("late", "refused"), walked  # a quick child is heard in any case
+assert is_kept == (end == "walked") or end in ("late", "refused"), walked  # a quick child is read in any case
 assert private_files.private_below(tools) == [tools / ".npmrc"]
 try:
     os.waitpid(-1, os.WNOHANG)
@@ -421,8 +413,7 @@ except ChildProcessError:
 
 
 @pytest.mark.parametrize("end", ["walked", "late", "refused", "threads"])
-def test_a_launch_has_folders_walked_by_a_child_and_leaves_to_the_sandboxes_what_it_cannot_wait_for(
-        end: str, tmp_path: Path) -> None:
+def test_a_child_of_the_launch_walks_folders_unless_it_is_late(end: str, tmp_path: Path) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-P", "-c", LAUNCH, end, str(tmp_path / "tools")], capture_output=True,
                           text=True, env=environment, check=False)

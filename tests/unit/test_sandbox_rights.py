@@ -1,4 +1,4 @@
-"""Rights of confined processes, as config.toml and GARRISON_SANDBOX state them."""
+"""Rights of confined processes, from config.toml and GARRISON_SANDBOX."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_home_without_configuration_has_the_defaults(tmp_path: Path) -> None:
     assert (bare.mode, bare.network) == (Mode.NONE, Network.OPEN)
 
 
-def test_a_more_specific_table_replaces_keys_of_a_more_general_one(home: Path) -> None:
+def test_a_specific_table_replaces_keys_of_a_general_one(home: Path) -> None:
     general = Rights(Mode.BUBBLEWRAP, Network.ALLOW, ("default", "example.org"),
                      hide=(Path("/home/ada/.config/company"),))
     assert read_rights(home, Role.AGENT, "command", ENVIRON) == general
@@ -54,7 +54,7 @@ def test_a_more_specific_table_replaces_keys_of_a_more_general_one(home: Path) -
     assert agent.write == (Path("/home/ada/.cache/uv"), Path("/srv/cache"))
 
 
-def test_only_a_profile_that_says_so_may_push(home: Path) -> None:
+def test_only_a_profile_with_push_may_push(home: Path) -> None:
     assert not read_rights(home, Role.AGENT, "aider", ENVIRON).push
     (home / "config.toml").write_text(TEXT + "push = true\n")
     assert read_rights(home, Role.AGENT, "aider", ENVIRON).push
@@ -72,7 +72,7 @@ def test_the_variable_replaces_every_mode(home: Path) -> None:
         read_rights(home, Role.GATE, "", {"GARRISON_SANDBOX": "non"})
 
 
-def test_what_auto_was_to_an_earlier_version_is_landlock_for_what_states_no_mode(tmp_path: Path, home: Path) -> None:
+def test_auto_of_an_earlier_version_stays_landlock_without_a_mode(tmp_path: Path, home: Path) -> None:
     environ = {**ENVIRON, "GARRISON_SANDBOX_AUTO": "landlock"}
     assert read_rights(home, Role.GATE, "", environ).mode is Mode.BUBBLEWRAP
     (tmp_path / "config.toml").write_text("")
@@ -88,12 +88,12 @@ def test_what_auto_was_to_an_earlier_version_is_landlock_for_what_states_no_mode
     ("[sandbox.gate]\nnetwork = 'none'\n", '[sandbox.gate]\nnetwork = \'none\'\n\n[sandbox]\nmode = "none"\n'),
     ("[sandbox.gate]\npush = true\n[sandbox]\npush = true\n",
      '[sandbox.gate]\npush = true\n[sandbox]\nmode = "none"\npush = true\n')])
-def test_the_answer_is_written_into_the_configuration(tmp_path: Path, before: str, after: str) -> None:
+def test_a_setting_is_written_into_the_configuration(tmp_path: Path, before: str, after: str) -> None:
     (tmp_path / "config.toml").write_text(before)
     assert write_setting(tmp_path, ("sandbox", "mode"), Mode.NONE).read_text() == after
 
 
-def test_a_form_that_cannot_be_changed_is_left_to_the_person(tmp_path: Path) -> None:
+def test_a_form_that_cannot_be_changed_is_left_to_the_user(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("sandbox = {network = 'none'}\n")
     with pytest.raises(Refused, match=r'write mode = "landlock" into \[sandbox\] of .*config.toml, then type it again'):
         write_setting(tmp_path, ("sandbox", "mode"), Mode.LANDLOCK, ", then type it again")

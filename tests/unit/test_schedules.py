@@ -1,4 +1,4 @@
-"""Schedules: which times are due, and what becomes of each, whatever the clock, its changes and our deaths do."""
+"""Schedules: due times and their starts, whatever the clock, its changes and crashes do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def moments(times: str, zone: ZoneInfo, since: datetime, until: datetime) -> lis
        st.integers(0, 23), st.integers(0, 59), st.sampled_from([2024, 2026]))
 @settings(max_examples=12, deadline=None)
 def test_a_time_of_day_is_due_once_a_day_whatever_the_clock_does(name: str, hour: int, minute: int, year: int) -> None:
-    """A repeated time is due when it is there first, a skipped one when the clock is there again."""
+    """A repeated time is due at its first occurrence, a skipped one when the clock has passed it."""
     zone, day = ZoneInfo(name), date(year, 1, 1)
     wanted = []
     while day.year == year:
@@ -58,11 +58,11 @@ def test_a_time_of_day_is_due_once_a_day_whatever_the_clock_does(name: str, hour
     (datetime(2026, 10, 25, 2, 10, fold=1, tzinfo=BERLIN), datetime(2026, 10, 26, 2, 30, tzinfo=BERLIN)),
     (datetime(2026, 10, 25, 2, 10, fold=0, tzinfo=BERLIN), datetime(2026, 10, 25, 2, 30, fold=0, tzinfo=BERLIN)),
 ])
-def test_one_that_is_added_in_a_repeated_hour_is_not_due_in_the_past(since: datetime, first: datetime) -> None:
+def test_a_schedule_added_in_a_repeated_hour_is_not_due_in_the_past(since: datetime, first: datetime) -> None:
     assert next(due_times(schedule("30 2 * * *"), since.timestamp(), BERLIN)) == first.timestamp()
 
 
-def test_every_minute_and_every_hour_go_on_through_a_change_of_the_clock() -> None:
+def test_frequent_times_continue_through_a_change_of_the_clock() -> None:
     since, until = datetime(2026, 10, 24, 20, tzinfo=BERLIN), datetime(2026, 10, 25, 8, tzinfo=BERLIN)
     assert len(moments("0 * * * *", BERLIN, since, until)) == 12  # one hour more than its clock shows
     assert len(moments("*/15 * * * *", BERLIN, since, until)) == 13 * 4 - 1
@@ -72,22 +72,19 @@ def test_every_minute_and_every_hour_go_on_through_a_change_of_the_clock() -> No
     ("0 3 * *", "has 4 fields"), ("0 0 3 * * *", "has 6 fields"), ("61 * * * *", "Bad minute"), ("0 0 30 2 *", "Bad"),
     ("@reboot", "there are"), ("@dayly", "did you mean @daily"), ("", "has 0 fields"), ("x y z a b", "Bad"),
 ])
-def test_what_is_no_time_says_what_is_wrong(text: str, said: str) -> None:
+def test_an_invalid_time_is_refused_with_its_mistake(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         read_times(text)
-
-
-def test_nicknames_are_fields() -> None:
     assert read_times("@daily") == read_times(" 0  0 * * * ") == "0 0 * * *"
     with pytest.raises(UsageError, match="not a time zone"):
         policy.read_zone("Mars/Olympus")
 
 
-# ------------------------------------------------------------------------------------------------- what becomes of them
+# ------------------------------------------------------------------------------------------------------------- starts
 
 
 def play(of: Schedule, steps: list[tuple[float, bool]], zone: ZoneInfo) -> list[ScheduledStart]:
-    """Return the records after calls at these times; where a call is killed, only its first record is there."""
+    """Return the records after calls at these times; a killed call writes only its first record."""
     starts: dict[str, ScheduledStart] = {}
     for now, is_killed in steps:
         due = policy.decide(of, max((start.due for start in starts.values()), default=0.0), now, zone)
@@ -106,7 +103,7 @@ def play(of: Schedule, steps: list[tuple[float, bool]], zone: ZoneInfo) -> list[
 @settings(max_examples=60, deadline=None)
 def test_each_due_time_is_handled_exactly_once(times: str, zone: ZoneInfo, day: datetime,
                                                steps: list[tuple[float, bool]], missed: float | None) -> None:
-    """Calls come late, twice and after a week; clocks are set back; a call is killed between its two records."""
+    """Calls come late, twice and after a week; clocks are set back; calls are killed between their two records."""
     since = now = day.replace(tzinfo=zone).timestamp()
     of, calls = schedule(times, since, missed=missed), []
     for pause, is_killed in steps:
@@ -124,7 +121,7 @@ def test_each_due_time_is_handled_exactly_once(times: str, zone: ZoneInfo, day: 
     assert sum(start.count for start in starts) >= len(due)
 
 
-def test_after_a_sleep_the_latest_is_made_up_for_and_the_others_are_told() -> None:
+def test_after_a_sleep_only_the_latest_time_is_started() -> None:
     of = schedule("0 * * * *", since=MONDAY)
     due = policy.decide(of, 0.0, MONDAY + 7 * 3600 + 600, ZoneInfo("UTC"))
     assert due.start is not None and due.start.is_late and due.start.due == MONDAY + 7 * 3600
@@ -132,14 +129,11 @@ def test_after_a_sleep_the_latest_is_made_up_for_and_the_others_are_told() -> No
     assert (word_of(due.missed), word_of(replace(due.start, stage=Stage.STARTED))) == ("missed 6 times", "late")
     never = policy.decide(replace(of, missed=None), 0.0, MONDAY + 7 * 3600 + 600, ZoneInfo("UTC"))
     assert never.start is None and never.missed is not None and never.missed.count == 7
+    minute = policy.decide(schedule(missed=None), 0.0, MONDAY + 3 * 3600 + 65, ZoneInfo("UTC"))
+    assert minute.missed is None and minute.start is not None and not minute.start.is_late, "a minute is not late"
 
 
-def test_a_call_that_is_a_minute_late_is_on_time() -> None:
-    due = policy.decide(schedule(missed=None), 0.0, MONDAY + 3 * 3600 + 65, ZoneInfo("UTC"))
-    assert due.missed is None and due.start is not None and not due.start.is_late
-
-
-def test_a_paused_one_is_never_due_and_late_ones_begin_one_after_the_other() -> None:
+def test_a_paused_schedule_is_never_due_and_late_starts_are_staggered() -> None:
     of = schedule(paused="by hand")
     assert policy.decide(of, 0.0, MONDAY + DAY, ZoneInfo("UTC")) == policy.Due()
     assert policy.next_due(of, 0.0, MONDAY, ZoneInfo("UTC")) is None
@@ -159,16 +153,16 @@ WAITING = ScheduledStart(MONDAY + 30, Stage.QUEUED, MONDAY + 30)
     (Overlap.STOP, [replace(WAITING, stage=Stage.BEGUN)], Go.WAIT),
     (Overlap.SKIP, [replace(NEXT, due=MONDAY + 90, at=MONDAY + 90)], Go.BEGIN),
 ])
-def test_an_earlier_run_that_is_not_over(overlap: Overlap, others: list[ScheduledStart], wanted: Go) -> None:
+def test_an_overlapping_start_follows_its_setting(overlap: Overlap, others: list[ScheduledStart], wanted: Go) -> None:
     assert policy.may_begin(schedule(overlap=overlap), NEXT, others, 0.0)[0] is wanted
 
 
-def test_a_week_that_is_spent_skips() -> None:
+def test_a_start_is_skipped_if_the_budget_of_the_week_is_spent() -> None:
     go, why = policy.may_begin(schedule(budget_week=5.0), NEXT, [], 5.0)
     assert go is Go.SKIP and why == "$5.00 of the $5.00 for this week are spent"
 
 
-def test_three_failures_in_a_row_pause_and_count_anew_once_it_is_resumed() -> None:
+def test_three_failures_in_a_row_pause_a_schedule_until_it_is_resumed() -> None:
     failed = [ScheduledStart(MONDAY + number, Stage.FAILED, MONDAY + number, why="no gate") for number in range(3)]
     of = schedule(since=MONDAY)
     assert policy.find_pause(of, failed) == "its last 3 starts failed: no gate"
@@ -178,7 +172,7 @@ def test_three_failures_in_a_row_pause_and_count_anew_once_it_is_resumed() -> No
     assert policy.find_pause(replace(of, since=MONDAY + 10), failed) == ""
 
 
-def test_what_is_over_stands_in_the_history_and_the_latest_time_is_read_from_names(tmp_path: Path) -> None:
+def test_starts_are_kept_in_the_history_and_the_latest_time_comes_from_names(tmp_path: Path) -> None:
     schedules = Schedules(tmp_path)
     schedules.add(schedule())
     assert schedules.handled("nightly") == 0.0
@@ -197,7 +191,7 @@ def test_what_is_over_stands_in_the_history_and_the_latest_time_is_read_from_nam
 # ------------------------------------------------------------------------------------------------------------ commands
 
 
-def test_a_start_is_one_command_with_an_id_of_its_own() -> None:
+def test_a_start_is_one_command_with_a_unique_id() -> None:
     run = policy.run_id("a-name-of-many-words-that-is-long", NEXT)
     assert run == "a-name-of-many-words-261130-0001" and check_run(run)
     now = replace(NEXT, by_hand=True, due=NEXT.due + 7.25)

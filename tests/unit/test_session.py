@@ -1,4 +1,4 @@
-"""Sessions by the spike's criteria 1a to 1e, and what it had left for later, with adapters that count their calls."""
+"""Sessions by the spike's criteria 1a to 1e and its later phase, with adapters that count their calls."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ import pytest
 from garrison.cli.sessions import CHECKED_RUNS, check_runs
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused, UsageError
 from garrison.pipeline import run
+from garrison.pipeline.lint import lint
+from garrison.pipeline.parser import parse
 from garrison.session import MODES, Initiative, Session, SessionState
 from garrison.session.adapters import Memory
 from garrison.session.nodes import IDEMPOTENCY, KEPT_MESSAGES, MAX_SECTION, SessionNodes, build_messages
@@ -30,7 +32,7 @@ NOW = datetime(2026, 1, 15, 10, 0, tzinfo=UTC)
 
 
 class World:
-    """Adapters that remember; `answers` is what the model says, one after the other, the last again and again."""
+    """Adapters that record their calls; the model gives `answers` in order, then repeats the last."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers) or [{"content": "hello"}]
@@ -41,7 +43,7 @@ class World:
         return [one for one, _ in self.calls].count(name)
 
     def asked(self) -> list[tuple[list[dict[str, Any]], str, dict[str, Any]]]:
-        """Messages, mode and options of each call of the model."""
+        """Return messages, mode and options of each call of the model."""
         return [given for name, given in self.calls if name == "llm_call"]
 
     def adapters(self, **more: Any) -> dict[str, Any]:
@@ -137,7 +139,7 @@ def test_1b_max_steps_ends_an_endless_loop_and_the_checkpoint_is_kept(tmp_path: 
     ({"turn_count": 5, "goals": [{"id": 1}]}, "goal_pursuit", 1),
     ({"goals": [{"id": 1, "plan": [{"done": True}, {"due": "2026-01-15T09:00:00+00:00"}]}]}, "plan_execution", 1),
     ({"goals": [{"id": 1, "plan": [{"due": "2026-01-15T11:00:00+00:00"}]}]}, "goal_pursuit", 1)])
-def test_1c_the_mode_routes(state: dict[str, Any], mode: str, calls: int) -> None:
+def test_1c_the_mode_chooses_the_path(state: dict[str, Any], mode: str, calls: int) -> None:
     world = World({"content": "{}"})
     [result] = beat(world.session(SessionState("s1", "agent", **state), initiative=Initiative(interval=0)))
     assert (result.cognitive_mode, world.count("llm_call"), result.model_calls) == (mode, calls, calls)
@@ -149,7 +151,7 @@ def test_1c_the_mode_routes(state: dict[str, Any], mode: str, calls: int) -> Non
 
 
 @pytest.mark.parametrize("form", ["{}", "Here it is:\n```json\n{}\n```\nThat is all."])
-def test_1c_a_heartbeat_changes_goals_and_memory_and_hands_actions_over(form: str) -> None:
+def test_1c_a_heartbeat_changes_goals_and_memory_and_routes_actions(form: str) -> None:
     said = {"actions": [{"do": "x"}], "goal_updates": [{"id": 1, "progress": 0.5}], "new_goals": [{"id": 2}],
             "memory_notes": ["n", "n"]}
     world = World({"content": form.replace("{}", json.dumps(said))})
@@ -163,7 +165,7 @@ def test_1c_a_heartbeat_changes_goals_and_memory_and_hands_actions_over(form: st
     assert session.state.messages == []
 
 
-def test_without_initiative_a_heartbeat_asks_no_model_and_with_it_only_within_its_budget() -> None:
+def test_a_heartbeat_calls_the_model_only_with_initiative_and_within_its_budget() -> None:
     world = World({"content": "{}"})
     assert [one.model_calls for one in beat(world.session(), 2)] == [0, 0]
     assert world.count("llm_call") == 0
@@ -179,7 +181,7 @@ def test_every_30th_heartbeat_consolidates_identity_and_every_60th_reflects() ->
         assert world.count("llm_call") == calls
 
 
-# ---- what the model is told
+# ---- what the model reads
 
 KNOWING: dict[str, Any] = {
     "goals": [{"id": "ship", "description": "ship the parser", "progress": 0.5}],
@@ -187,7 +189,7 @@ KNOWING: dict[str, Any] = {
 
 
 def told_by(world: World, call: int = 0) -> str:
-    """The text of the messages of role system in a call."""
+    """Return the text of the system messages of a call."""
     return "\n".join(one["content"] for one in world.asked()[call][0] if one["role"] == "system")
 
 
@@ -204,7 +206,7 @@ def test_goals_notes_memory_and_results_of_checks_reach_the_model_in_a_heartbeat
     assert ("memory_recall", ("agent", 'ship: ship the parser {"progress": 0.5}')) in world.calls
 
 
-def test_what_the_session_knows_comes_before_a_message_and_results_of_tools_after_it() -> None:
+def test_knowledge_comes_before_a_message_and_results_of_tools_after_it() -> None:
     world = World(tool(), {"content": "done"})
     play(world.session(SessionState("s1", "agent", **KNOWING)), "look it up")
     first, second = (messages for messages, _, _ in world.asked())
@@ -232,7 +234,7 @@ def test_heartbeats_check_the_latest_runs(tmp_path: Path) -> None:
     assert "is damaged or gone" in checked["run r11"]
 
 
-def test_old_messages_are_left_out_and_the_turn_in_progress_never() -> None:
+def test_old_messages_are_left_out_but_never_the_current_turn() -> None:
     old = [{"role": "user", "content": str(number)} for number in range(100)]
     turn = [{"role": "user", "content": "now"}, *[{"role": "tool", "content": "r"}] * 90]
     built = build_messages({"session.messages": [*old, *turn]})
@@ -242,7 +244,7 @@ def test_old_messages_are_left_out_and_the_turn_in_progress_never() -> None:
     assert len(long[0]["content"]) < MAX_SECTION + 100 and long[0]["content"].endswith("the last")
 
 
-def test_memories_are_recalled_by_their_subject_also_by_a_later_process(tmp_path: Path) -> None:
+def test_memories_are_recalled_by_subject_and_survive_the_process(tmp_path: Path) -> None:
     path = tmp_path / "s1/memory.jsonl"
     memory = Memory(path)
     for number in range(20):
@@ -283,7 +285,7 @@ def test_1d_a_turn_adds_two_messages_and_changes_nothing_else() -> None:
 # ---- 1e: nodes and adapters
 
 
-def test_1e_every_node_type_says_whether_it_can_do_harm() -> None:
+def test_1e_every_node_type_declares_its_side_effects() -> None:
     assert set(IDEMPOTENCY) == set(World().session().nodes.handlers())
     assert IDEMPOTENCY["session.tool_dispatch"] == "side_effecting"
     assert IDEMPOTENCY["session.classify"] == "read_only"
@@ -299,7 +301,7 @@ def test_1e_a_missing_adapter_is_skipped_and_a_missing_model_refused() -> None:
         Session(SessionState("s1", "a"), {"fly": print})
 
 
-def test_1e_an_adapter_that_raises_fails_its_node_unless_the_graph_lets_it_pass() -> None:
+def test_1e_an_adapter_that_raises_fails_its_node_unless_the_graph_allows_it() -> None:
     def broken(*_: Any) -> Any:
         raise OSError("disk")
     world = World()
@@ -316,19 +318,15 @@ def test_1e_an_adapter_that_raises_fails_its_node_unless_the_graph_lets_it_pass(
 # ---- trust
 
 
-def test_a_blocked_input_gets_an_answer_and_no_model() -> None:
+def test_a_blocked_input_gets_an_answer_without_the_model() -> None:
     world = World()
     results = play(world.session(SessionState("s1", "a", "untrusted")), "/rm", " ")
     assert [one.response for one in results] == ["I cannot do this: it is blocked at trust tier untrusted."] * 2
     assert world.count("llm_call") == 0
-
-
-def test_a_blocked_input_has_its_answer_also_where_the_graph_leads_it_to_its_end() -> None:
     graph = """digraph t { start [shape=Mdiamond]; done [shape=Msquare]; c [type="session.classify"]
         gate [shape=diamond]; ask [type="session.llm_call"]; say [type="session.format"]; start -> c -> gate
         gate -> done [condition="context.session.input_type=blocked"]
         gate -> ask [condition="context.session.input_type!=blocked"]; ask -> say -> done }"""
-    world = World()
     refused, answered = play(world.session(SessionState("s1", "a", "untrusted"), turn_graph=graph), "/rm", "hi")
     assert refused.response == "I cannot do this: it is blocked at trust tier untrusted."
     assert answered.response == "hello"
@@ -336,7 +334,7 @@ def test_a_blocked_input_has_its_answer_also_where_the_graph_leads_it_to_its_end
         World().session(turn_graph="")  # no text is not the shipped graph
 
 
-def test_a_tool_that_the_tier_does_not_allow_is_refused_and_the_model_told() -> None:
+def test_a_tool_that_the_tier_forbids_is_refused_with_a_result() -> None:
     world = World({"tool_calls": [{"id": "1", "name": "rm"}, {"id": "2", "name": "read"}]}, {"content": "ok"})
     play(world.session(SessionState("s1", "a", "probationary")), "do it")
     assert [one for name, given in world.calls if name == "tool_dispatch" for one in given] == [
@@ -359,7 +357,7 @@ def test_tiers_come_from_a_file(tmp_path: Path) -> None:
 # ---- phase 2: queueing, restore, replaced graphs, signals
 
 
-def test_a_message_during_a_heartbeat_is_answered_after_it_and_heartbeats_do_not_accumulate() -> None:
+def test_a_message_waits_for_a_heartbeat_and_heartbeats_do_not_accumulate() -> None:
     async def scene() -> None:
         world, gate = World({"content": "{}"}), asyncio.Event()
 
@@ -381,7 +379,7 @@ def test_a_message_during_a_heartbeat_is_answered_after_it_and_heartbeats_do_not
     asyncio.run(scene())
 
 
-async def test_initiative_beats_by_itself() -> None:
+async def test_initiative_starts_heartbeats() -> None:
     world = World({"content": "{}"})
     session = world.session(initiative=Initiative(interval=0.01, budget=1))
     done = asyncio.Event()
@@ -406,11 +404,11 @@ def test_a_session_is_restored_with_its_state(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """Stands for kill -9 in the middle of a node; nothing of the session's may catch it."""
+    """Simulates kill -9 in the middle of a node; the session may not catch it."""
 
 
 @pytest.mark.parametrize("node", ["memory_recall", "llm_call", "tool_dispatch", "memory_update", "checkpoint"])
-def test_killed_in_a_node_the_turn_is_finished_and_no_finished_node_runs_again(tmp_path: Path, node: str) -> None:
+def test_a_turn_killed_in_a_node_is_finished_without_repeating_nodes(tmp_path: Path, node: str) -> None:
     world = World(tool(), {"content": "done"})
     with pytest.raises(BaseException):  # noqa: B017
         play(world.session(folder=tmp_path / "s1", more={node: deadly(world, node)}), "look it up")
@@ -425,7 +423,7 @@ def test_killed_in_a_node_the_turn_is_finished_and_no_finished_node_runs_again(t
 
 
 def deadly(world: World, name: str, number: int = 1) -> Callable[..., Any]:
-    """The world's adapter, which is killed in its call of that number."""
+    """Return the world's adapter, killed in its call of that number."""
     inner, calls = world.adapters()[name], itertools.count(1)
 
     def adapter(*arguments: Any) -> Any:
@@ -442,8 +440,8 @@ def restored(folder: Path, world: World) -> SessionState:
     return asyncio.run(scene())
 
 
-def test_what_a_turn_adds_is_recorded_once_and_a_killed_one_has_all_of_it(tmp_path: Path) -> None:
-    """A turn of many tool calls: its journal grows by each result, not by all of them each time."""
+def test_each_result_of_a_turn_is_recorded_once_and_survives_a_kill(tmp_path: Path) -> None:
+    """The journal of a turn with many tool calls grows by each result, not by all of them each time."""
     world, said = World(*[tool()] * 25, {"content": "done"}), "x" * 5_000
     world.answers.insert(0, {"content": said})
     session = world.session(folder=tmp_path / "s1", more={"llm_call": deadly(world, "llm_call", 26)})
@@ -458,8 +456,7 @@ def test_what_a_turn_adds_is_recorded_once_and_a_killed_one_has_all_of_it(tmp_pa
     assert (tmp_path / "s1/journal.jsonl").stat().st_size == 0
 
 
-def test_a_step_that_must_not_happen_twice_is_synced_before_the_next_and_no_other(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_step_that_must_not_be_repeated_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, sync = World(tool(), {"content": "done"}), os.fdatasync
 
     def syncing(descriptor: int) -> None:
@@ -478,7 +475,7 @@ def test_a_step_that_must_not_happen_twice_is_synced_before_the_next_and_no_othe
 
 
 @pytest.mark.usefixtures("unsynced")
-def test_a_long_journal_is_compacted_and_an_end_that_the_state_has_is_not_repeated(tmp_path: Path) -> None:
+def test_a_long_journal_is_compacted_without_repeating_records(tmp_path: Path) -> None:
     folder, sizes = tmp_path / "s1", []
 
     async def scene() -> None:
@@ -513,7 +510,7 @@ def test_a_turn_of_an_earlier_version_is_finished(tmp_path: Path) -> None:
         "events.jsonl", "journal.jsonl", "session.json", "session.lock"]
 
 
-def test_a_graph_is_replaced_from_the_next_turn_on_and_a_broken_one_is_not() -> None:
+def test_a_new_graph_applies_from_the_next_turn_and_a_broken_one_is_refused() -> None:
     world = World()
     session = world.session()
 
@@ -531,17 +528,14 @@ def test_a_graph_is_replaced_from_the_next_turn_on_and_a_broken_one_is_not() -> 
     assert ("hi", {"agent_id": "agent", "data": "two"}) in world.events
 
 
-async def test_two_processes_do_not_have_one_session(tmp_path: Path) -> None:
+async def test_a_session_is_open_in_one_process_only(tmp_path: Path) -> None:
     async with World().session(folder=tmp_path / "s1"):
         with pytest.raises(Refused, match="in use"):
             async with World().session(folder=tmp_path / "s1"):
                 pass
 
 
-def test_the_seeds_own_mistake_is_found_in_a_graph() -> None:
-    from garrison.pipeline.lint import lint
-    from garrison.pipeline.parser import parse
-
+def test_the_mistake_of_the_spike_is_found_by_lint() -> None:
     wrong = shipped_graph("heartbeat").replace("context.session.cognitive_mode", "context.cognitive_mode")
     assert any("session.cognitive_mode" in str(one) for one in lint(parse(wrong)) if one.rule == "context_key_unknown")
     assert lint(parse(shipped_graph("heartbeat"))) == lint(parse(shipped_graph("turn"))) == []

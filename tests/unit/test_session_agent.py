@@ -1,4 +1,4 @@
-"""An agent that runs as a session: what a node may say of it, what is said to it, and its script as a model."""
+"""An agent that runs as a session: its options, its messages, and its script as a model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ from garrison.agents.conversation import prompts
 from garrison.agents.session_agent import SessionAgent, SessionOrder
 from garrison.agents.session_options import ORDER, SessionOptions
 from garrison.errors import UsageError
-from garrison.node.session_attempt import (
-    SessionProgram,
-    SessionScript,
-    next_message,
-    result_of,
-    tools_of,
-)
+from garrison.node.session_attempt import SessionProgram, SessionScript, next_message, result_of, tools_of
 from garrison.session import Session, SessionState
 from garrison.session.adapters import MAX_RESULT, ToolDispatcher
 from garrison.session.claude import claude_adapters, prompt_of
@@ -34,7 +28,7 @@ def configure(home: Path, text: str) -> Path:
     return home
 
 
-def test_a_session_agent_by_node_or_profile(tmp_path: Path) -> None:
+def test_a_node_or_a_profile_makes_an_agent_a_session(tmp_path: Path) -> None:
     home = configure(tmp_path, '[agents.steady]\nkind = "session"\nof = "scripted"\ntier = "established"\n'
                                '[agents.thinker]\nkind = "session"\n')
     assert isinstance(registry.agent("scripted", home, attributes={"session": "true"}), SessionAgent)
@@ -59,22 +53,19 @@ def test_invalid_session_options_are_refused_before_a_run(tmp_path: Path, agent:
                                '[agents.twice]\nkind = "session"\nof = "odd"\n')
     with pytest.raises(UsageError, match=why):
         registry.check_node(agent, "a", says, home)
-
-
-def test_a_profile_of_a_session_with_an_unknown_setting_is_refused(tmp_path: Path) -> None:
-    home = configure(tmp_path, '[agents.odd]\nkind = "session"\nmodle = "x"\n')
+    configure(tmp_path, '[agents.odd]\nkind = "session"\nmodle = "x"\n')
     with pytest.raises(UsageError, match=r"config.toml:3: \[agents.odd\] modle is not a setting; there are tier, "):
         registry.profiles(home)
 
 
-def test_next_message_and_result() -> None:
+def test_the_next_message_and_the_result_follow_the_report() -> None:
     report = {"status": "failure", "summary": "no"}
     assert next_message(0, None, "do it") == "do it"
     assert next_message(1, None, "do it") == prompts.report_request()
     assert next_message(2, None, "do it") is None
     assert next_message(1, report, "do it") is None
     assert next_message(0, None, "do it", "Be quick.") == "do it\n\nBe quick."
-    for turns in range(1, 4):  # a person gets a turn for what they tell it
+    for turns in range(1, 4):  # a message of the user gets a turn
         assert (next_message(turns, None, "do it", "Be quick.") or "").startswith("Be quick.")
     assert next_message(1, {"status": "success"}, "do it", "Be quick.") is None
     assert result_of(None)["status"] == "fail"
@@ -84,7 +75,7 @@ def test_next_message_and_result() -> None:
     assert result_of(half) == {"status": "partial_success", "notes": "half", "preferred_label": "again"}
 
 
-def test_a_session_without_tools_is_refused_since_it_could_not_report(tmp_path: Path) -> None:
+def test_a_session_without_tools_is_refused(tmp_path: Path) -> None:
     order = SessionOrder("home", "r", "a", 1, 1, "tree", "goal", "untrusted", 0, "notes", None, None, None)
     (tmp_path / ORDER).write_text(json.dumps(asdict(order)))
     with pytest.raises(UsageError, match="tier untrusted has no tools and could not report"):
@@ -95,7 +86,7 @@ STEPS: list[dict[str, Any]] = [{"life": 1, "print": "a"}, {"notes": "b", "print"
 
 
 def played(script: SessionScript, fails: str = "") -> tuple[list[str], Any]:
-    """The names of the calls that a session makes of a script, and how its turn ended."""
+    """Return the values of a script's calls in a session, and the result of its turn."""
     made: list[str] = []
 
     def call(**given: Any) -> str:
@@ -112,14 +103,11 @@ def played(script: SessionScript, fails: str = "") -> tuple[list[str], Any]:
     return made, asyncio.run(scene())
 
 
-def test_a_script_calls_its_steps_as_tools() -> None:
+def test_a_script_calls_its_steps_as_tools_except_those_of_other_incarnations() -> None:
     made, result = played(SessionScript("n", STEPS, 1))
     assert made == ["a", "b", "c", "success"]
     assert (result.response, result.tool_calls_made) == ("The script of n has ended.", 4)
     assert played(SessionScript("n", STEPS, 2))[0] == ["b", "c", "d", "success"]
-
-
-def test_a_script_continues_after_completed_steps_and_skips_other_incarnations_steps() -> None:
     said = [{"role": "tool", "tool_call_id": "2:notes", "content": "done"}]
     assert SessionScript("n", STEPS, 2).llm_call(said, "", {})["tool_calls"][0]["id"] == "2:print"
     play = SessionScript("n", STEPS, 2).tools()["exit"].call
@@ -148,7 +136,7 @@ def test_a_tier_limits_the_tools_and_tool_errors_are_returned(tmp_path: Path) ->
 
 
 class Claude:
-    """A model's session that calls its functions as Claude's client does: within its own turn."""
+    """A model's session that calls its functions within its own turn, as Claude's client does."""
 
     def __init__(self, spec: Any, script: list[list[tuple[str, dict[str, Any]]]], log: list[str]) -> None:
         self.functions = {one.name: one for one in spec.metadata["functions"]}

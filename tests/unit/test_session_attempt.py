@@ -1,4 +1,4 @@
-"""A session that waits where it stands: what its program leaves, and what its orchestrator makes of that."""
+"""A suspended session: the records of its program, and the decisions of its orchestrator."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from garrison.values import fields_of
 
 
 class Programs:
-    """An orchestrator's programs, each of which ends as told: an ending, or an outcome."""
+    """An orchestrator's programs, with a given end for each: an ending or an outcome."""
 
     def __init__(self, folder: Path, *ends: policy.ConnectionEnd | WorkResult) -> None:
         self.files, self.ends, self.begun = AttemptFiles(folder), list(ends), 0
@@ -60,17 +60,15 @@ class Programs:
 DONE = WorkResult("success")
 
 
-def test_a_question_waits_without_a_program_also_in_a_later_incarnation(tmp_path: Path) -> None:
+def test_a_question_waits_without_a_program_even_in_a_later_incarnation(tmp_path: Path) -> None:
     programs = Programs(tmp_path, policy.ConnectionEnd(policy.QUESTION, 1.0, "Which?"), DONE)
     work = programs.work()
     questions.ask(programs.files, "Which?", "c1")
     assert work.poll(0.0) is None
-    assert work.question is not None
     assert (work.question.text, work.process(), programs.begun) == ("Which?", None, 1)
     assert programs.files.waiting.read_text() == "for an answer: Which?"
     later = programs.work()
     assert (later.poll(0.0), programs.begun) == (None, 1)
-    assert later.question is not None
     later.answer(later.question.id, "blue")
     assert later.poll(0.0) is None
     assert not programs.files.waiting.exists()
@@ -80,21 +78,20 @@ def test_a_question_waits_without_a_program_also_in_a_later_incarnation(tmp_path
 
 
 @pytest.mark.parametrize("kind", [TroubleKind.BUDGET, TroubleKind.AUTHENTICATION, TroubleKind.BILLING])
-def test_a_failure_that_needs_a_person_parks_until_an_answer_or_a_new_incarnation(tmp_path: Path, kind: str) -> None:
+def test_a_failure_for_the_user_parks_until_an_answer_or_a_new_incarnation(tmp_path: Path, kind: str) -> None:
     programs = Programs(tmp_path, *[policy.ConnectionEnd(kind, 1.0, "spent")] * 3, DONE)
     work = programs.work()
     assert work.poll(0.0) is None
-    assert work.question is not None
     assert WHAT_TO_DO[kind] in work.question.text
     assert (work.poll(0.0), programs.begun) == (None, 1)
     work.answer(work.question.id, "done")
     assert (work.poll(0.0), programs.begun) == (None, 2)
     assert work.poll(0.0) is None
-    assert work.question.id == "trouble-2", "it was refused once more"
-    assert (programs.work().process(), programs.begun) == ((1, 1), 3), "a new life tries it"
+    assert work.question.id == "trouble-2", "it was refused again"
+    assert (programs.work().process(), programs.begun) == ((1, 1), 3), "a new incarnation tries it"
 
 
-def test_a_transient_failure_is_waited_for_until_it_is_over(tmp_path: Path) -> None:
+def test_a_transient_failure_is_retried_until_it_is_over(tmp_path: Path) -> None:
     ending = policy.ConnectionEnd(TroubleKind.NETWORK, 100.0, "gone")
     programs = Programs(tmp_path, *[ending] * 30, DONE)
     work = programs.work()
@@ -109,24 +106,22 @@ def test_a_takeover_suspends_the_session_and_its_end_resumes_it(tmp_path: Path) 
     programs = Programs(tmp_path, WorkResult("fail", "struck", killed=True), DONE)
     work = programs.work()
     there = LifeLock.try_acquire(programs.files.takeover)
-    assert there is not None
     programs.files.takeover.write_text(json.dumps({"pid": 7, "ticks": 8, "since": "now"}))
     assert (work.poll(0.0), programs.begun, work.process()) == (None, 1, (7, 8))
     assert "held by a person" in programs.files.waiting.read_text()
-    assert (programs.work().process(), programs.begun) == ((7, 8), 1), "nor does a new life begin it"
+    assert (programs.work().process(), programs.begun) == ((7, 8), 1), "a new incarnation does not start it either"
     append_line(programs.files.endings, fields_of(policy.ConnectionEnd(policy.PERSON, 1.0)))
     there.release()
     assert (work.poll(0.0), programs.begun) == (None, 2)
     assert not programs.files.waiting.exists()
     there = LifeLock.try_acquire(programs.files.takeover)
-    assert there is not None
     assert work.poll(0.0) == DONE, "a result during a takeover counts"
     there.release()
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_a_report_that_comes_as_a_person_takes_over_ends_a_claude_session(tmp_path: Path, recorded: bool) -> None:
-    """Stopped for the person, the connection may have its report already."""
+def test_a_report_during_a_takeover_ends_a_claude_session(tmp_path: Path, recorded: bool) -> None:
+    """The connection that is stopped for the user may already have its report."""
     assignment = Assignment(Task("r", "n", 1), tmp_path, tmp_path, {"GARRISON_HOME": str(tmp_path)})
     ends = [policy.ConnectionEnd(policy.REPORTED, 1.0, success=True)] if recorded else [WorkResult("fail", "stopped")]
     programs = Programs(tmp_path, *ends)
@@ -137,14 +132,13 @@ def test_a_report_that_comes_as_a_person_takes_over_ends_a_claude_session(tmp_pa
 
     attempt = Attempt(assignment, ClaudeSettings(), 0.0)
     there = LifeLock.try_acquire(programs.files.takeover)
-    assert there is not None
     outcome = attempt.poll(0.0)
     assert (outcome is not None and outcome.status == "success") == recorded
-    assert programs.files.waiting.exists() != recorded, "without a report it waits for the person"
+    assert programs.files.waiting.exists() != recorded, "without a report it waits for the user"
     there.release()
 
 
-def test_the_model_is_told_of_a_takeover_until_the_next_end(tmp_path: Path) -> None:
+def test_the_model_is_informed_of_a_takeover_until_the_next_end(tmp_path: Path) -> None:
     prompt, ran = ordered(tmp_path), []
     files = AttemptFiles(tmp_path)
     files.make()
@@ -159,13 +153,13 @@ def test_the_model_is_told_of_a_takeover_until_the_next_end(tmp_path: Path) -> N
             return super()._within_limits(asked)
     work = Hears(prompt)
     work.ran, work.plays = ran, [REPORT, "Done."]
-    assert asyncio.run(work.run())["status"] == "success"  # type: ignore[index]
+    assert asyncio.run(work.run())["status"] == "success"
     assert all(one.startswith("The user has worked in your worktree") for one in heard)
     assert "report_result" in files.conversation.read_text()
     assert "The user has worked" not in files.conversation.read_text()
 
 
-def test_a_persons_cli_gets_the_end_of_a_long_conversation() -> None:
+def test_the_users_cli_gets_the_end_of_a_long_conversation() -> None:
     told = prompts.conversation_for_person("é" * prompts.MAX_CONVERSATION + "the end")
     assert len(told.encode()) < 128 * 1024
     assert told.strip().endswith("the end")
@@ -198,7 +192,7 @@ def call(number: int, name: str, **arguments: Any) -> dict[str, Any]:
 
 
 class Model(SessionProgram):
-    """A session whose model says what `plays` has for the number of results it has seen; `ran` is every other call."""
+    """A session with a model that answers from `plays` by the number of results it has seen; `ran` lists its calls."""
 
     ran: list[str]
     plays: list[Any]
@@ -232,7 +226,7 @@ def life(prompt: Path, ran: list[str], plays: list[Any]) -> Any:
 REPORT = [call(9, "report_result", status="success", summary="done")]
 
 
-def test_questions_of_a_batch_are_answered_in_turn_and_its_other_calls_run_once(tmp_path: Path) -> None:
+def test_questions_of_a_batch_are_asked_in_turn_and_its_other_calls_run_once(tmp_path: Path) -> None:
     prompt, ran = ordered(tmp_path), []
     batch = [call(1, "save_notes", text="n"), call(2, "ask_guardian", question="A?"),
              call(3, "ask_guardian", question="B?"), call(4, "ask_guardian", question=" ")]
@@ -252,8 +246,7 @@ def test_questions_of_a_batch_are_answered_in_turn_and_its_other_calls_run_once(
 
 
 @pytest.mark.parametrize("ending", [TroubleKind.BUDGET, TroubleKind.AUTHENTICATION, TroubleKind.OVERLOADED])
-def test_a_limit_or_refusal_suspends_in_mid_turn_without_repeating_work(tmp_path: Path,
-                                                                        ending: str) -> None:
+def test_a_limit_or_refusal_suspends_a_turn_without_repeating_work(tmp_path: Path, ending: str) -> None:
     prompt, ran = ordered(tmp_path), []
     files = AttemptFiles(tmp_path)
     status = {TroubleKind.AUTHENTICATION: 401, TroubleKind.OVERLOADED: 529}.get(ending)
@@ -271,14 +264,13 @@ def test_a_limit_or_refusal_suspends_in_mid_turn_without_repeating_work(tmp_path
     assert (before, ran) == ([] if ending == TroubleKind.BUDGET else ["save_notes"], ["save_notes", "report_result"])
 
 
-def test_a_call_that_would_exceed_the_budget_beside_another_in_progress_waits(tmp_path: Path) -> None:
-    """Without a sandbox, where nothing else reserves: another attempt of the node holds what is left."""
+def test_a_call_waits_if_another_in_progress_has_reserved_the_budget(tmp_path: Path) -> None:
+    """Without a sandbox there is no other reservation: another attempt of the node has reserved the rest."""
     prompt, ran = ordered(tmp_path, config=str(tmp_path / "config")), []
     other = tmp_path / "runs/r/nodes/a/2/claude"
     other.mkdir(parents=True)
     (other / FILE).write_text('{"usd": 0.999}')
     lock = LifeLock.try_acquire(other / SESSION_LOCK)
-    assert lock is not None
     costs.append_usage(other / "usage.jsonl", costs.UsageRecord("call", "s", "2026-01-31T00:00:00Z", 0.0005))
     AttemptFiles(tmp_path).make()
     costs.append_usage(AttemptFiles(tmp_path).usage, costs.UsageRecord("call", "s", "2026-01-31T00:00:00Z", 0.1))
@@ -289,8 +281,8 @@ def test_a_call_that_would_exceed_the_budget_beside_another_in_progress_waits(tm
     assert not (AttemptFiles(tmp_path).folder / FILE).exists()
 
 
-def test_an_ending_is_that_of_the_apis_own_answer_and_its_words_steer_no_terminal(tmp_path: Path) -> None:
-    """As of a session of Claude or an ACP agent: the recorder judges all of them."""
+def test_an_ending_comes_from_the_answer_of_the_api_without_escape_sequences(tmp_path: Path) -> None:
+    """As in a session of Claude or of an ACP agent: one recorder judges all of them."""
     files = AttemptFiles(tmp_path)
     assert life(ordered(tmp_path), [], [AgentFailure("\x1b[2Jfull", 529)]) is None
     assert (files.read_endings()[-1].kind, files.read_endings()[-1].reason) == (TroubleKind.OVERLOADED, "full")
@@ -303,14 +295,13 @@ def test_an_ending_is_that_of_the_apis_own_answer_and_its_words_steer_no_termina
 
 
 def test_a_permanent_failure_ends_the_attempt(tmp_path: Path) -> None:
-    prompt = ordered(tmp_path)
     with pytest.raises(Exception, match="no such model"):
-        life(prompt, [], [AgentFailure("no such model", 404)])
+        life(ordered(tmp_path), [], [AgentFailure("no such model", 404)])
     assert AttemptFiles(tmp_path).read_endings() == []
 
 
 @pytest.mark.parametrize("planted", ["link", "pipe", "folder", "hard link"])
-def test_nothing_that_a_sessions_tools_plant_among_its_records_is_followed(planted: str, tmp_path: Path) -> None:
+def test_planted_files_among_the_records_of_a_session_are_not_followed(planted: str, tmp_path: Path) -> None:
     own, record = tmp_path / "own", tmp_path / "endings.jsonl"
     own.write_text('{"a": 1}\n')
     {"link": lambda: record.symlink_to(own), "pipe": lambda: os.mkfifo(record), "folder": record.mkdir,
@@ -321,7 +312,7 @@ def test_nothing_that_a_sessions_tools_plant_among_its_records_is_followed(plant
     assert (own.read_text(), read_lines(record)) == ('{"a": 1}\n', [{"b": 2}])
 
 
-def test_a_sessions_graph_in_the_worktree_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_a_graph_in_the_worktree_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("digraph { }")
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/turn.dot").symlink_to(tmp_path / "secret")

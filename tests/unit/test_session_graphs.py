@@ -1,14 +1,14 @@
-"""Graphs of sessions written elsewhere: the spike's own topology, its slips, its project's later node types."""
+"""Graphs of sessions written elsewhere: the spike's topology, its mistakes, its project's later node types."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
+from test_session import World, beat, play
 
 from garrison.errors import UsageError
-from garrison.session import Initiative, Session, SessionState
+from garrison.session import Initiative, SessionState
 from garrison.session.graph_reader import read_session_graph
 from garrison.session.session import RunFailed
 
@@ -60,94 +60,64 @@ LATER = """digraph Later { start [shape=Mdiamond] done [shape=Msquare]
     format_error -> update_memory -> done }"""
 
 
-class Model:
-    """Answers from a list, the last again and again; counts its calls and the dispatches."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers, self.calls, self.dispatches = list(answers), 0, 0
-
-    def ask(self, *_: Any) -> Any:
-        self.calls += 1
-        answer = self.answers[min(self.calls, len(self.answers)) - 1]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def dispatch(self, calls: Any, _agent: str) -> list[str]:
-        self.dispatches += 1
-        return ["done" for _ in calls]
-
-    def adapters(self, **more: Any) -> dict[str, Any]:
-        return {"llm_call": self.ask, "tool_dispatch": self.dispatch, **more}
-
-
 WANTED = {"tool_calls": [{"name": "search", "args": {"q": 1}}]}
 
 
-def turn(graph: str, model: Model, text: str = "Hello", tier: str = "established", **adapters: Any) -> Any:
-    async def scene() -> Any:
-        async with Session(SessionState("s", "a", tier), model.adapters(**adapters), turn_graph=graph) as session:
-            return await session.send(text)
-    return asyncio.run(scene())
-
-
-def beat(graph: str, model: Model, state: SessionState | None = None, **adapters: Any) -> Any:
-    async def scene() -> Any:
-        async with Session(state or SessionState("s", "a"), model.adapters(**adapters), heartbeat_graph=graph,
-                           initiative=Initiative(interval=0)) as session:
-            return await session.heartbeat(), session
-    return asyncio.run(scene())
+def turn(graph: str, world: World, text: str = "Hello", tier: str = "established") -> Any:
+    return play(world.session(SessionState("s", "a", tier), turn_graph=graph), text)[0]
 
 
 @pytest.mark.parametrize("graph", [TURN, LATER], ids=["spike", "later"])
 @pytest.mark.parametrize("calls", [0, 1, 3])
-def test_1b_the_projects_own_turn_graph_runs_with_its_counts(graph: str, calls: int) -> None:
-    model = Model(*[WANTED] * calls, {"content": "text"})
-    result = turn(graph, model)
+def test_1b_foreign_turn_graphs_run_with_the_same_counts(graph: str, calls: int) -> None:
+    world = World(*[WANTED] * calls, {"content": "text"})
+    result = turn(graph, world)
     assert (result.response, result.tool_calls_made) == ("text", calls)
-    assert (model.calls, model.dispatches) == (calls + 1, calls)
+    assert (world.count("llm_call"), world.count("tool_dispatch")) == (calls + 1, calls)
 
 
 @pytest.mark.parametrize(("graph", "said"), [
     (TURN, "I cannot do this: it is blocked at trust tier untrusted."),
     (LATER, "No: it is blocked at trust tier untrusted")], ids=["spike", "later"])
-def test_a_blocked_input_asks_no_model_whatever_the_graph_is_written_in(graph: str, said: str) -> None:
-    model = Model({"content": "text"})
-    assert turn(graph, model, "/rm", "untrusted").response == said
+def test_a_blocked_input_calls_no_model_in_a_foreign_graph(graph: str, said: str) -> None:
+    world = World()
+    assert turn(graph, world, "/rm", "untrusted").response == said
     wrong = graph.replace("context.session.input_type", "context.input_type")
-    assert turn(wrong, model, "/rm", "untrusted").response == said
-    assert model.calls == 0
+    assert turn(wrong, world, "/rm", "untrusted").response == said
+    assert world.count("llm_call") == 0
 
 
-def test_1c_the_spikes_slip_in_the_keys_is_put_right_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_1c_a_key_without_its_prefix_is_corrected_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     wrong = HEARTBEAT.replace("context.session.cog", "context.cog")
-    [result, _] = beat(wrong, Model({"content": "{}"}), SessionState("s", "a", goals=[{"id": 1}]))
+    [result] = beat(World({"content": "{}"}).session(
+        SessionState("s", "a", goals=[{"id": 1}]), heartbeat_graph=wrong, initiative=Initiative(interval=0)))
     assert result.cognitive_mode == "goal_pursuit"
     assert "mode_router -> llm_goal" in caplog.text
     assert "it is read as 'context.session.cognitive_mode=goal_pursuit'" in caplog.text
     assert read_session_graph(HEARTBEAT, "x")[1] == []
 
 
-def test_the_further_nodes_ask_their_adapters_and_the_loop_of_actions_is_a_cycle() -> None:
+def test_the_additional_nodes_call_their_adapters_and_actions_form_a_loop() -> None:
     done: list[Any] = []
 
     def act(data: dict[str, Any], agent: str) -> dict[str, Any]:
         done.append((data, agent))
         return {"has_action_results": len(done) < 3, "tool_turn": len(done)}
-    model = Model({"content": '{"actions": ["x"], "concerns": ["c"]}'})
-    seen: list[Any] = []
-    [result, session] = beat(HEARTBEAT, model, execute_actions=act,
-                             update_working_memory=lambda data, _: seen.append(data["concerns"]))
-    assert (model.calls, len(done), result.model_calls) == (3, 3, 3)
+    world, seen = World({"content": '{"actions": ["x"], "concerns": ["c"]}'}), list[Any]()
+    session = world.session(SessionState("s", "a"), {
+        "execute_actions": act, "update_working_memory": lambda data, _: seen.append(data["concerns"])},
+        heartbeat_graph=HEARTBEAT, initiative=Initiative(interval=0))
+    [result] = beat(session)
+    assert (world.count("llm_call"), len(done), result.model_calls) == (3, 3, 3)
     assert done[0] == ({"actions": ["x"], "tool_turn": None}, "a")
     assert seen == [["c"]] * 3
-    assert {"background_checks", "store_decompositions"} <= set(session.missing)
+    assert {"store_decompositions", "process_proposal_decisions"} <= set(session.missing)
 
 
-def test_a_failing_model_has_no_tool_called_again_and_an_unknown_action_is_refused_with_its_node() -> None:
-    model = Model(WANTED, RuntimeError("no model"))
+def test_a_failing_model_repeats_no_tool_and_an_unknown_action_is_refused_with_its_node() -> None:
+    world = World(WANTED, RuntimeError("no model"))
     with pytest.raises(RunFailed, match="no model"):
-        turn(TURN, model)
-    assert model.dispatches == 1
+        turn(TURN, world)
+    assert world.count("tool_dispatch") == 1
     with pytest.raises(UsageError, match=r"node recall is type=exec with the action 'web\.fly', which no session has"):
         read_session_graph(LATER.replace("session_memory.recall", "web.fly"), "x")

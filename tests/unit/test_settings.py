@@ -1,4 +1,4 @@
-"""`garrison config show`: what holds, and where each value comes from."""
+"""`garrison config show`: effective values and their origins."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def home(tmp_path: Path) -> Path:
     return place
 
 
-def test_each_value_names_its_file_and_line_its_variable_or_the_default(home: Path, tmp_path: Path) -> None:
+def test_each_value_has_its_line_its_variable_or_the_default_as_origin(home: Path, tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     repo.mkdir()
     (repo / "garrison.toml").write_text('[launch]\ngate = "pytest -q"\n')
@@ -61,7 +61,7 @@ def test_each_value_names_its_file_and_line_its_variable_or_the_default(home: Pa
     assert {key for key in found if key.startswith("timing.")} == {f"timing.{name}" for name in field_names(Timing)}
 
 
-def test_every_setting_of_every_table_is_there_with_what_it_inherits(home: Path) -> None:
+def test_every_setting_of_every_table_is_listed_with_what_it_inherits(home: Path) -> None:
     path, more = home / "config.toml", '[notify]\nwebhook = "https://hook/SECRET"\n[agents]\nbudget = 3\n'
     path.write_text(CONFIG + more)
     found = {each.key: each for each in read_settings(home, {}, None)}
@@ -80,8 +80,8 @@ def test_every_setting_of_every_table_is_there_with_what_it_inherits(home: Path)
                      (HIDDEN, f"{path}:16", True)]
 
 
-def test_the_command_shows_what_is_set_and_with_origin_everything(home: Path, tmp_path: Path,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_shows_what_is_set_or_everything_with_its_origin(home: Path, tmp_path: Path,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("GARRISON_SANDBOX", "GARRISON_HOME"):
         monkeypatch.delenv(name, raising=False)

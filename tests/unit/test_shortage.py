@@ -1,4 +1,4 @@
-"""Lack of processes, memory or descriptors: recognised, waited for, and fewer agents at work meanwhile."""
+"""Lack of processes, memory or descriptors: detection, waiting, and fewer active agents."""
 
 from __future__ import annotations
 
@@ -13,17 +13,9 @@ from garrison.agents.base import AgentReport, WorkResult
 from garrison.errors import GarrisonError, Shortage
 from garrison.node.orchestrator import lacked_room
 from garrison.supervise.restart import Death, Policy, apply_policy
+from garrison.system import machine as limits
 from garrison.system.git.repository import GitError
-from garrison.system.machine import (
-    MIN_FOR_WORK,
-    MIN_PROCESSES,
-    RECOVERY,
-    AgentLimit,
-    find_shortage,
-    is_shortage,
-    reports_shortage,
-    retry_pause,
-)
+from garrison.system.machine import RECOVERY, AgentLimit, find_shortage, is_shortage, reports_shortage, retry_pause
 
 
 @pytest.mark.parametrize(("error", "expected"), [
@@ -42,7 +34,7 @@ def test_what_counts_as_a_shortage(error: BaseException, expected: bool) -> None
     "sh: 1: Cannot fork", "bash: fork: retry: Resource temporarily unavailable",
     "BlockingIOError: [Errno 11] Resource temporarily unavailable", "OSError: [Errno 24] Too many open files",
     "RuntimeError: can't start new thread", "OSError: [Errno 12] Cannot allocate memory"])
-def test_programs_report_it_in_words(line: str) -> None:
+def test_a_shortage_is_recognised_in_output(line: str) -> None:
     assert reports_shortage(f"some output\n{line}\n")
     assert not reports_shortage("AssertionError: 1 != 2")
 
@@ -60,28 +52,25 @@ def machine(root: Path, available_kb: int, limit: str = "max", current: int = 10
 @pytest.mark.parametrize(("memory", "limit", "expected"), [
     (8_000_000, "max", ""), (8_000_000, "1000", ""), (8_000_000, "107", "its cgroup allows only 7 more processes"),
     (8_000_000, "90", "its cgroup allows only 0 more processes"), (20_000, "max", "only 19 MiB of memory are left")])
-def test_a_lack_is_found_before_a_start(tmp_path: Path, memory: int, limit: str, expected: str) -> None:
+def test_a_shortage_is_found_before_a_start(tmp_path: Path, memory: int, limit: str, expected: str) -> None:
     proc, cgroups = machine(tmp_path, memory, limit)
     assert find_shortage(proc=proc, cgroups=cgroups) == expected
+    assert find_shortage(proc=tmp_path / "none", cgroups=tmp_path / "neither") == "", "without figures there is none"
 
 
-def test_an_agent_that_reports_its_failure_is_believed_while_the_machine_lacks_nothing() -> None:
+def test_a_reported_failure_is_believed_unless_the_machine_has_a_shortage() -> None:
     output, reported = "test_pipes: OSError: Too many open files", AgentReport(status="fail")
     assert lacked_room(WorkResult("fail"), output, "")
     assert not lacked_room(WorkResult("fail", report=reported), output, "")
     assert lacked_room(WorkResult("fail", report=reported), output, "only 3 MiB of memory are left")
-    assert not lacked_room(WorkResult("success"), output,
-                           "") and not lacked_room(WorkResult("fail"), "2 failed", "no memory")
+    assert not lacked_room(WorkResult("success"), output, "")
+    assert not lacked_room(WorkResult("fail"), "2 failed", "no memory")
 
 
-def test_what_has_begun_needs_less_room_than_what_begins(tmp_path: Path) -> None:
-    """Else agents that wait for one another's room would wait for ever."""
+def test_running_work_needs_less_room_than_a_start(tmp_path: Path) -> None:
+    """Otherwise agents that wait for each other's room would wait for ever."""
     proc, cgroups = machine(tmp_path, 8_000_000, "107")
-    assert find_shortage(MIN_PROCESSES, proc, cgroups) and not find_shortage(MIN_FOR_WORK, proc, cgroups)
-
-
-def test_a_machine_that_tells_nothing_lacks_nothing(tmp_path: Path) -> None:
-    assert find_shortage(proc=tmp_path / "none", cgroups=tmp_path / "neither") == ""
+    assert find_shortage(limits.MIN_PROCESSES, proc, cgroups) and not find_shortage(limits.MIN_FOR_WORK, proc, cgroups)
 
 
 def test_a_start_without_room_is_tried_again_and_never_counted() -> None:
@@ -99,7 +88,7 @@ def test_a_start_without_room_is_tried_again_and_never_counted() -> None:
     assert apply_policy([*known, crash, again], now, "b1", Policy(total=10)).at == now + 5
 
 
-def test_fewer_agents_work_while_the_machine_is_short_of_room_and_more_one_by_one_afterwards() -> None:
+def test_the_limit_of_agents_drops_in_a_shortage_and_recovers_one_by_one() -> None:
     limit = AgentLimit.full(8).after(is_short=True, busy=5, now=0.0)
     assert limit.allowed == 4
     assert limit.after(is_short=True, busy=5, now=1.0).allowed == 4, "those at work are not stopped"
@@ -110,7 +99,7 @@ def test_fewer_agents_work_while_the_machine_is_short_of_room_and_more_one_by_on
 
 
 @given(st.integers(1, 64), st.lists(st.tuples(st.booleans(), st.integers(0, 64), st.floats(0, 200)), max_size=40))
-def test_the_limit_stays_between_one_and_what_was_asked_for(most: int, turns: list[tuple[bool, int, float]]) -> None:
+def test_the_limit_stays_between_one_and_the_requested_number(most: int, turns: list[tuple[bool, int, float]]) -> None:
     limit, now = AgentLimit.full(most), 0.0
     for is_short, busy, seconds in turns:
         now += seconds

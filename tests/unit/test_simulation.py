@@ -37,12 +37,12 @@ def play(body: str, *outcomes: str, **options: Any) -> Any:
     return run(None if options.get("resume") else text, handlers=handlers, **options)
 
 
-def test_times_count_in_the_whole_run() -> None:
+def test_times_are_counted_in_the_whole_run() -> None:
     for body, outcome, ran in (
             (LOOP, "a=fail:2", "a f a f a"), (LOOP, "a=partial_success:1", "a f a"), (RETRIED, "a=fail:1", "a"),
             (RETRIED, "a=fail:2", "a f a"), (RETRIED, "a=retry:3", "a f a"), (RETRIED, "a=retry:4", "a f a f a"),
-            (AFRESH, "b=fail:2", "a b a b a b"),  # a run begun afresh has the context of the beginning
-            (BRANCH, "x=fail:1", "x y x y"),  # a branch has a context of its own
+            (AFRESH, "b=fail:2", "a b a b a b"),  # a restarted run has the initial context
+            (BRANCH, "x=fail:1", "x y x y"),  # a branch has a separate context
             (BRANCH, "x=fail:2", "x y x y x y")):
         found = play(body, outcome)
         nodes = [node for node in found.completed_nodes if len(node) == 1 and node not in "pj"]
@@ -50,7 +50,7 @@ def test_times_count_in_the_whole_run() -> None:
         assert not any(found.context.get(f"internal.retry_count.{node}") for node in "abx")
 
 
-def test_a_resumed_and_a_forked_simulation_go_on_counting(tmp_path: Path) -> None:
+def test_resumed_and_forked_simulations_continue_counting(tmp_path: Path) -> None:
     first = play(LOOP, "a=fail:2", run_dir=tmp_path / "r", max_steps=4)
     assert first.reason == "max_steps_exceeded"
     assert fork_run(RunDirectory(tmp_path / "r"), tmp_path / "fork", "f", None, {}) == 1
@@ -63,7 +63,7 @@ def test_a_resumed_and_a_forked_simulation_go_on_counting(tmp_path: Path) -> Non
     assert play(AFRESH, run_dir=tmp_path / "first", resume=True).completed_nodes == ["start", "a", "b", "exit"]
 
 
-def test_a_report_as_json_and_any_type_of_node_are_simulated(tmp_path: Path) -> None:
+def test_json_reports_and_custom_nodes_are_simulated(tmp_path: Path) -> None:
     body = """a; b [type="acme.deploy"]; start -> a -> b; b -> exit [condition="outcome=success", weight=1]
               b -> a [condition="context.tests.red > 0"]"""
     found = play(body, 'b={"outcome": "fail", "failure_reason": "3 red", "context_updates": {"tests.red": 3}}:1',

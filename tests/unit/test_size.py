@@ -1,8 +1,8 @@
 """Ratchet on the size of the code: lines and modules of each room of src/garrison and of tests stay below a ceiling.
 
-The ceilings stand in `tests/sizes.toml`; `python -m tests.unit.test_size --lower` lowers them to what is there. Growth
-is a `[[raised]]` entry by hand, whose `why` is a sentence of CHANGELOG's Unreleased section: what users get for it. At
-a release, `--rebase` takes today's sizes as ceilings and removes the entries.
+The ceilings are in `tests/sizes.toml`; `python -m tests.unit.test_size --lower` lowers them to the current sizes.
+Growth is a `[[raised]]` entry by hand with a `why`, a sentence of CHANGELOG's Unreleased section: its benefit for
+users. At a release, `--rebase` takes the current sizes as ceilings and removes the entries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Raise:
-    """Growth of a room over its ceiling, and what users get for it."""
+    """Growth of a room over its ceiling, and its benefit for users."""
 
     room: str
     why: str
@@ -45,20 +45,20 @@ class Raise:
 
 @dataclass(frozen=True)
 class Table:
-    """Ceilings of the rooms, and what was raised since the last release."""
+    """Ceilings of the rooms, and growth since the last release."""
 
     rooms: Mapping[str, Size]
     raised: tuple[Raise, ...] = ()
 
     @classmethod
     def read(cls, text: str) -> Table:
-        """Read the table; TypeError if an entry lacks a field or has another."""
+        """Read the table; raise TypeError if an entry has missing or unknown fields."""
         data = tomllib.loads(text)
         return cls({room: Size(**size) for room, size in data["rooms"].items()},
                    tuple(Raise(**each) for each in data.get("raised", ())))
 
     def raised_by(self, room: str) -> Size:
-        """Return what was raised in a room."""
+        """Return the growth of a room."""
         return sum((Size(each.lines, each.modules) for each in self.raised if each.room == room), Size())
 
     def write(self) -> str:
@@ -71,7 +71,7 @@ class Table:
 
 
 def measure(root: Path = ROOT) -> dict[str, Size]:
-    """Return the size of each room: a folder of src/garrison or tests with all below it, or the modules beside them."""
+    """Return the size of each room: a folder of src/garrison or tests with its subfolders, or the other modules."""
     sizes: dict[str, Size] = {}
     for top in ("src/garrison", "tests"):
         for path in (root / top).rglob("*.py"):
@@ -83,7 +83,7 @@ def measure(root: Path = ROOT) -> dict[str, Size]:
 
 
 def find_excess(sizes: Mapping[str, Size], table: Table, unreleased: str) -> list[str]:
-    """Return what is above its ceiling, or was raised without a word to users."""
+    """Return what is above its ceiling, or was raised without an entry in the changelog."""
     wrong = []
     for room, size in sorted(sizes.items()):
         ceiling = table.rooms.get(room, Size()) + table.raised_by(room)
@@ -96,7 +96,7 @@ def find_excess(sizes: Mapping[str, Size], table: Table, unreleased: str) -> lis
 
 
 def lower(table: Table, sizes: Mapping[str, Size]) -> Table:
-    """Return the table with each ceiling at what is there, where that is less."""
+    """Return the table with each ceiling lowered to the current size."""
     rooms = {}
     for room, old in table.rooms.items():
         size, more = sizes.get(room), table.raised_by(room)
@@ -115,7 +115,7 @@ def test_no_room_is_above_its_ceiling() -> None:
     (Size(15, 2), (Raise("a", "Nodes  land sooner.", 5),), 0), (Size(16, 2), (Raise("a", "Nodes land sooner.", 5),), 1),
     (Size(9, 2), (Raise("a", "Nobody said this.", 5),), 1), (Size(9, 2), (Raise("a", ""),), 1),
 ])
-def test_what_is_above_a_ceiling_or_raised_unsaid_is_found(size: Size, raised: tuple[Raise, ...], wrong: int) -> None:
+def test_sizes_above_a_ceiling_and_silent_growth_are_found(size: Size, raised: tuple[Raise, ...], wrong: int) -> None:
     assert len(find_excess({"a": size}, Table({"a": Size(10, 2)}, raised), "- Nodes land\n  sooner.")) == wrong
     assert find_excess({"new": Size(1, 1)}, Table({}), "") != []
 

@@ -1,4 +1,4 @@
-"""Snapshots are taken at intervals, if there may be anything new."""
+"""Snapshots are taken at intervals if there may be changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AGENT = Identity("i", "orchestrator", "a", "r1", "2026-01-31T12:00:00.000000Z", 
 
 
 class ScriptedSnapshotter(Snapshotter):
-    """A snapshotter whose snapshots end as the test says."""
+    """A snapshotter with a given end for its snapshots."""
 
     def __init__(self) -> None:
         world: Any = SimpleNamespace(timing=SimpleNamespace(rescue_every=10.0), home=Path("/nowhere"),
@@ -34,28 +34,25 @@ class ScriptedSnapshotter(Snapshotter):
 
 
 def turns(snapshotter: ScriptedSnapshotter, since: int, until: int, state: str | None) -> list[float]:
-    """Poll each second; return when snapshots began."""
+    """Poll each second; return the start times of snapshots."""
     before, snapshotter.state = len(snapshotter.began), state
     for now in range(since, until):
         snapshotter.poll(float(now), AGENT)
     return snapshotter.began[before:]
 
 
-def test_a_worktree_in_which_nothing_changed_is_saved_once() -> None:
+def test_an_unchanged_worktree_is_saved_once_if_changes_can_be_detected() -> None:
     snapshotter = ScriptedSnapshotter()
     snapshotter.ends = 0
     assert turns(snapshotter, 0, 55, "asleep") == [10.0]
     assert turns(snapshotter, 55, 75, "awake") == [60.0]
     assert turns(snapshotter, 75, 95, "awake") == []
-
-
-def test_without_change_detection_work_is_saved_each_time() -> None:
     snapshotter = ScriptedSnapshotter()
     snapshotter.ends = 0
     assert turns(snapshotter, 0, 35, None) == [10.0, 20.0, 30.0]
 
 
-def test_changes_during_a_snapshot_and_unsaved_ones_are_saved_the_next_time() -> None:
+def test_changes_during_a_snapshot_and_after_a_failed_one_are_saved_next_time() -> None:
     snapshotter = ScriptedSnapshotter()
     assert turns(snapshotter, 0, 12, "first") == [10.0]
     snapshotter.ends = 1
@@ -65,4 +62,4 @@ def test_changes_during_a_snapshot_and_unsaved_ones_are_saved_the_next_time() ->
     snapshotter.ends = None
     assert turns(snapshotter, 95, 120, "second") == [100.0]
     snapshotter.ends = 0
-    assert turns(snapshotter, 120, 140, "third") == [120.0], "what came during the second"
+    assert turns(snapshotter, 120, 140, "third") == [120.0], "changes during the second one"

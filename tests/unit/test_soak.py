@@ -1,4 +1,4 @@
-"""What counts as growth in a soak."""
+"""Growth that a soak reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from garrison.values import replace
 FIGURES = soak.Figures(5.0, 10, 20, 50, 100, 20_000, 500, 3, 200, 900, 0, 0, 0, 0, 0, 250)
 
 
-def test_only_what_grows_with_the_history_may_grow() -> None:
+def test_only_figures_of_the_history_may_grow() -> None:
     assert soak.grown(FIGURES, replace(FIGURES, minute=60.0, runs=200)) == []
     later = replace(FIGURES, landed=120, journal_bytes=20_000 + 400_000, git_kilobytes=900 + 2_000)
     assert soak.grown(FIGURES, later) == []
@@ -27,7 +27,7 @@ def test_each_figure_that_grows_is_named(name: str) -> None:
     assert line.startswith(f"{name} grew from ")
 
 
-def test_the_graphs_of_a_soak_are_graphs() -> None:
+def test_the_graphs_of_a_soak_can_be_parsed() -> None:
     dice = random.Random(1)
     for number in range(40):
         assert parse(soak.crew(dice, f"s{number}")).nodes

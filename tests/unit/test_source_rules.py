@@ -1,6 +1,6 @@
-"""Rules of the source: the deputy rule, who may signal a process or wait for any, and that tests use the public door.
+"""Rules of the source: how agents' files are touched, processes signalled and children waited for, and what tests use.
 
-Each file is parsed once, for all rules; a rule looks at its nodes.
+Each file is parsed once for all rules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ACTS = {"read_text", "read_bytes", "write_text", "write_bytes", "open", "touch",
         "chmod", "symlink_to", "rmdir", "rmtree", "copy", "copy2", "copyfile", "copytree", "move", "glob", "rglob",
         "iterdir", "walk", "scandir", "listdir", "utime", "link"}
 SHAPED = re.compile(r"\b(worktree|tree|exchange|common|slot|result_file)\b")
-"""Names of what an agent can shape."""
+"""Names of paths that an agent can shape."""
 ALLOWED = {
     "cli/pipeline_worktree": "names alone, in a folder of the person's; a walk follows no link",
     "cli/spawn": "the folder above a worktree that does not exist yet",
@@ -44,14 +44,11 @@ ALLOWED = {
     "system/git/submodules": "mirrors of garrison's own",
     "system/git/worktrees": "the repository's own git directory; a walk follows no link, and names alone decide there",
 }
-"""Module → what it touches that no agent can shape."""
-
-
-# ---- the rules, each over the nodes of one file
+"""Module → touched files that no agent can shape."""
 
 
 def nodes_of(text: str) -> list[ast.AST]:
-    """Return what `ast.walk` yields, but for contexts (`ast.Load`), in half its time."""
+    """Return what `ast.walk` yields except contexts (`ast.Load`), in half its time."""
     found: list[ast.AST] = [ast.parse(text)]
     for node in found:  # while it grows
         for name in node._fields:
@@ -63,7 +60,7 @@ def nodes_of(text: str) -> list[ast.AST]:
 
 
 def touches(nodes: Sequence[ast.AST]) -> Iterator[str]:
-    """Yield each call that touches a file by a name of what an agent can shape."""
+    """Yield each call that touches a path that an agent can shape."""
     for node in nodes:
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ACTS):
             continue
@@ -74,7 +71,7 @@ def touches(nodes: Sequence[ast.AST]) -> Iterator[str]:
 
 
 def unreachable(nodes: Sequence[ast.AST]) -> Iterator[str]:
-    """Yield the statements that follow one which never lets them be reached."""
+    """Yield unreachable statements."""
     for node in nodes:
         if not isinstance(getattr(node, "body", None), list):
             continue
@@ -84,29 +81,28 @@ def unreachable(nodes: Sequence[ast.AST]) -> Iterator[str]:
                     yield f"{after.lineno}: {ast.unparse(after)[:80]}"
 
 
-# only what is ours is touched: a process is signalled through the homes below, or as a child object of one's own.
-# `processes.send` and the sweep of `kill_tree` verify by pidfd and start ticks that the process is still the one that
-# was meant, and `processes.signal_group` that a child has not been collected. Anywhere else no number is signalled but
-# one's own or one's parent's; `Popen` knows by itself whether its child is gone. Calls are told by what they call, not
-# by where they stand.
+# A process is signalled through the modules below, or as a child object of its parent. `processes.send` and the sweep
+# of `kill_tree` verify by pidfd and start ticks that the process is still the intended one, and
+# `processes.signal_group` that a child has not been collected. Elsewhere only the own pid and that of the parent are
+# signalled; `Popen` knows whether its child is gone. Calls are recognised by their qualified name.
 
 
 ROOTS = (Path(garrison.__file__).parent, Path(__file__).parents[2] / "examples" / "demo" / "garrison_demo")
 HOMES = {inspect.getsourcefile(home) for home in (processes, process_control, container_launcher, private_files)}
-"""Where numbers are signalled, once each is verified: a launcher signals a child that only it can collect, a walk for
-private files its own child by the descriptor it has had since the fork."""
+"""Modules that signal verified pids: a launcher signals a child that only it can collect, a walk for private files its
+own child by the descriptor from the fork."""
 RAW = frozenset({"os.kill", "os.killpg", "signal.pidfd_send_signal", "signal.pthread_kill",
                  *(f"psutil.Process.{act}" for act in ("kill", "terminate", "send_signal", "suspend", "resume"))})
 MENTIONED = re.compile("kill|psutil|pidfd_send_signal")
-"""A part of each of them."""
+"""A part of each."""
 OWN = frozenset({"os.getpid", "os.getppid"})
 PROGRAMS = ("kill-server", "kill-session", "kill-pane", "kill-window", "pkill", "killall")
 TMUX = inspect.getsourcefile(tmux)
-"""The one that may end sessions: by our own socket, by id, on the very server that made them."""
+"""The module that may end sessions: by our own socket, by id, on the server that made them."""
 
 
 def imported(nodes: Sequence[ast.AST]) -> dict[str, str]:
-    """Return what each imported name of a module stands for."""
+    """Return the qualified name of each imported name of a module."""
     names = {}
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -117,7 +113,7 @@ def imported(nodes: Sequence[ast.AST]) -> dict[str, str]:
 
 
 def qualified(node: ast.AST, names: dict[str, str]) -> str:
-    """Return the qualified name of what an expression refers to, '' for none that an import gives."""
+    """Return the qualified name of an expression, '' if it comes from no import."""
     if isinstance(node, ast.Name):
         return names.get(node.id, "")
     if isinstance(node, ast.Call):
@@ -126,7 +122,7 @@ def qualified(node: ast.AST, names: dict[str, str]) -> str:
 
 
 def signals(nodes: Sequence[ast.AST], *, programs: bool = True) -> Iterator[str]:
-    """Yield each place of a source that signals a process by a number that is not its own, or by a program."""
+    """Yield each place that signals a process by a pid other than its own, or by a program."""
     names = imported(nodes)
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     for node in nodes:
@@ -140,7 +136,7 @@ def signals(nodes: Sequence[ast.AST], *, programs: bool = True) -> Iterator[str]
 
 
 def _is_harmless(call: ast.Call, names: dict[str, str]) -> bool:
-    """Return whether a call signals its own process or its parent, or sends nothing."""
+    """Return whether a call signals its own process or its parent, or sends no signal."""
     target, number = [*call.args, None, None][:2]
     asked = [target.body, target.orelse] if isinstance(target, ast.IfExp) else [target]
     is_own = all(isinstance(each, ast.Call) and qualified(each, names) in OWN for each in asked)
@@ -148,7 +144,7 @@ def _is_harmless(call: ast.Call, names: dict[str, str]) -> bool:
 
 
 def waits_for_any(nodes: Sequence[ast.AST]) -> bool:
-    """Return whether a source waits for a child without naming it: it would take the answers of others."""
+    """Return whether a source waits for a child without naming it, and so might collect another one's."""
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             first = ast.unparse(node.args[0]) if node.args and node.func.attr.startswith("wait") else ""
@@ -158,36 +154,30 @@ def waits_for_any(nodes: Sequence[ast.AST]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("text", [
-    "import os\nos.kill(pid, 9)", "import os as system\nsystem.killpg(group, 15)", "from os import kill\nkill(1, 9)",
-    "def f():\n    from signal import pidfd_send_signal as send\n    send(fd, 9)",
-    "import psutil\npsutil.Process(7).kill()", "import os\nmap(os.kill, pids)",
-    "import subprocess\nsubprocess.run(['pkill', name])", "x = 'tmux kill-server now'",
-    "import os\nos.kill(os.getpid() if own else pid, 9)",
-])
-def test_a_signal_to_a_number_is_found_however_it_is_written(text: str) -> None:
-    assert len(list(signals(nodes_of(text)))) == 1
+@pytest.mark.parametrize(("text", "count"), [
+    ("import os\nos.kill(pid, 9)", 1), ("import os as system\nsystem.killpg(group, 15)", 1),
+    ("from os import kill\nkill(1, 9)", 1),
+    ("def f():\n    from signal import pidfd_send_signal as send\n    send(fd, 9)", 1),
+    ("import psutil\npsutil.Process(7).kill()", 1), ("import os\nmap(os.kill, pids)", 1),
+    ("import subprocess\nsubprocess.run(['pkill', name])", 1), ("x = 'tmux kill-server now'", 1),
+    ("import os\nos.kill(os.getpid() if own else pid, 9)", 1), ("import os\nos.kill(os.getpid(), 9)", 0),
+    ("import os\nos.kill(os.getppid() if up else os.getpid(), 9)", 0), ("import os\nos.kill(pid, 0)", 0),
+    ("child.kill()", 0), ("self.process.send_signal(2)", 0), ("def kill(): ...\nkill()", 0)])
+def test_a_signal_to_a_foreign_pid_is_found_however_it_is_written(text: str, count: int) -> None:
+    assert len(list(signals(nodes_of(text)))) == count
 
 
-@pytest.mark.parametrize("text", [
-    "import os\nos.kill(os.getpid(), 9)", "import os\nos.kill(os.getppid() if up else os.getpid(), 9)",
-    "import os\nos.kill(pid, 0)", "child.kill()", "self.process.send_signal(2)", "def kill(): ...\nkill()",
-])
-def test_what_reaches_nobody_else_is_no_signal_to_others(text: str) -> None:
-    assert list(signals(nodes_of(text))) == []
-
-
-# ---- tests use the public door: no private name is imported, read or replaced by them
+# ---- no test imports, reads or replaces a private name
 #
-# A private name begins with an underscore and is defined in src/garrison. An object may use what is its own
-# (`self._x`), and a module what it defines itself.
+# A private name starts with an underscore and is defined in src/garrison. An object may use its own (`self._x`), and a
+# module what it defines itself.
 
 
 TESTS = Path(__file__).resolve().parents[1]
 PRIVATE = re.compile(r"(.*\.)?_[a-zA-Z]\w*")
 ITSELF = frozenset({"self", "cls", "super()"})
 PUBLIC = frozenset({"_replace", "_asdict", "_fields", "_make"})
-"""Names of a NamedTuple, which begin so lest they are fields."""
+"""Public names of a NamedTuple."""
 REPLACERS = frozenset({"setattr", "delattr", "getattr", "object", "patch"})
 
 
@@ -232,7 +222,7 @@ def test_an_access_to_a_private_name_is_found(text: str, count: int) -> None:
 
 
 REPLACED = 13
-"""Constants of the source that tests replace, rather than give a parameter: only ever lowered."""
+"""Number of constants of the source that tests replace instead of passing a parameter: only ever lowered."""
 REPLACES = re.compile(r"setattr\([^()]*[\"'.][A-Z][A-Z_]+[\"']")
 """A part of each call that replaces one."""
 
@@ -253,14 +243,11 @@ def test_a_replaced_constant_is_found(text: str, count: int) -> None:
     assert len(list(replaced_constants(nodes_of(text)))) == count
 
 
-# ---- what the rules find
-
-
-# ---- no code asks words what happened
+# ---- no code reads from prose what happened
 
 
 WORDS = frozenset({"reason", "why", "note", "notes", "detail", "hint", "stop_reason", "failure_reason"})
-"""Names of what records and values say in words, beside the value that tells what happened."""
+"""Names of prose in records and values, next to the value that says what happened."""
 READERS = frozenset({"startswith", "endswith", "removeprefix", "removesuffix", "find", "rfind", "index", "count"})
 CUTTERS = frozenset({"partition", "rpartition", "split", "rsplit"})
 PATTERNS = frozenset({"match", "search", "fullmatch", "findall", "finditer"})
@@ -284,7 +271,7 @@ def is_words(node: ast.expr) -> bool:
 
 
 def is_text(node: ast.expr) -> bool:
-    """Return whether an operand is a text written in the source: not '', and no member of an enumeration."""
+    """Return whether an operand is a literal text: not '', and no member of an enumeration."""
     match node:
         case ast.Constant(str(text)):
             return bool(text)
@@ -322,25 +309,20 @@ def words_read(nodes: Sequence[ast.AST]) -> Iterator[str]:
             if isinstance(node, (ast.Compare, ast.Call, ast.Match)) and reads_words(node))
 
 
-@pytest.mark.parametrize("code", [
+@pytest.mark.parametrize(("is_reading", "code"), [*((True, code) for code in (
     'identity.reason == "done"', "self._stop_reason != TERMINAL_GONE", 'why.startswith("attempt ")',
     'main.why in ("done", "failed")', '"no room" in str(error.detail)', "reason == exit_info.TERMINAL_GONE",
     'data.get("reason", "").strip() == "asked"', "re.match(GRACEFUL, start.why)", "notes.partition(';')",
-    'event["why"].removeprefix("stopped; ")'])
-def test_each_form_of_reading_words_is_seen(code: str) -> None:
-    assert any(words_read(nodes_of(code)))
-
-
-@pytest.mark.parametrize("code", [
-    "reason.partition('\\n')[0]", 'if reason != "": pass', "before.reason != now.reason", "reason == Departure.DONE",
-    'kind == "done"', "why.split()", "self.state.troubles.get(name) != why"])
-def test_showing_words_or_seeing_that_they_have_changed_is_no_reading(code: str) -> None:
-    assert not any(words_read(nodes_of(code)))
+    'event["why"].removeprefix("stopped; ")')), *((False, code) for code in (
+        "reason.partition('\\n')[0]", 'if reason != "": pass', "before.reason != now.reason",
+        "reason == Departure.DONE", 'kind == "done"', "why.split()", "self.state.troubles.get(name) != why"))])
+def test_reading_prose_is_found_but_not_showing_or_comparing_it(is_reading: bool, code: str) -> None:
+    assert any(words_read(nodes_of(code))) == is_reading
 
 
 @dataclass
 class Found:
-    """What each rule found, by file."""
+    """Findings of each rule, by file."""
 
     touched: dict[str, list[str]] = field(default_factory=dict)
     unreachable: list[str] = field(default_factory=list)
@@ -375,38 +357,38 @@ def found() -> Found:
     for path in sorted(TESTS.rglob("*.py")):
         text, name = path.read_text(encoding="utf-8"), str(path.relative_to(TESTS))
         if private.isdisjoint(re.findall(r"\b_[a-zA-Z]\w*", text)) and not REPLACES.search(text):
-            continue  # most files, which need not be parsed
+            continue  # most files
         nodes = nodes_of(text)
         made.accesses += (f"{name}:{place}" for place in accesses(nodes, private))
         made.replaced += (f"{name}:{place}" for place in replaced_constants(nodes))
     return made
 
 
-def test_what_an_agent_shapes_is_touched_through_one_door(found: Found) -> None:
+def test_paths_that_an_agent_shapes_are_touched_only_through_untrusted(found: Found) -> None:
     assert found.touched.keys() == ALLOWED.keys(), found.touched
 
 
-def test_no_statement_follows_one_after_which_it_cannot_be_reached(found: Found) -> None:
-    """Seen: what ended a process had come to stand after the `return` of a function above it."""
+def test_no_statement_is_unreachable(found: Found) -> None:
+    """Regression: the code that ended a process had moved below a `return`."""
     assert found.unreachable == []
     assert len(list(unreachable(nodes_of("def f():\n    if x:\n        return\n        g()\n    raise y\n    z")))) == 2
 
 
-def test_no_process_is_signalled_by_a_number_that_nobody_verified(found: Found) -> None:
+def test_no_process_is_signalled_by_an_unverified_pid(found: Found) -> None:
     assert found.signals == []
 
 
 def test_only_reap_waits_for_a_child_without_naming_it(found: Found) -> None:
-    """The container's launcher is a process of its own, which has no other children than its engine's."""
+    """The container's launcher is a separate process, with no other children than its engine's."""
     assert found.takers == {Path(processes.__file__).name, container_launcher.__name__.rpartition(".")[2] + ".py"}
 
 
-def test_no_module_learns_from_words_what_happened(found: Found) -> None:
+def test_no_module_reads_from_prose_what_happened(found: Found) -> None:
     assert found.words == [], "record a value (garrison.ends), or read an earlier version's words in records/earlier.py"
 
 
 def test_no_test_uses_a_private_name(found: Found) -> None:
-    assert found.accesses == [], "test it by the public door, or give it a public name if it is a concept of its own"
+    assert found.accesses == [], "use the public interface, or give it a public name if it is a separate concept"
 
 
 def test_no_more_constants_are_replaced_than_before(found: Found) -> None:

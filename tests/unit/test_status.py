@@ -1,4 +1,4 @@
-"""`garrison status` for people: views fit every width, with and without colours, and agents' text is cleaned."""
+"""`garrison status`: views fit every width, with and without colours, and agents' text is cleaned."""
 
 from __future__ import annotations
 
@@ -85,22 +85,18 @@ def test_everything_is_shown_at_every_width(columns: int | None) -> None:
     assert columns is not None or "a_very_long_name_that_goes_on_and_to_the_limit" in said
 
 
-def test_colours_are_the_only_escapes_and_only_where_they_are_asked_for() -> None:
-    painted = text(render.render_run(FULL, 100), colours=True)
-    plain = text(render.render_run(FULL, 100), colours=False)
-    assert "\x1b[1;31mfailed" in painted
-    assert [line.rstrip() for line in re.sub("\x1b\\[[0-9;]*m", "", painted).splitlines()] == plain.splitlines()
-
-
 @pytest.mark.parametrize(("terminal", "environ", "colours", "in_place"), [
     (True, {"TERM": "xterm"}, True, True), (False, {"TERM": "xterm"}, False, False),
     (True, {"TERM": "dumb"}, False, False), (True, {"TERM": "xterm", "NO_COLOR": "1"}, False, True),
     (False, {"FORCE_COLOR": "1"}, True, False), (False, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
     (False, {"FORCE_COLOR": "1", "TERM": "dumb"}, False, False)])
-def test_colours_follow_terminal_and_environment(terminal: bool, environ: dict[str, str], colours: bool,
-                                                 in_place: bool) -> None:
+def test_colours_are_the_only_escapes_and_follow_the_environment(terminal: bool, environ: dict[str, str],
+                                                                 colours: bool, in_place: bool) -> None:
     here = terminal_of(terminal, environ, (80, 24))
     assert (here.colours, here.interactive, here.columns) == (colours, in_place, 80 if terminal else None)
+    shown, plain = (text(render.render_run(FULL, 100), colours=each) for each in (colours, False))
+    assert ("\x1b[1;31mfailed" in shown) == colours
+    assert [line.rstrip() for line in re.sub("\x1b\\[[0-9;]*m", "", shown).splitlines()] == plain.splitlines()
 
 
 @pytest.mark.parametrize(("counts", "room"), [
@@ -113,7 +109,7 @@ def test_the_bar_is_full_and_shows_every_place(counts: tuple[int, ...], room: in
     assert all((share > 0) == (named[place] > 0) for place, share in found.items()), found
 
 
-def test_a_table_becomes_blocks_where_its_last_column_has_no_room_and_a_frame_never_scrolls() -> None:
+def test_a_table_becomes_blocks_on_a_narrow_screen_and_a_frame_never_scrolls() -> None:
     rows = [[StyledText("a"), StyledText("up"), StyledText("1"), StyledText("why " * 20)]]
     assert text(table(("NAME", "STATUS", "N", "WHY"), rows, 44), colours=False).startswith("NAME  STATUS  N  WHY\na ")
     assert text(table(("NAME", "STATUS", "N", "WHY"), rows, 22), colours=False).startswith("a  up\n  n 1\n  why why")
@@ -124,7 +120,7 @@ def test_a_table_becomes_blocks_where_its_last_column_has_no_room_and_a_frame_ne
     assert drawn.startswith("\x1b[H")
 
 
-def test_a_status_for_a_person_leaves_out_what_is_as_it_should_be() -> None:
+def test_a_short_status_leaves_out_what_is_normal() -> None:
     dead = replace(layer("runner", "bad", 3), verdict="dead", living=False, why="process 4711 is gone")
     new = replace(layer("runner", "new", 1), verdict="starting", why="within its start deadline")
     ran = replace(FULL, processes=[layer("guardian", "crew", 2), dead, new], reason="bad: exit code 3",
@@ -134,12 +130,12 @@ def test_a_status_for_a_person_leaves_out_what_is_as_it_should_be() -> None:
     assert "guardian-crew@r1" in full and "--max-respawn" in full
     assert ("PHASE      ATTEMPT" in full, "ATTEMPT" in short) == (True, False)
     assert short.count("exit code 3") == 1, "a reason once"
-    assert short.splitlines()[-1] == "next: its launcher is not running red 日本語", "what is to be done comes last"
+    assert short.splitlines()[-1] == "next: its launcher is not running red 日本語", "the next step comes last"
     over = text(render.render_run(replace(ran, step=""), 200), colours=False)
     assert over.splitlines()[-1] == "next: `garrison resume r1 --retry-failed` tries again what failed"
 
 
-def test_why_ends_with_the_whole_line_that_allows_what_was_refused() -> None:
+def test_why_ends_with_the_complete_line_that_allows_a_refused_host() -> None:
     host = RefusedHost("pypi.example.org:443", "not allowed", "", "", entry="pypi.example.org")
     failed = replace(node("bad", "failed"), refused_hosts=(host,),
                      host_settings=HostRights(Path("/h/" * 30 + "config.toml"), ("default",)))
@@ -154,8 +150,8 @@ def test_why_ends_with_the_whole_line_that_allows_what_was_refused() -> None:
 @pytest.mark.parametrize(("waits", "last"), [
     (1, "waits for you: park0 is parked: `garrison agents unpark park0 --run r1` lets it continue (not now)"),
     (2, "and 1 more: `garrison status r1 --verbose`"), (9, "and 8 more: `garrison status r1 --verbose`")])
-def test_twelve_nodes_fit_a_small_terminal_and_what_waits_comes_last(waits: int, last: str, tmp_path: Path) -> None:
-    """A line a node, whatever it says, with the name that one types; what failed is explained where there is room."""
+def test_twelve_nodes_fit_a_small_terminal_and_waits_come_last(waits: int, last: str, tmp_path: Path) -> None:
+    """Each node has a line with its full name; failures are explained if there is room."""
     asked = [PersonWait(WaitKind.PARKED, "not now", f"park{number}") for number in range(waits)]
     long = [node(f"a_name_of_as_many_words_as_fit_{number}", "working", doing="much to say " * 20)
             for number in range(9)]
@@ -174,7 +170,7 @@ def test_twelve_nodes_fit_a_small_terminal_and_what_waits_comes_last(waits: int,
     assert "look: " in text(command.picture([*earlier, view(failed[0])], 80), colours=False)
 
 
-def test_a_restart_is_what_an_attempt_does_not_explain() -> None:
+def test_the_first_start_of_an_attempt_counts_as_no_restart() -> None:
     again = view(replace(node("a", "working", attempt=2), runner=layer("runner", "a", 2)))
     said = text(render.render_run(again, None, verbose=True), colours=False)
     assert re.search(r"^a +working +executing +2/\d+ +- ", said, re.MULTILINE), said
@@ -187,20 +183,17 @@ def test_each_change_is_printed_once() -> None:
     first = render.changed_lines(None, FULL)
     assert len(first) == 2 + 5
     assert render.changed_lines(FULL, FULL) == []
-    assert FULL.details is not None
-    last = FULL.details.nodes[2]
+    first_two, last, rest = FULL.details.nodes[:2], FULL.details.nodes[2], FULL.details.nodes[3:]
 
     def with_last(node: NodeView) -> RunView:
-        assert FULL.details is not None
-        nodes = [*FULL.details.nodes[:2], node, *FULL.details.nodes[3:]]
-        return replace(FULL.details, nodes=nodes)
+        return replace(FULL.details, nodes=[*first_two, node, *rest])
 
     assert render.changed_lines(FULL, with_last(replace(last, since_s=99.0))) == [], "an age is not an event"
     assert render.changed_lines(FULL, with_last(replace(last, attempt=2))) == [
         "a_very_long_name_that_goes_on_and_to_the_limit: working, executing, attempt 2: its agent is working"]
 
 
-def test_a_run_that_waits_for_a_person_shows_the_question() -> None:
+def test_a_run_that_waits_for_the_user_shows_the_question() -> None:
     gate = OpenWait("ask#1", "human", Question("ask#1", "ask", f"Ship it? {EVIL}"))
     waits = view(node("a", "landed"), status=Status.WAITING, gates=[gate],
                  waits=[PersonWait(WaitKind.GATE, gate.question.text, "ask", show_question(gate))])
@@ -211,14 +204,14 @@ def test_a_run_that_waits_for_a_person_shows_the_question() -> None:
     assert render.changed_lines(waits, waits) == []
 
 
-def test_a_node_that_asks_is_in_one_place_of_the_list_of_runs() -> None:
-    """As on the run's own page; approvals are asked for where a branch lands."""
+def test_a_node_that_asks_is_counted_once_in_the_list_of_runs() -> None:
+    """As on the page of the run; approvals are asked for at the landing."""
     line = run_line(view(counts={"landed": 1, "working": 3, "landing": 1}, asking={"working": 2, "landing": 1}),
                     RunCosts({}, {}, 0.0))
     assert line.counts == {"landed": 1, "working": 1, "asking": 3}
 
 
-def test_runs_that_are_done_are_read_only_if_they_are_shown(
+def test_finished_runs_are_read_only_if_they_are_shown(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     home = TimedHome(tmp_path / "home")
     for number in range(12):
@@ -246,7 +239,7 @@ def test_runs_that_are_done_are_read_only_if_they_are_shown(
         return capsys.readouterr().out
 
     said = shown("status")
-    assert set(read) == {"r1", "r2", "r6", "r7", "r8", "r9", "r10"}  # one failed, one began again, the last five
+    assert set(read) == {"r1", "r2", "r6", "r7", "r8", "r9", "r10"}  # one failed, one restarted, the last five
     assert [line.split()[0] for line in said.splitlines()[:6]] == ["r1", "r6", "r7", "r8", "r9", "r10"]
     assert "5 more: `garrison status --all`" in said
     assert len(json.loads(shown("status", "--json"))) == len(read) == 12
@@ -262,7 +255,7 @@ def test_runs_that_are_done_are_read_only_if_they_are_shown(
     assert set(read) == {"r1", "r2", "r7", "r8", "r9", "r10", "r11"}  # the last five of all
 
 
-def test_a_repository_with_many_runs_lists_what_is_unfinished_and_the_last_five(
+def test_a_repository_with_many_runs_lists_the_unfinished_and_the_last_five(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     mine = [view(run_id=f"r{number}", repo=str(tmp_path), status=Status.DONE, in_full=False) for number in range(9)]

@@ -1,4 +1,4 @@
-"""Words that handlers, tools, agents and simulations report: one rule, whoever writes them and however."""
+"""Outcomes that handlers, tools, agents and simulations report are all read by one rule."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ def by_handler(text: str, result: Any) -> Any:
 
 def by_status_file(text: str, body: dict[str, Any], folder: Path) -> Any:
     def agent(call: Call) -> str:
-        assert call.folder is not None
         (call.folder / "said.json").write_text(json.dumps(body))
         return "done"
 
@@ -55,7 +54,7 @@ def by_simulation(text: str, outcome: str) -> Any:
 
 
 def every_way(text: str, word: str, folder: Path) -> dict[str, Any]:
-    """The run of a graph whose node `work` reports a word, by the way in which it is written."""
+    """Run a graph with a node `work` that reports a word, in each form of a report."""
     return {"string": by_handler(text, word), "mapping": by_handler(text, {"status": word}),
             "status file": by_status_file(text, {"outcome": word}, folder / "agent"),
             "tool": by_tool(text, {"outcome": word}, folder / "tool"),
@@ -63,7 +62,7 @@ def every_way(text: str, word: str, folder: Path) -> dict[str, Any]:
             "simulated report": by_simulation(text, "work=" + json.dumps({"outcome": word}))}
 
 
-def test_a_word_that_no_edge_asks_for_is_a_failure_however_it_is_written(tmp_path: Path) -> None:
+def test_a_word_that_no_edge_names_is_a_failure_in_every_form(tmp_path: Path) -> None:
     for number, word in enumerate(UNKNOWN):
         ways = every_way(GATED, word, tmp_path) if not number else {
             "string": by_handler(GATED, word), "mapping": by_handler(GATED, {"status": word}),
@@ -82,7 +81,7 @@ def test_a_word_that_no_edge_asks_for_is_a_failure_however_it_is_written(tmp_pat
         assert (report["failure_reason"], report["failure_class"]) == (read.failure_reason, read.failure_class)
 
 
-def test_a_word_that_an_edge_asks_for_is_routed_and_never_satisfies_a_goal_gate(tmp_path: Path) -> None:
+def test_a_word_that_an_edge_names_is_routed_and_never_satisfies_a_goal_gate(tmp_path: Path) -> None:
     for way, found in every_way(ASKING, "Needs Review".replace(" ", "_"), tmp_path).items():
         assert found.completed_nodes == ["start", "work", "review"], way
         assert (found.status, found.reason) == ("fail", "goal_gate_unsatisfied"), way
@@ -90,7 +89,7 @@ def test_a_word_that_an_edge_asks_for_is_routed_and_never_satisfies_a_goal_gate(
     assert by_handler(ASKING, "success").completed_nodes == ["start", "work", "done", "exit"]
 
 
-def test_the_words_that_edges_ask_for() -> None:
+def test_the_words_of_edges_are_collected() -> None:
     for body, words in (
             ('work -> exit [condition="outcome=approved"]; work -> n', {"approved"}),
             ('work -> exit [condition="outcome!=approved || preferred_label=Ship"]; work -> n', {"approved", "ship"}),

@@ -1,7 +1,7 @@
-"""How a launcher and a tmux server begin where systemd's user manager is, and where it is not.
+"""Start of a launcher and a tmux server with and without systemd's user manager.
 
-There is no systemd on the machines that run these tests: `systemd-run`, `systemctl` and `loginctl` are programs of the
-test's own, which note their words and, as systemd-run does, execute the command in the same process.
+The machines that run these tests have no systemd: `systemd-run`, `systemctl` and `loginctl` are programs of the test,
+which record their arguments and, as systemd-run does, execute the command in the same process.
 """
 
 from __future__ import annotations
@@ -35,30 +35,31 @@ from garrison.system.tmux_server import scope_prefix
     (True, True, True, True, "here"),
     (True, False, False, None, "here"),
 ])
-def test_the_way(in_unit: bool, unit: bool, manager: bool, lingering: bool | None, wanted: StartMethod) -> None:
+def test_the_start_method(in_unit: bool, unit: bool, manager: bool, lingering: bool | None,
+                          wanted: StartMethod) -> None:
     assert choose_start_method(in_unit=in_unit, unit=unit, manager=manager, lingering=lingering) == wanted
 
 
-@pytest.mark.parametrize(("said", "wanted"), [
-    ("LoadState=loaded\nEnvironment=\n", True),
-    ("LoadState=loaded\nEnvironment=A=b GARRISON_HOME=/default\n", True),
-    ("LoadState=loaded\nEnvironment=GARRISON_HOME=/other\n", False),
-    ("LoadState=not-found\nEnvironment=\n", False),
-    ('LoadState=loaded\nEnvironment="A=b c\n', False),
-    ("", False),
+@pytest.mark.parametrize(("said", "home", "wanted"), [
+    ("LoadState=loaded\nEnvironment=\n", "/default", True),
+    ("LoadState=loaded\nEnvironment=A=b GARRISON_HOME=/default\n", "/default", True),
+    ("LoadState=loaded\nEnvironment=GARRISON_HOME=/other\n", "/default", False),
+    ("LoadState=not-found\nEnvironment=\n", "/default", False),
+    ('LoadState=loaded\nEnvironment="A=b c\n', "/default", False),
+    ("", "/default", False),
+    ('LoadState=loaded\nEnvironment="GARRISON_HOME=/a home"\n', "/a home", True),
 ])
-def test_a_unit_serves_only_its_own_home(said: str, wanted: bool) -> None:
-    assert unit_serves_home(said, "/default", "/default") is wanted
+def test_a_unit_serves_only_its_own_home(said: str, home: str, wanted: bool) -> None:
+    assert unit_serves_home(said, home, "/default") is wanted
 
 
-def test_a_unit_with_another_home_serves_that_one_and_lingering_is_read() -> None:
-    assert unit_serves_home('LoadState=loaded\nEnvironment="GARRISON_HOME=/a home"\n', "/a home", "/default")
+def test_lingering_is_read() -> None:
     assert [parse_lingering(said) for said in ("Linger=yes\n", "Linger=no\n", "")] == [True, False, None]
 
 
 @dataclass
 class Systemd:
-    """Programs that play systemd, in a folder that stands first on PATH; what they were asked stands in `asked`."""
+    """Programs that simulate systemd, in the first folder of PATH; `asked` has their calls."""
 
     root: Path
 
@@ -99,7 +100,7 @@ def systemd(tmp_path: Path) -> Systemd:
 def test_no_scope_without_a_manager_that_answers(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
     world = Runtime.real(systemd.root, systemd.environ)
     assert launch.systemd_scope(world)[1:] == ["--user", "--scope", "--quiet", "--collect", "--"]
-    assert systemd.asked[-1] == "systemd-run --user --scope --quiet --collect -- true", "tried before it is relied upon"
+    assert systemd.asked[-1] == "systemd-run --user --scope --quiet --collect -- true", "it is tried first"
     assert launch.logout_note(world) == ""
     assert launch.systemd_scope(Runtime.real(systemd.root, {**systemd.environ, "NOTIFY_SOCKET": "/s"})) == [], "a unit"
     monkeypatch.setenv("PATH", systemd.environ["PATH"])
@@ -107,7 +108,7 @@ def test_no_scope_without_a_manager_that_answers(systemd: Systemd, monkeypatch: 
     assert scope_prefix()[1:3] == ["--user", "--scope"]
 
     systemd.say("loginctl", "Linger=no\n")
-    assert launch.systemd_scope(world) == [], "the manager would take the scope with it at logout"
+    assert launch.systemd_scope(world) == [], "the manager would end the scope at logout"
     assert scope_prefix() == []
     assert "loginctl enable-linger" in launch.logout_note(world)
 
@@ -120,17 +121,15 @@ def test_no_scope_without_a_manager_that_answers(systemd: Systemd, monkeypatch: 
     assert user_manager.find_manager({"PATH": "/nonexistent"}) is None
 
 
-def test_a_manager_that_hangs_is_none(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manager_that_hangs_is_not_used(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = user_manager.find_manager(systemd.environ)
     monkeypatch.setattr(user_manager.call, "__defaults__", (0.2,))
     systemd.program("systemd-run", "exec sleep 60")
-    assert manager is not None
     assert not user_manager.can_start_scope(manager)
 
 
-def test_a_unit_is_started_where_it_is_loaded(systemd: Systemd) -> None:
+def test_a_loaded_unit_is_started(systemd: Systemd) -> None:
     manager = user_manager.find_manager(systemd.environ)
-    assert manager is not None
     systemd.say("systemctl", "LoadState=loaded\nEnvironment=\n")
     assert user_manager.has_unit(manager, "r1", "/home", "/home")
     assert not user_manager.has_unit(manager, "r1", "/home", "/default")
@@ -142,9 +141,8 @@ def test_a_unit_is_started_where_it_is_loaded(systemd: Systemd) -> None:
 
 
 def test_the_alarm_of_a_home_is_a_timer_that_fires_once_within_a_second(systemd: Systemd) -> None:
-    """What `garrison up` starts outlives its unit, whatever systemd kills with the main process by default."""
+    """What `garrison up` starts must outlive its unit."""
     manager = user_manager.find_manager(systemd.environ)
-    assert manager is not None
     words = user_manager.alarm_words(manager, Path("/a home"), 1_796_007_599.2, ["garrison", "up"])
     unit = user_manager.alarm_unit(Path("/a home"))
     assert unit != user_manager.alarm_unit(Path("/other")) and f"--unit={unit}" in words
@@ -153,9 +151,7 @@ def test_the_alarm_of_a_home_is_a_timer_that_fires_once_within_a_second(systemd:
     assert words[-3:] == ["--", "garrison", "up"]
 
 
-# ---- The texts in systemd/: what they promise, and that the commands in them exist
-#
-# There is no systemd on the machines that run these tests, so the units are read, not started.
+# ---- the units in systemd/ are read, not started
 
 
 SYSTEMD = Path(__file__).resolve().parents[2] / "systemd"
@@ -175,7 +171,7 @@ KNOWN = {
 
 
 def read_unit(text: str) -> Unit:
-    """Sections → keys → all values; a key may occur several times, a comment only on a line of its own."""
+    """Return sections → keys → all values; a key may occur several times, a comment only on a separate line."""
     unit: Unit = {}
     section: dict[str, list[str]] | None = None
     for line in text.splitlines():
@@ -200,7 +196,7 @@ def seconds(unit: Unit, section: str, key: str) -> int:
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_a_unit_has_systemds_own_keys_and_kills_only_its_main_process(name: str) -> None:
+def test_a_unit_has_valid_keys_and_kills_only_its_main_process(name: str) -> None:
     for section, settings in load(name).items():
         assert settings.keys() <= KNOWN[section], section
         values = [value for each in settings.values() for value in each]
@@ -209,8 +205,8 @@ def test_a_unit_has_systemds_own_keys_and_kills_only_its_main_process(name: str)
         assert "PrivateTmp" not in settings
 
 
-def test_the_launcher_reports_ready_has_time_to_stop_and_is_started_again_if_it_is_silent() -> None:
-    """`WatchdogSec` is as patient as the layers are with each other; a failed or stopped run is not started again."""
+def test_the_launcher_reports_ready_has_time_to_stop_and_is_restarted_if_silent() -> None:
+    """`WatchdogSec` is as long as the timeout of a heartbeat; a failed or stopped run is not restarted."""
     unit = load("garrison@.service")
     assert unit["Service"]["Type"] == ["notify"]
     assert seconds(unit, "Service", "TimeoutStopSec") > LAUNCHER_DEADLINE_S
@@ -221,7 +217,7 @@ def test_the_launcher_reports_ready_has_time_to_stop_and_is_started_again_if_it_
     assert {"1", "130"} <= prevents and not {"6", "SIGABRT"} & prevents
 
 
-def test_the_timer_asks_every_minute_and_after_boot() -> None:
+def test_the_timer_fires_every_minute_and_after_boot() -> None:
     unit = load("garrison-up.timer")
     assert unit["Timer"]["Unit"] == ["garrison-up.service"]
     assert seconds(unit, "Timer", "OnUnitActiveSec") <= 60
@@ -230,7 +226,7 @@ def test_the_timer_asks_every_minute_and_after_boot() -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_commands_of_the_units_exist(name: str) -> None:
+def test_the_commands_of_a_unit_exist(name: str) -> None:
     (line,) = load(name)["Service"]["ExecStart"]
     program, *arguments = shlex.split(line)
     assert Path(program).name == "garrison"
@@ -242,8 +238,8 @@ def test_commands_of_the_units_exist(name: str) -> None:
     assert {each for each in arguments if each.startswith("--")} <= known
 
 
-def test_an_installed_unit_names_program_and_home_as_systemd_and_cron_read_them() -> None:
-    """`%` begins a specifier in a unit, and ends a command in a crontab; blanks are quoted."""
+def test_program_and_home_are_quoted_for_systemd_and_cron() -> None:
+    """`%` starts a specifier in a unit, and ends a command in a crontab; blanks are quoted."""
     program, home = Path("/opt/my tools/100%/garrison"), Path("/srv/a home")
     for name in SERVICES:
         unit = read_unit(fill_unit((SYSTEMD / name).read_text(encoding="utf-8"), program, home))
@@ -254,7 +250,7 @@ def test_an_installed_unit_names_program_and_home_as_systemd_and_cron_read_them(
     assert cron_lines(Path("/usr/bin/garrison"), None)[0] == "@reboot    /usr/bin/garrison up >/dev/null 2>&1"
 
 
-def test_a_crontab_calls_garrison_by_a_line_that_is_no_comment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_line_of_a_crontab_that_is_no_comment_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A comment in another encoding does not end `garrison schedule add`."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     program = tmp_path / "crontab"

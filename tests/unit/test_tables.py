@@ -1,4 +1,4 @@
-"""Tables of settings: a record declares what a table may have, and every error has the same form."""
+"""Tables of settings: a record declares the keys of a table, and every error has the same form."""
 
 from __future__ import annotations
 
@@ -9,29 +9,9 @@ from typing import Any
 
 import pytest
 
+from garrison import tables
 from garrison.errors import UsageError
-from garrison.tables import (
-    Table,
-    as_amount,
-    as_count,
-    as_flag,
-    as_mapping,
-    as_names,
-    as_strings,
-    as_subfolder,
-    as_text,
-    empty_table,
-    is_secret,
-    matching,
-    member,
-    number,
-    one_of,
-    or_none,
-    readers_of,
-    setting,
-    settings_by_key,
-    whole,
-)
+from garrison.tables import Table, as_mapping, as_text, is_secret, number, or_none, readers_of, setting, whole
 from garrison.values import Value
 
 
@@ -42,10 +22,10 @@ class Wind(StrEnum):
 
 class Sails(Value):
     turn: float = setting(9.0, number("seconds", 1, 60))
-    wind: Wind = setting(Wind.NORTH, member(Wind))
-    pass_: str = setting("", matching(r"[a-z]*", "small letters"), is_secret=True)
-    set: Mapping[str, str] = empty_table(as_mapping)
-    effects: Mapping[Wind, bool] = settings_by_key(Wind, as_flag)
+    wind: Wind = setting(Wind.NORTH, tables.member(Wind))
+    pass_: str = setting("", tables.matching(r"[a-z]*", "small letters"), is_secret=True)
+    set: Mapping[str, str] = tables.empty_table(as_mapping)
+    effects: Mapping[Wind, bool] = tables.settings_by_key(Wind, tables.as_flag)
     crew: tuple[str, ...] = ()
     """No setting."""
 
@@ -87,14 +67,14 @@ def test_a_record_declares_its_table() -> None:
     (FILE.below("sails", "big", "turn"),
      "c.toml:2: sails.big.turn should be a table with turn, wind, pass_, set, north, south"),
 ])
-def test_an_error_names_file_line_table_key_and_what_was_meant(table: Table, said: str) -> None:
+def test_an_error_has_file_line_table_key_and_a_suggestion(table: Table, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         table.read(Sails)
     assert str(caught.value) == said
 
 
 @pytest.mark.parametrize("key", ["pass_", "set"])
-def test_no_error_shows_what_may_be_a_secret(key: str) -> None:
+def test_no_error_shows_a_secret(key: str) -> None:
     late = FILE.below("sails", "late")
     with pytest.raises(UsageError, match=rf"^c.toml:1[01]: \[sails.late\] {key} should be ") as caught:
         Table(late.file, {key: late.values[key]}, late.keys, late.text).read(Sails)
@@ -102,27 +82,28 @@ def test_no_error_shows_what_may_be_a_secret(key: str) -> None:
 
 
 @pytest.mark.parametrize(("read", "good", "made", "bad", "expected"), [
-    (as_text, " a", " a", " ", "a text"), (as_flag, "True", True, 1, "true or false"),
-    (as_subfolder, " ./packages//a/ ", "packages/a", ["", "/etc", "a/../..", "~/x", 3, "a\0"],
+    (as_text, " a", " a", " ", "a text"), (tables.as_flag, "True", True, 1, "true or false"),
+    (tables.as_subfolder, " ./packages//a/ ", "packages/a", ["", "/etc", "a/../..", "~/x", 3, "a\0"],
      'a folder of the repository, such as "packages/a" ("." is its top)'),
-    (as_names, "a, b c", ("a", "b", "c"), [""], "a list of names"),
-    (as_strings, ["a"], ("a",), "a", "a list of strings"),
-    (as_count, "7", 7, 1.5, "a whole number above 0"), (as_count, 7, 7, True, "a whole number above 0"),
-    (as_amount, "$0.5", 0.5, "nan", "a number above 0"), (as_amount, "3 USD", 3.0, "x", "a number above 0"),
+    (tables.as_names, "a, b c", ("a", "b", "c"), [""], "a list of names"),
+    (tables.as_strings, ["a"], ("a",), "a", "a list of strings"),
+    (tables.as_count, "7", 7, 1.5, "a whole number above 0"), (tables.as_count, 7, 7, True, "a whole number above 0"),
+    (tables.as_amount, "$0.5", 0.5, "nan", "a number above 0"),
+    (tables.as_amount, "3 USD", 3.0, "x", "a number above 0"),
     (number("hours", 0, above=True), 2, 2.0, 0, "hours above 0"),
     (number("hours", 0, 5, above=True), 5, 5.0, 6, "hours above 0 and at most 5"),
     (whole(1), 1, 1, "1", "a whole number above 0"), (whole(0, 9), 0, 0, 10, "a whole number from 0 to 9"),
-    (or_none(whole(1)), "None", None, 0, 'a whole number above 0, or "none"'), (or_none(as_text), False, None, 0,
-                                                                                'a text, or "none"'),
-    (one_of("", "on"), "", "", "of", '"on"'), (as_mapping, {"a": "b"}, {"a": "b"}, {"a": 1}, "a table of texts"),
+    (or_none(whole(1)), "None", None, 0, 'a whole number above 0, or "none"'),
+    (or_none(as_text), False, None, 0, 'a text, or "none"'), (tables.one_of("", "on"), "", "", "of", '"on"'),
+    (as_mapping, {"a": "b"}, {"a": "b"}, {"a": 1}, "a table of texts"),
 ])
-def test_a_reader_says_what_it_expects(read: Any, good: object, made: object, bad: object, expected: str) -> None:
+def test_a_reader_names_what_it_expects(read: Any, good: object, made: object, bad: object, expected: str) -> None:
     assert read(good) == made
     with pytest.raises(ValueError, match=f"^{re.escape(expected)}($|;)"):
         read(bad)
 
 
-def test_what_is_no_toml_is_refused_with_its_file() -> None:
+def test_invalid_toml_is_refused_with_its_file() -> None:
     for data in (b"[a", b"\xff"):
         with pytest.raises(UsageError, match=r"^f is not TOML: "):
             Table.parse("f", data)

@@ -1,4 +1,4 @@
-"""What a terminal gets: one writer under everything that a command prints, whatever an agent put into it."""
+"""Output to a terminal: one writer cleans everything that a command prints, whatever an agent put into it."""
 
 from __future__ import annotations
 
@@ -62,20 +62,20 @@ def shown(way):
 
 print(json.dumps([shown(way) for way in ways]))
 """
-"""Runs each way in a process with a terminal of its own, and prints what that got."""
+"""Run each way in a process with a separate terminal, and print what that received."""
 OBEYED = re.compile(rb"\x1b(?!\[[0-9;]*m)|\x1b\[8m|\xc2[\x80-\x9f]|\xe2\x80\xae|[\x00-\x08\x0b-\x0c\x0e-\x1a]"
                     rb"|\r(?!\r?\n)")
 
 
-def test_json_holds_half_of_a_letter_that_an_agent_reported() -> None:
-    """Seen: `status --json` of a whole home ended with an internal error."""
+def test_json_can_contain_lone_surrogates() -> None:
+    """Regression: `status --json` ended with an internal error."""
     value = {"reason": "a\ud800b", "file": "x\udcff.txt"}
     text = dumps(value)
     text.encode()
     assert json.loads(text) == value
 
 
-def test_a_terminal_gets_nothing_that_it_obeys_but_colours() -> None:
+def test_a_terminal_gets_no_escape_sequences_except_colours() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], input=json.dumps([HOSTILE, *WAYS.values()]), check=True,
                           capture_output=True, text=True)
     for way, text in zip(WAYS, json.loads(done.stdout), strict=True):
@@ -83,8 +83,8 @@ def test_a_terminal_gets_nothing_that_it_obeys_but_colours() -> None:
         assert OBEYED.findall(got) == [] and b"A" in got and b"red" in got, (way, got)
 
 
-def test_no_command_goes_round_the_writer() -> None:
-    """`trusted_stdout` is for what garrison itself has a terminal do."""
+def test_no_command_bypasses_the_writer() -> None:
+    """`trusted_stdout` is for garrison's own escape sequences."""
     trusted, raw = set(), set()
     for path in sorted((ROOT / "src/garrison/cli").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

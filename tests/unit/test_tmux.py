@@ -1,4 +1,4 @@
-"""Keys: what a terminal emulator gives to a pane's program, and what a person presses to leave a session."""
+"""Keys that a terminal emulator sends to a pane's program, and keys that detach from a session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_cursor_keys_have_names_and_a_paste_stays_whole(typed: str, keys: list[T
     assert list(read_keys(typed)) == keys
 
 
-# ---- which keys a person is told to press to leave a session
+# ---- keys that detach from a session
 
 
 OURS = ["bind-key    -T prefix C-b     send-prefix", "bind-key    -T prefix d       detach-client",
@@ -41,12 +41,10 @@ USERS = ["bind-key -T prefix C-a send-prefix", "bind-key -r -T prefix x detach-c
     ("C-q", ["bind-key -T prefix \\; detach-client"], None, "C-q ;"),
     ("C-b", [], None, "C-b : detach-client"),
 ])
-def test_detach_keys(prefix: str, bindings: list[str], outer: tuple[str, list[str]] | None, keys: str) -> None:
+def test_the_keys_that_detach(prefix: str, bindings: list[str], outer: tuple[str, list[str]] | None,
+                              keys: str) -> None:
     assert detach_keys(prefix, bindings, outer) == keys
-
-
-def test_only_an_exact_binding_counts() -> None:
-    assert bound(["bind-key -T prefix e display detach-client", *OURS], "detach-client") == "d"
+    assert bound(["bind-key -T prefix e display detach-client", *OURS], "detach-client") == "d", "an exact binding"
 
 
 def test_the_status_line_names_the_session_literally() -> None:

@@ -1,4 +1,4 @@
-"""Messages of a person to a session: which of them it has got, through lost sessions, other agents and old records."""
+"""Messages of the user to a session: delivered once, through lost sessions, other agents and old records."""
 
 from __future__ import annotations
 
@@ -24,26 +24,21 @@ def tell(files: AttemptFiles, text: str) -> None:
     messages.post(files, text, "2026-11-23T10:00:00Z")
 
 
-def test_each_message_is_delivered_once_to_a_session(files: AttemptFiles) -> None:
+def test_each_message_is_delivered_once_to_a_session_unless_unconfirmed(files: AttemptFiles) -> None:
     assert messages.pending(files) is None and messages.take(files) == ""
     tell(files, "One.")
     tell(files, "Two.")
     assert messages.take(files) == f"{messages.HEADING}\n\nOne.\n\nTwo."
     assert messages.take(files) == ""
     tell(files, "Three.")
-    assert messages.take(files) == f"{messages.HEADING}\n\nThree."
+    third = messages.pending(files)
+    assert third is not None and messages.pending(files) == third
+    tell(files, "Four.")
+    messages.confirm(files, third)
+    assert messages.take(files) == f"{messages.HEADING}\n\nFour."
 
 
-def test_what_was_not_confirmed_is_pending_still(files: AttemptFiles) -> None:
-    tell(files, "One.")
-    first = messages.pending(files)
-    assert first is not None and messages.pending(files) == first
-    tell(files, "Two.")
-    messages.confirm(files, first)
-    assert messages.take(files) == f"{messages.HEADING}\n\nTwo."
-
-
-def test_a_new_session_is_told_everything_also_that_of_another_agent(files: AttemptFiles) -> None:
+def test_a_new_session_gets_all_messages_even_after_a_failover(files: AttemptFiles) -> None:
     tell(files, "One.")
     messages.take(files)
     write_json(files.session, {"id": "s3"})
@@ -56,7 +51,7 @@ def test_a_new_session_is_told_everything_also_that_of_another_agent(files: Atte
     assert messages.take(files) == f"{messages.HEADING}\n\nOne.\n\nTwo."
 
 
-def test_a_count_without_a_session_is_of_the_present_one(files: AttemptFiles) -> None:
+def test_a_count_without_a_session_applies_to_the_current_one(files: AttemptFiles) -> None:
     tell(files, "One.")
     write_json(files.delivered, {"count": 1})
-    assert messages.pending(files) is None, "as the edition before recorded it"
+    assert messages.pending(files) is None, "as the previous version recorded it"

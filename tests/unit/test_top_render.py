@@ -1,4 +1,4 @@
-"""Screen of `garrison top`: what hostile names and any size leave of it; its columns and sizes."""
+"""Screen of `garrison top` with hostile names and any size; its columns and sizes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FULL = frame(*(row(f"{name}{number}") for number in range(12) for name in ("ÂêçÂ
 
 
 class StillReader:
-    """Reads the same frame always."""
+    """Always reads the same frame."""
 
     home = Path("/somewhere")
 
@@ -56,7 +56,7 @@ def test_the_screen_is_clean_and_shows_the_selected_row_and_the_keys(columns: in
         app = Top(cast(FrameReader, StillReader()), 3600)
         app.selected = chosen.id
         async with app.run_test(size=(columns, rows)) as pilot:
-            for _ in range(500):  # beside other tests it is drawn in several steps
+            for _ in range(500):  # on a busy machine it is drawn in several steps
                 await pilot.pause(0.02)
                 strips = app.screen._compositor.render_strips()
                 marked = [strip.text for strip in strips if any(part.style and part.style.reverse for part in strip)]

@@ -1,4 +1,4 @@
-"""Trouble of agents: the table of classes, the last words of real programs, and the times at which limits are reset."""
+"""Trouble of agents: the table of classes, output of real programs, and the reset times of limits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from garrison.agents import trouble
 from garrison.agents.acp.connection import classify_error
 from garrison.agents.command_profile import CommandProfile
 from garrison.agents.conversation import policy
@@ -18,24 +19,14 @@ from garrison.agents.conversation.trouble import was_hindered
 from garrison.agents.presets import Preset, find_preset
 from garrison.agents.program_stream import ClaudeStream, CodexStream, ProgramState
 from garrison.agents.registry import find_profile
-from garrison.agents.trouble import (
-    MAX_RESET,
-    TABLE,
-    TRANSIENT,
-    TroubleKind,
-    classify,
-    find_witness,
-    judge,
-    read_reset,
-    read_told,
-)
+from garrison.agents.trouble import TRANSIENT, TroubleKind, classify, find_witness, judge, read_reset, read_told
 from garrison.records.api_answers import ApiAnswer
 
 NOW = datetime(2026, 11, 28, 13, 0, tzinfo=UTC)  # a Saturday
 
 
-def test_every_class_has_its_line() -> None:
-    assert set(TABLE) == set(TroubleKind)
+def test_every_class_has_a_row() -> None:
+    assert set(trouble.TABLE) == set(TroubleKind)
 
 
 # Each as its program prints it: Claude Code, Codex, Gemini CLI, OpenCode, aider (LiteLLM), Copilot, curl and the SDKs.
@@ -108,7 +99,7 @@ SAID = [
      "network"),
     ("Credit balance is too low", "billing"), ("Error: 401 Unauthorized", "authentication"),
     ("Invalid API key · Please run /login", "authentication"),
-    # None of the agent's: tests, compilers, its own words, and what another line says after it.
+    # not the agent's trouble: tests, compilers, its own prose, and a later line
     ("FAILED tests/test_api.py::test_rate_limit - assert 429 == 200", None),
     ("not ok 3 - answers 429 Too Many Requests", None), ("AssertionError: expected status 429, got 200", None),
     ("E   AssertionError: assert 'overloaded' in 'ok'\n1 failed, 3 passed in 0.02s", None),
@@ -125,7 +116,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("said", "kind"), SAID, ids=lambda value: str(value)[:60] if value else "none")
-def test_what_the_last_words_of_a_program_say(said: str, kind: str | None) -> None:
+def test_the_last_output_of_a_program_is_classified(said: str, kind: str | None) -> None:
     found = find_witness(f"it works\n{said}\n")
     assert (found.kind if found else None) == kind
 
@@ -133,8 +124,8 @@ def test_what_the_last_words_of_a_program_say(said: str, kind: str | None) -> No
 CORPUS = tomllib.loads(Path(__file__).with_name("troubles.toml").read_text(encoding="utf-8"))["said"]
 
 
-def test_one_table_reads_what_all_agents_say() -> None:
-    """The same words have the same class whether Claude's SDK, an ACP agent or a program says them."""
+def test_one_table_classifies_the_output_of_all_agents() -> None:
+    """The same text has the same class from Claude's SDK, an ACP agent or a program."""
     wrong = []
     for each in CORPUS:
         text, kind, status, error = each["text"], each["kind"], each.get("status"), each.get("error", "")
@@ -163,12 +154,12 @@ def test_one_table_reads_what_all_agents_say() -> None:
     (policy.SILENT, 503, "", "", "server"), (policy.SILENT, 404, "not_found_error", "model: x", None),
     ("max_turns", 503, "", "", None), ("unknown_session", 503, "", "", None),
 ])
-def test_the_api_s_own_answer_is_the_first_witness(kind: str, status: int | None, error: str, message: str,
-                                                   seen: str | None) -> None:
+def test_the_answer_of_the_api_takes_precedence(kind: str, status: int | None, error: str, message: str,
+                                                seen: str | None) -> None:
     assert judge(kind, ApiAnswer(1.0, 1.0, 1, status, error, message)) == seen
 
 
-def test_only_a_known_agent_or_a_line_about_a_model_speaks_of_its_network() -> None:
+def test_network_trouble_needs_a_known_agent_or_a_host_of_a_model() -> None:
     line = "Error: connect ECONNREFUSED 10.1.2.3:8080"
     assert find_witness(line) and not find_witness(line, is_agent=False)
     assert find_witness(line, is_agent=False, hosts=("10.1.2.3:8080",))
@@ -176,7 +167,7 @@ def test_only_a_known_agent_or_a_line_about_a_model_speaks_of_its_network() -> N
     assert not find_witness(local) and find_witness(local, is_told=True)
 
 
-def test_hostile_output_takes_no_time() -> None:
+def test_hostile_output_is_classified_quickly() -> None:
     for text in ("resets , at" * 20_000, "again in 1 s " * 20_000, "error " * 50_000, "((((" * 50_000,
                  "1s and " * 30_000, "\n".join(["try again at , , , at at"] * 20_000), "npm ERR! " * 30_000):
         find_witness(text)
@@ -211,18 +202,18 @@ def test_hostile_output_takes_no_time() -> None:
     ("overloaded", None), ("Retrying in 3.2s", None), ("429 Too Many Requests", None), ("resets at 27:99", None),
     ("resets Feb 31, 3pm", None), ("resets at 3pm (Nowhere/Land)", "2026-11-28T15:00:00"),
 ])
-def test_when_a_limit_is_reset(said: str, at: str | None) -> None:
+def test_the_reset_time_of_a_limit_is_read(said: str, at: str | None) -> None:
     found = read_reset(said, NOW.timestamp(), UTC)
     assert (datetime.fromtimestamp(found, UTC).isoformat().removesuffix("+00:00") if found else None) == at
-    assert found is None or found <= NOW.timestamp() + MAX_RESET
+    assert found is None or found <= NOW.timestamp() + trouble.MAX_RESET
 
 
-def test_a_time_without_a_zone_is_the_users() -> None:
+def test_a_time_without_a_zone_is_local() -> None:
     found = read_reset("resets 3pm", NOW.timestamp(), ZoneInfo("Asia/Tokyo"))  # where it is 22:00
     assert found and datetime.fromtimestamp(found, UTC).isoformat() == "2026-11-29T06:00:00+00:00"
 
 
-def test_the_error_event_of_a_stream_is_the_witness() -> None:
+def test_the_error_event_of_a_stream_is_classified() -> None:
     told = ProgramState()
     events = ({"type": "assistant", "error": "rate_limit", "message": {"content": []}},
               {"type": "rate_limit_event", "rate_limit_info": {"status": "rejected", "resetsAt": 1795881600}},
@@ -240,7 +231,7 @@ def test_the_error_event_of_a_stream_is_the_witness() -> None:
     assert (found := read_told(400, "", "prompt is too long")) and found.kind == "context"
 
 
-def test_a_program_waits_as_long_as_its_trouble_lasts_and_for_a_broken_program_ten_minutes() -> None:
+def test_transient_trouble_is_waited_for_and_a_broken_program_for_ten_minutes() -> None:
     for kind in (TroubleKind.OVERLOADED, TroubleKind.SERVER, TroubleKind.NETWORK, TroubleKind.RATE_LIMIT):
         endings: list[ConnectionEnd] = []
         for _ in range(200):
@@ -252,7 +243,7 @@ def test_a_program_waits_as_long_as_its_trouble_lasts_and_for_a_broken_program_t
             endings[-1] = ConnectionEnd(kind, decision.until, "x")
         assert pause == TRANSIENT[kind].cap and "tried 200 times, again at least every" in decision.reason
     text = "You have reached your specified API usage limits. You will regain access on 2026-12-01 at 00:00 UTC."
-    assert classify(400, text) is TroubleKind.QUOTA, "and so does a session"
+    assert classify(400, text) is TroubleKind.QUOTA, "as in a session"
     assert policy.decide([ConnectionEnd(TroubleKind.QUOTA, 0.0, text)]).step is NextStepKind.WAIT
     reset = policy.decide_program([ConnectionEnd("rate_limit", 0.0, "x", resets_at=7200.0)])
     assert (reset.until, reset.reason) == (7200.0, "rate limit: x")
@@ -265,7 +256,7 @@ def test_a_program_waits_as_long_as_its_trouble_lasts_and_for_a_broken_program_t
     assert (over.step, over.reason) == (NextStepKind.FINISH, "codex cannot be run; it was waited for 10 minutes")
 
 
-def test_an_attempt_that_could_not_work_says_nothing_about_its_work(tmp_path: Path) -> None:
+def test_an_attempt_is_hindered_by_its_last_ending(tmp_path: Path) -> None:
     files = AttemptFiles(tmp_path)
     files.make()
     assert not was_hindered(tmp_path)
@@ -274,7 +265,7 @@ def test_an_attempt_that_could_not_work_says_nothing_about_its_work(tmp_path: Pa
         assert was_hindered(tmp_path) is expected, kind
 
 
-def test_aider_that_gives_a_request_up_has_failed_though_it_ends_with_exit_code_0(tmp_path: Path) -> None:
+def test_aider_fails_if_it_gives_up_a_request_despite_exit_code_0(tmp_path: Path) -> None:
     preset = find_preset("aider")
     assert isinstance(preset, Preset)
     (tmp_path / "config.toml").write_text(preset.profile())

@@ -1,4 +1,4 @@
-"""Reading what an agent may have put in the place of a file."""
+"""Access to paths where an agent may have planted something else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from garrison.system.untrusted import UnsafeFile
 from support import until
 
 
-def test_names_with_wildcards_are_found_without_links_and_up_to_a_number(tmp_path):
+def test_patterns_match_a_limited_number_of_names_without_links(tmp_path):
     for name in ("a/x/T-1.xml", "a/x/T-2.xml", "a/y/other.xml", "outside/T-3.xml", "many/T-4.xml"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).touch()
@@ -24,7 +24,7 @@ def test_names_with_wildcards_are_found_without_links_and_up_to_a_number(tmp_pat
     assert list(untrusted.match(tmp_path / "in", "many/T-*.xml", 1)) == []
 
 
-def test_a_copy_is_made_of_regular_files_up_to_a_size(tmp_path):
+def test_only_regular_files_up_to_a_size_are_copied(tmp_path):
     (tmp_path / "file").write_text("text")
     assert untrusted.copy(tmp_path, "file", tmp_path / "copy", 4)
     assert (tmp_path / "copy").read_text() == "text"
@@ -35,8 +35,8 @@ def test_a_copy_is_made_of_regular_files_up_to_a_size(tmp_path):
             untrusted.copy(tmp_path, name, tmp_path / "copy", 3)
 
 
-def test_what_is_removed_lies_in_the_folder_that_was_opened(tmp_path, monkeypatch):
-    """A folder that becomes a link between the look at it and the removal leads nowhere."""
+def test_only_files_of_the_opened_folder_are_removed(tmp_path, monkeypatch):
+    """A folder that becomes a link between the check and the removal is not followed."""
     for name in ("tree/folder/mine/file", "outside/mine/file"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
@@ -55,7 +55,7 @@ def test_what_is_removed_lies_in_the_folder_that_was_opened(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o555])
-def test_what_lies_in_a_folder_without_rights_is_removed(tmp_path, mode):
+def test_files_in_a_folder_without_permissions_are_removed(tmp_path, mode):
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/file").touch()
     (tmp_path / "tree").chmod(mode)
@@ -67,7 +67,7 @@ def test_what_lies_in_a_folder_without_rights_is_removed(tmp_path, mode):
     assert list((tmp_path / "tree").iterdir()) == []
 
 
-def test_regular_files_are_read_and_absent_ones_are_none(tmp_path):
+def test_regular_files_are_read_without_following_links(tmp_path):
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "a/b/c").write_text("text")
     assert untrusted.read(tmp_path, "a/b/c") == b"text"
@@ -75,13 +75,20 @@ def test_regular_files_are_read_and_absent_ones_are_none(tmp_path):
     assert untrusted.read(tmp_path, "a/x/d") is None
     assert untrusted.read_end(tmp_path, "a/b/c", 2) == "xt"
     assert untrusted.list_names(tmp_path, "a") == ["b"]
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/link").symlink_to(tmp_path / "a/b")
+    assert untrusted.read(tmp_path / "folder", "link/c") is None
+    assert untrusted.list_names(tmp_path / "folder", "link") == []
+    for name in ("../a/b/c", "a\0b"):
+        with pytest.raises(UnsafeFile):
+            untrusted.read(tmp_path / "folder", name)
 
 
 @pytest.mark.parametrize("make", [
     lambda path, secret: path.symlink_to(secret), lambda path, _: os.mkfifo(path), lambda path, _: path.mkdir(),
     lambda path, _: path.symlink_to("/dev/zero"), lambda path, _: path.write_bytes(b"x" * 2000),
     lambda path, _: path.symlink_to(path)])
-def test_anything_else_is_refused_at_once(tmp_path, make):
+def test_other_than_small_regular_files_are_refused_immediately(tmp_path, make):
     secret = tmp_path / "secret"
     secret.write_text("secret")
     folder = tmp_path / "folder"
@@ -96,7 +103,7 @@ def test_anything_else_is_refused_at_once(tmp_path, make):
 @pytest.mark.parametrize("make", [
     lambda path, mine: path.symlink_to(mine), lambda path, mine: path.hardlink_to(mine),
     lambda path, _: os.mkfifo(path), lambda path, _: path.mkdir()])
-def test_nothing_is_appended_to_what_is_not_ours(tmp_path, make):
+def test_only_our_own_regular_file_is_appended_to(tmp_path, make):
     folder, mine = tmp_path / "folder", tmp_path / "mine"
     folder.mkdir()
     untrusted.append(folder, "ours", b"one\n")
@@ -110,38 +117,22 @@ def test_nothing_is_appended_to_what_is_not_ours(tmp_path, make):
     assert mine.read_text() == "mine"
 
 
-def test_no_link_on_the_way_is_followed_and_none_leads_out(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real/file").write_text("x")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder/link").symlink_to(tmp_path / "real")
-    assert untrusted.read(tmp_path / "folder", "link/file") is None
-    assert untrusted.list_names(tmp_path / "folder", "link") == []
-    with pytest.raises(UnsafeFile):
-        untrusted.read(tmp_path / "folder", "../real/file")
-    with pytest.raises(UnsafeFile):
-        untrusted.read(tmp_path / "folder", "a\0b")
-
-
-def test_a_link_is_made_of_regular_files_alone(tmp_path):
+def test_only_regular_files_are_linked(tmp_path):
     folder, target = tmp_path / "folder", tmp_path / "target"
     folder.mkdir()
     (folder / "file").write_text("1234")
     (folder / "link").symlink_to("/etc/passwd")
     os.mkfifo(folder / "fifo")
     with untrusted.open_directory(folder) as directory:
-        assert directory is not None
         assert untrusted.link_regular(directory, "file", target, 10) == 4
         target.unlink()
-        assert untrusted.link_regular(directory, "link", target, 10) == -1
-        assert untrusted.link_regular(directory, "fifo", target, 10) == -1
-        assert untrusted.link_regular(directory, "absent", target, 10) == -1
+        assert [untrusted.link_regular(directory, name, target, 10) for name in ("link", "fifo", "absent")] == [-1] * 3
         with pytest.raises(UnsafeFile):
             untrusted.link_regular(directory, "file", target, 3)
     assert not os.path.lexists(target)
 
 
-def test_what_is_set_aside_is_gone_at_once_and_removed_behind(tmp_path):
+def test_a_tree_set_aside_is_gone_immediately_and_removed_later(tmp_path):
     for number in range(3):
         (tmp_path / f"tree/{number}/deep").mkdir(parents=True)
         (tmp_path / f"tree/{number}/deep/file").write_text("x")
@@ -151,13 +142,13 @@ def test_what_is_set_aside_is_gone_at_once_and_removed_behind(tmp_path):
     untrusted.set_aside(tmp_path, "absent")
     assert not (tmp_path / "tree").exists()
     untrusted.remove_set_aside(tmp_path)
-    for left in list(tmp_path.iterdir()):  # while the process removes it, too
+    for left in list(tmp_path.iterdir()):  # while the process also removes it
         untrusted.remove_tree(left)
     until(lambda: not list(tmp_path.iterdir()))
     untrusted.remove_set_aside(tmp_path)
 
 
-def test_what_a_dead_process_had_set_aside_is_removed_with_the_next(tmp_path):
+def test_trees_set_aside_by_a_dead_process_are_removed_with_the_next(tmp_path):
     (tmp_path / "old").mkdir()
     untrusted.set_aside(tmp_path, "old")
     (tmp_path / "new").mkdir()

@@ -1,4 +1,4 @@
-"""Tests run where users live: in a plain HOME with default settings. What they state beyond that is listed here."""
+"""Tests run as users do, in a plain HOME with default settings. Every exception is listed here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 OWN_WORLD = ("unit", "contract", "simulator", "recorded_home")
-"""Folders whose tests run no garrison of a user's, but its parts; `recorded_home` ran that of version 0.1."""
+"""Folders with tests of parts of garrison, not of its commands; `recorded_home` was made by version 0.1."""
 
 EVERYWHERE = {
     r"GARRISON_FAILPOINT(_DIR|_TIMES|_LIST)?": "faults: there is no other way to kill a process at a point",
@@ -25,7 +25,7 @@ EVERYWHERE = {
         "only the tests' own programs and the examples read it",
     r"XDG_RUNTIME_DIR": "every login session has it",
 }
-"""Pattern of names → why any test may set them."""
+"""Pattern of names → reason why any test may set them."""
 
 ONLY = {
     "support.py": {"GARRISON_HOME": "for the scripts of a checkout, which keep their state in it otherwise"},
@@ -49,7 +49,7 @@ ONLY = {
     "hostile/world.py": {"GARRISON_HOME": "a checkout of an older edition may be attacked, whose home is in it"},
     "e2e/test_tutorial.py": {"GARRISON_HOME": "the reader works with a checkout, whose state/ is ours"},
 }
-"""File → name → why this test sets it."""
+"""File → name → reason why this test sets it."""
 
 NO_SANDBOX = {
     "e2e/test_sessions_killed.py": "in a sandbox no agent reaches the orchestrator that it is to kill",
@@ -70,26 +70,26 @@ NO_SANDBOX = {
     "hosts_storm.py": "a host whose containers allow no sandbox",
     "hostile/world.py": "in every mode",
 }
-"""File → why something in it runs without a sandbox."""
+"""File → reason why something in it runs without a sandbox."""
 
 NAME = r"((?:GARRISON|XDG)_[A-Z_]+)"
 SET = re.compile(rf"""\b{NAME}=(?!=) | ["']{NAME}["'](?:\]\s*=(?!=)|\s*:(?![^\[\]]*\]\s))
                       | set(?:env|default)\(\s*["']{NAME}""", re.VERBOSE)
-"""A variable is set: for a shell or as a keyword, in a dictionary or environment, or in this process."""
+"""Settings of a variable: for a shell or as a keyword, in a dictionary or environment, or in this process."""
 BARE = re.compile(r"""mode\s*=\s*["']none | use_mode\("none | SANDBOX="none | NONE(?::|\ =)\ "none
                       | parametrize\("(?:mode|sandbox)",[^\n]*"none""", re.VERBOSE)
-"""Something runs in the mode `none`."""
+"""Uses of the mode `none`."""
 
 
 def files() -> Iterator[tuple[str, str]]:
-    """Yield the name and the code of each test and helper that runs garrison as a user does."""
+    """Yield the name and the text of each test and helper that runs garrison as a user does."""
     for path in sorted(TESTS.rglob("*.py")):
         name = path.relative_to(TESTS)
         if name.parts[0] not in OWN_WORLD:
             yield name.as_posix(), path.read_text(encoding="utf-8")
 
 
-def test_no_test_sets_a_variable_that_is_not_listed_with_its_reason() -> None:
+def test_every_variable_that_a_test_sets_is_listed_with_a_reason() -> None:
     found = {(name, variable) for name, text in files()
              for match in SET.finditer(text) for variable in filter(None, match.groups())}
     listed = {(name, variable) for name, reasons in ONLY.items() for variable in reasons}
@@ -98,7 +98,7 @@ def test_no_test_sets_a_variable_that_is_not_listed_with_its_reason() -> None:
     assert not listed - found, "listed, and not set any more"
 
 
-def test_no_test_leaves_the_sandbox_without_a_listed_reason() -> None:
+def test_every_test_without_a_sandbox_is_listed_with_a_reason() -> None:
     bare = {name for name, text in files() if BARE.search(text)}
     assert bare == NO_SANDBOX.keys()
 
@@ -108,6 +108,6 @@ def test_no_test_leaves_the_sandbox_without_a_listed_reason() -> None:
     ('env["GARRISON_SANDBOX"] = mode', {"GARRISON_SANDBOX"}), ('setenv("XDG_STATE_HOME", x)', {"XDG_STATE_HOME"}),
     ('"env GARRISON_HOME=/x garrison up"', {"GARRISON_HOME"}), ('assert env["GARRISON_HOME"] == x', set()),
     ('env.get("GARRISON_HOME", "")', set())])
-def test_a_setting_is_seen_in_each_of_its_forms(code: str, names: set[str]) -> None:
+def test_each_form_of_a_setting_is_found(code: str, names: set[str]) -> None:
     ast.parse(code)
     assert {name for match in SET.finditer(code) for name in filter(None, match.groups())} == names

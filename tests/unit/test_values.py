@@ -1,4 +1,4 @@
-"""Values: compared, shown and copied by their fields, which never change; alike for dataclasses where both occur."""
+"""Values: compared, shown and copied by their immutable fields, in part also for dataclasses."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Named(Point):
 
 @dataclass
 class Box:
-    """An instance of a dataclass that holds values."""
+    """A dataclass that contains values."""
 
     corners: dict[str, Point]
     colour: Colour = Colour.RED
 
 
 class Spoken(Value):
-    """Value with its own words."""
+    """Value with its own methods."""
 
     word: str
 
@@ -58,7 +58,7 @@ class Spoken(Value):
         return hash(self.word.lower())
 
 
-def test_values_of_equal_fields_are_one_key_but_not_across_classes() -> None:
+def test_values_of_one_class_with_equal_fields_are_equal() -> None:
     assert {Point(1): "a"}[Point(1, 0)] == "a"
     assert len({Point(1), Named(1), Named(1, name="n")}) == 3
     assert Named(1, name=" n ").name == replace(Named(1), name=" n").name == "n"
@@ -67,14 +67,14 @@ def test_values_of_equal_fields_are_one_key_but_not_across_classes() -> None:
 
 @pytest.mark.parametrize("change", [lambda value: setattr(value, "x", 2), lambda value: delattr(value, "x"),
                                     lambda value: setattr(value, "other", 2)])
-def test_no_field_is_set_or_deleted(change: Any) -> None:
+def test_fields_cannot_be_set_or_deleted(change: Any) -> None:
     value = Point(1)
     with pytest.raises(AttributeError):
         change(value)
     assert value == pickle.loads(pickle.dumps(value)) == copy.deepcopy(value) == Point(1)
 
 
-def test_a_value_and_an_instance_of_a_dataclass_become_mappings_alike() -> None:
+def test_values_and_dataclasses_become_the_same_mappings() -> None:
     box, named = Box({"a": Point(1)}), Named(1, 2, "n", (Point(3),))
     assert asdict(box) == {"corners": {"a": {"x": 1, "y": 0}}, "colour": "red"}
     assert asdict(named) == {"x": 1, "y": 2, "name": "n", "points": ({"x": 3, "y": 0},)}

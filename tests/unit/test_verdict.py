@@ -1,4 +1,4 @@
-"""Is this life over? The whole table, and what find-stale says of it."""
+"""Verdict on an incarnation: the whole table, and the reasons of find-stale."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from garrison.values import replace
 
 LIFE = Identity("id", "runner", "a", "r1", "2026-01-31T10:00:00.000000Z", pid=7, start_ticks=70, pid_ns="pid:[1]",
                 boot_id="b1", host="h")
-"""An active life of process 7."""
+"""An active incarnation of process 7."""
 LEASE = replace(LIFE, status="starting", spawn_deadline="2026-01-31T12:00:00.000000Z")
 """A lease whose spawner is process 7."""
 ENDED = replace(LIFE, status="terminated", terminated_at="2026-01-31T12:00:00.000000Z")
-"""A life that said it ends."""
+"""An incarnation that recorded its end."""
 HAND = Identity("id", "runner", "a", "", "2026-01-31T10:00:00.000000Z", host="h", boot_id="b1", pid_ns="pid:[1]")
 """A record made by hand, without a process."""
 
@@ -67,7 +67,7 @@ TABLE: list[tuple[str, Identity, Observation, str, str]] = [
 
 
 @pytest.mark.parametrize(("life", "what", "state", "why"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_judge(life: Identity, what: Observation, state: str, why: str) -> None:
+def test_an_observation_has_its_verdict(life: Identity, what: Observation, state: str, why: str) -> None:
     verdict = judge(life, what)
     assert verdict.state == state and why in verdict.why
 
@@ -79,12 +79,12 @@ def test_an_ended_incarnation_is_ended_whatever_runs(status: str, what: Observat
     assert judge(replace(HAND, status=status), what).state == "ended"
 
 
-def test_which_verdicts_count_as_living() -> None:
-    assert [Verdict(state, "").living for state in ("alive", "starting", "elsewhere")] == [True] * 3
-    assert [Verdict(state, "").living for state in ("dead", "lapsed", "ended")] == [False] * 3
+def test_only_three_verdicts_count_as_living() -> None:
+    states = ("alive", "starting", "elsewhere", "dead", "lapsed", "ended")
+    assert [Verdict(state, "").living for state in states] == [True] * 3 + [False] * 3
 
 
-def test_every_combination_has_a_verdict_and_only_a_process_or_a_heartbeat_makes_it_alive() -> None:
+def test_in_every_combination_only_a_process_or_a_heartbeat_proves_life() -> None:
     flags = product([LIFE, LEASE, HAND], STATUSES, [70, 71, None], [True, False], [True, False], [None, 1.0, 1e4],
                     [True, False], [True, False], ["b1", "b2"], ["pid:[1]", "pid:[2]"], ["h", "g"])
     for base, status, ticks, held, borne, age, late, due, boot, namespace, host in flags:
@@ -125,11 +125,12 @@ STALE: list[tuple[str, Identity, Observation, str | None]] = [
 
 
 @pytest.mark.parametrize(("life", "what", "reason"), [row[1:] for row in STALE], ids=[row[0] for row in STALE])
-def test_stale_reason(life: Identity, what: Observation, reason: str | None) -> None:
+def test_a_stale_identity_has_its_reason(life: Identity, what: Observation, reason: str | None) -> None:
     assert stale_reason(life, what, 300.0) == reason
 
 
-def test_the_timeout_is_the_callers() -> None:
-    assert stale_reason(HAND, seen(beat_age=20.0), 10.0) == "heartbeat"
-    assert stale_reason(HAND, seen(beat_age=2000.0), 3000.0) is None
-    assert stale_reason(LIFE, seen(pid_ticks=70, beat_age=20.0), 10.0) == "heartbeat"
+@pytest.mark.parametrize(("life", "what", "timeout", "reason"), [
+    (HAND, seen(beat_age=20.0), 10.0, "heartbeat"), (HAND, seen(beat_age=2000.0), 3000.0, None),
+    (LIFE, seen(pid_ticks=70, beat_age=20.0), 10.0, "heartbeat")])
+def test_the_caller_gives_the_timeout(life: Identity, what: Observation, timeout: float, reason: str | None) -> None:
+    assert stale_reason(life, what, timeout) == reason

@@ -1,4 +1,4 @@
-"""`garrison verify` on histories from files: sound, broken, damaged and missing ones."""
+"""`garrison verify` on histories from files: valid, broken, damaged and missing ones."""
 
 from __future__ import annotations
 
@@ -31,13 +31,10 @@ def call(story: Story, folder: Path, *words: str, lines: list[str] | None = None
                                        *words], standalone_mode=False)
 
 
-def test_a_sound_history_is_told_to_be_one(sound: Story, tmp_path: Path) -> None:
+def test_findings_are_printed_and_set_the_exit_code(sound: Story, tmp_path: Path) -> None:
     found = call(sound, tmp_path)
     assert found.return_value == 0, found.output
     assert "0 findings; promises kept: record, tested, once, lives, kept, limits, money, clean" in found.output
-
-
-def test_each_finding_is_printed_and_the_exit_code_is_one(sound: Story, tmp_path: Path) -> None:
     spoiled = [json.dumps(line) for line in sound.lines if line["kind"] != "verdict"]
     found = call(sound, tmp_path, "--json", lines=spoiled)
     assert found.return_value == 1
@@ -54,7 +51,7 @@ def test_each_finding_is_printed_and_the_exit_code_is_one(sound: Story, tmp_path
     (['{"at":"","journal":"launch","by":"","seq":1,"kind":"launch","node":"","data":{"launch":"{"}}'],
      "an event lacks what its kind has"),
 ])
-def test_a_damaged_history_is_told_in_one_line(sound: Story, tmp_path: Path, lines: list[str], told: str) -> None:
+def test_a_damaged_history_is_refused_in_one_line(sound: Story, tmp_path: Path, lines: list[str], told: str) -> None:
     found = call(sound, tmp_path, "--repository", str(sound.repo), lines=lines)
     assert isinstance(found.exception, UsageError), found.output
     assert told in str(found.exception)
@@ -62,24 +59,20 @@ def test_a_damaged_history_is_told_in_one_line(sound: Story, tmp_path: Path, lin
     assert "\n" not in str(found.exception)
 
 
-def test_a_missing_repository_is_told(sound: Story, tmp_path: Path) -> None:
-    found = call(sound, tmp_path, "--repository", str(tmp_path / "nothing"))
+@pytest.mark.parametrize(("words", "told"), [(("--repository", "nothing"), "is not a git repository"),
+                                             (("--costs", "bad"), "not one of `garrison cost --calls`")])
+def test_a_missing_repository_or_a_damaged_file_is_refused(sound: Story, tmp_path: Path, words: tuple[str, str],
+                                                           told: str) -> None:
+    (tmp_path / "bad").write_text("1\n")
+    found = call(sound, tmp_path, words[0], str(tmp_path / words[1]))
     assert isinstance(found.exception, UsageError)
-    assert "is not a git repository" in str(found.exception)
+    assert told in str(found.exception)
 
 
 def test_an_unknown_run_is_no_broken_promise(tmp_path: Path) -> None:
     found = CliRunner().invoke(verify, ["nothing", "--home", str(tmp_path)], standalone_mode=False)
     assert isinstance(found.exception, UsageError), found.output
     assert found.exception.exit_code == 2
-
-
-def test_a_damaged_file_of_costs_is_told(sound: Story, tmp_path: Path) -> None:
-    other = tmp_path / "bad"
-    other.write_text("1\n")
-    found = call(sound, tmp_path, "--costs", str(other))
-    assert isinstance(found.exception, UsageError)
-    assert "not one of `garrison cost --calls`" in str(found.exception)
 
 
 LEFT = BrokenPromise(Promise.CLEAN, "process 7 is still there")
@@ -91,20 +84,17 @@ LOST = BrokenPromise(Promise.KEPT, "a commit is lost")
     ([[LOST, LEFT], [LOST]], [LOST], 1),
     ([[LOST]], [LOST], 0),
 ])
-def test_a_process_on_its_way_out_is_waited_for(looks: list[list[BrokenPromise]], found: list[BrokenPromise],
-                                                waits: int) -> None:
+def test_an_exiting_process_is_waited_for(looks: list[list[BrokenPromise]], found: list[BrokenPromise],
+                                          waits: int) -> None:
     waited: list[float] = []
     assert settle(iter(looks).__next__, waited.append) == found
     assert len(waited) == waits
-
-
-def test_a_process_that_stays_is_a_finding() -> None:
-    waited: list[float] = []
-    assert settle(lambda: [LEFT], waited.append) == [LEFT]
+    waited.clear()
+    assert settle(lambda: [LEFT], waited.append) == [LEFT], "a process that stays is a finding"
     assert sum(waited) == pytest.approx(EXIT_SECONDS)
 
 
-def test_a_run_of_which_the_queue_has_lost_records_is_not_judged(tmp_path: Path) -> None:
+def test_a_run_with_lost_records_in_the_queue_is_not_judged(tmp_path: Path) -> None:
     path = tmp_path / "merge-queue/repo/main/journal.jsonl"
     path.parent.mkdir(parents=True)
     files = RunFiles(tmp_path, "mine")

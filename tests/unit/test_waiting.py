@@ -1,4 +1,4 @@
-"""What `garrison review`, `answer` and `logs` do when no node is named."""
+"""`garrison review`, `answer` and `logs` without a node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REVIEW = PersonWait(WaitKind.GATE, "Land attempt 1?", "docs", gate("review:x", "
 FAILED = PersonWait(WaitKind.FAILED, "exit 1", "other")
 
 
-def test_questions_and_approvals_are_listed_with_the_command_that_settles_each() -> None:
+def test_questions_and_approvals_are_listed_with_their_commands() -> None:
     found = [ListedWait("r1", ASKS), ListedWait("r2", GATE)]
     assert waiting_lines(found, approvals=False) == [
         "impl of run r1 asks: Which colour?", "  garrison answer impl TEXT --run r1",
@@ -42,7 +42,7 @@ def test_questions_and_approvals_are_listed_with_the_command_that_settles_each()
     assert [is_meant(wait, approvals=False) for wait in (ASKS, GATE, REVIEW, FAILED)] == [True, True, False, False]
 
 
-def test_what_was_checked_names_the_files_outside_those_of_the_node() -> None:
+def test_the_summary_of_checks_names_files_outside_those_of_the_node() -> None:
     checks = [JudgedBy("acceptance", "make", "passed", 0), JudgedBy("gate", "make", "not run yet")]
     entry = MergeEntry("a-1", "r", "a", 1, "b", "o", "main", changes=(
         LandingNote(ChangeKind.OUTSIDE, Effect.TELL, 2, ("x.py", "y.py")),
@@ -55,10 +55,10 @@ def test_what_was_checked_names_the_files_outside_those_of_the_node() -> None:
         ("change", "open", "changes 1 test: t.py")]
     inside = summarise_checks([], MergeEntry("a-1", "r", "a", 1, "b", "o", "main", changes=()), task)
     assert [each.words for each in inside] == ["changes only files that its node names"]
-    assert summarise_checks([], MergeEntry("a-1", "r", "a", 1, "b", "o", "main"), task) == [], "nobody looked"
+    assert summarise_checks([], MergeEntry("a-1", "r", "a", 1, "b", "o", "main"), task) == [], "not checked"
 
 
-def test_without_a_node_it_is_listed_what_waits_but_nothing_is_changed(tmp_path: Path) -> None:
+def test_without_a_node_waits_are_listed_but_nothing_is_changed(tmp_path: Path) -> None:
     home = ("--home", str(tmp_path))
     for command, nothing in (("review", "nothing waits for your approval"), ("answer", "no question is open")):
         assert said(*home, command) == (0, f"{nothing}; `garrison status` shows the runs\n")
@@ -69,18 +69,13 @@ def test_without_a_node_it_is_listed_what_waits_but_nothing_is_changed(tmp_path:
     assert said(*home, "answer", "impl")[0] != 0
 
 
-def run_with(home: Path, *nodes: str) -> None:
-    for node in nodes:
-        (home / "runs/r1/nodes" / node / "1").mkdir(parents=True)
-    (home / "runs/r1/launch.json").write_text("{}")
-
-
-def test_a_run_with_one_node_needs_no_name_of_it(tmp_path: Path) -> None:
+def test_the_only_node_of_a_run_needs_no_name(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with pytest.raises(NotFound, match="in a repository, `garrison run TASK` starts one"):
         resolve.only_node(store, None)
-    run_with(tmp_path, "fix")
+    (tmp_path / "runs/r1/nodes/fix/1").mkdir(parents=True)
+    (tmp_path / "runs/r1/launch.json").write_text("{}")
     assert resolve.only_node(store, None) == resolve.only_node(store, "r1") == ("fix", "r1")
-    run_with(tmp_path, "docs")
+    (tmp_path / "runs/r1/nodes/docs/1").mkdir(parents=True)
     with pytest.raises(Refused, match="name a node of run r1: docs, fix"):
         resolve.only_node(store, None)

@@ -1,4 +1,4 @@
-"""Everything that waits for a person: one list, and one count, in every view."""
+"""Everything that waits for the user: one list and one count in every view."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def told(tmp_path: Path) -> Story:
     return made
 
 
-def test_every_view_lists_the_same_and_counts_the_same(told: Story, tmp_path: Path) -> None:
+def test_every_view_has_the_same_list_and_count(told: Story, tmp_path: Path) -> None:
     view = RunReader(tmp_path).read("story-1")
     expected = [(WaitKind.RUN, ""), (WaitKind.GATE, "ask"), (WaitKind.PARKED, "notes"), (WaitKind.FAILED, "release")]
     assert [(wait.kind, wait.node) for wait in view.waits] == expected
@@ -59,16 +59,16 @@ def test_every_view_lists_the_same_and_counts_the_same(told: Story, tmp_path: Pa
     assert "gate  ask  Release it?" in shown
 
 
-def test_a_run_that_is_over_or_was_stopped_waits_for_nobody(told: Story, tmp_path: Path) -> None:
+def test_an_ended_or_stopped_run_does_not_wait(told: Story, tmp_path: Path) -> None:
     told.guardian(54, "run", status="stopped", reason="stopped by a person")
     stopped = RunReader(tmp_path).read("story-1")
     assert stopped.status == Status.STOPPED
-    assert WaitKind.RUN not in [wait.kind for wait in stopped.waits], "who stopped it knows how to go on"
+    assert WaitKind.RUN not in [wait.kind for wait in stopped.waits], "the user stopped it"
     told.guardian(55, "run", status="done")
     assert RunReader(tmp_path).read("story-1").waits == []
 
 
-def test_a_failed_node_waits_while_its_run_goes_on(tmp_path: Path) -> None:
+def test_a_failed_node_waits_while_its_run_continues(tmp_path: Path) -> None:
     told = Story(TimedHome(tmp_path), "r1")
     story(TimedHome(tmp_path), "r1")
     told.node(60, "release", "active", step="release#1:1")
@@ -79,7 +79,7 @@ def test_a_failed_node_waits_while_its_run_goes_on(tmp_path: Path) -> None:
     assert RunReader(tmp_path).read("r1").waits == []
 
 
-def test_lines_of_runs_that_are_over_are_kept_until_their_journal_changes(told: Story, tmp_path: Path) -> None:
+def test_lines_of_ended_runs_are_cached_until_their_journal_changes(told: Story, tmp_path: Path) -> None:
     reader = RunReader(tmp_path)
     assert reader.read_all()[0] is not reader.read_all()[0], "an unfinished run is read each time"
     told.guardian(55, "run", status="done")
@@ -89,7 +89,7 @@ def test_lines_of_runs_that_are_over_are_kept_until_their_journal_changes(told: 
     assert reader.read_all()[0] is not kept
 
 
-def test_every_view_uses_the_words_of_status(told: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_view_uses_the_terms_of_status(told: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--home", str(tmp_path), "status"])
     said = capsys.readouterr().out
     line = HomeObserver(tmp_path).lines()[0]
@@ -106,7 +106,6 @@ def test_every_view_uses_the_words_of_status(told: Story, tmp_path: Path, capsys
 
 
 def test_all_keys_are_shown_on_narrow_screens(told: Story, tmp_path: Path) -> None:
-
     async def play(columns: int) -> list[str]:
         app = Top(FrameReader(tmp_path), 3600)
         async with app.run_test(size=(columns, 24)) as pilot:
@@ -125,11 +124,10 @@ def test_all_keys_are_shown_on_narrow_screens(told: Story, tmp_path: Path) -> No
         assert "waits for you" in said
 
 
-# ---- which entry of the queue a review shows and judges: never an attempt that the person has not seen
+# ---- the entry of the queue that a review shows and judges: never an attempt that the user has not seen
 
 
 def entry(attempt: int, oid: str, status: str = "held", *, approval: bool = True) -> MergeEntry:
-    """An entry of node `a`."""
     return MergeEntry(f"a-{attempt}-{oid[:8]}", "r1", "a", attempt, "garrison/r1/a", oid * 8, "main", status=status,
                       approval=approval)
 
@@ -137,7 +135,7 @@ def entry(attempt: int, oid: str, status: str = "held", *, approval: bool = True
 FIRST, SECOND = entry(1, "aaaaa", "superseded"), entry(2, "bbbbb")
 
 
-def test_the_latest_attempt_is_shown_or_the_one_asked_for() -> None:
+def test_the_latest_or_the_requested_attempt_is_shown() -> None:
     assert choose_shown([FIRST, SECOND]) == SECOND
     assert choose_shown([FIRST, SECOND], 1) == FIRST
     assert choose_shown([FIRST, SECOND], 1, "AAAAA") == FIRST
@@ -148,7 +146,7 @@ def test_the_latest_attempt_is_shown_or_the_one_asked_for() -> None:
         choose_shown([FIRST, SECOND], 1, "bbb")
 
 
-def test_an_attempt_is_judged_without_its_number_only_if_no_other_ever_waited() -> None:
+def test_an_attempt_needs_its_number_if_another_one_ever_waited() -> None:
     assert choose_judged([SECOND]) == SECOND
     assert choose_judged([entry(1, "aaaaa", "conflict", approval=False), SECOND]) == SECOND
     assert choose_judged([FIRST, SECOND], 2) == SECOND

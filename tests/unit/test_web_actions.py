@@ -1,4 +1,4 @@
-"""Actions of the page and of `garrison top`: each runs a command that exists, with the options it has today."""
+"""Actions of the page and of `garrison top`: each runs an existing command with its current options."""
 
 from __future__ import annotations
 
@@ -50,13 +50,12 @@ def test_an_action_is_a_command_with_current_options(words: list[str], capsys: p
     context, rest = click.Context(garrison), words
     while isinstance(command, click.Group):
         name, found, rest = command.resolve_command(context, rest)
-        assert found is not None
         command, context = found, click.Context(found, parent=context, info_name=name)
     command.make_context(context.info_name or "", rest, parent=context.parent)
     assert capsys.readouterr().err == "", "a former option name prints a warning"
 
 
-def test_work_is_approved_by_its_button_alone_and_a_rejection_needs_a_reason() -> None:
+def test_only_its_button_approves_work_and_a_rejection_needs_a_reason() -> None:
     assert "--approve" in actions.review_command_words("r1", "a", {"choice": "Approve"}, 2, "0123abcd")
     for body in ({"text": "Approve"}, {"text": "fine", "choice": "approve"}):
         assert "--reject" in actions.review_command_words("r1", "a", body, 2, "0123abcd")
@@ -64,7 +63,7 @@ def test_work_is_approved_by_its_button_alone_and_a_rejection_needs_a_reason() -
         actions.review_command_words("r1", "a", {"choice": "Reject"}, 2, "0123abcd")
 
 
-def test_the_queue_that_is_shown_is_acted_on_and_none_of_another_run() -> None:
+def test_an_action_applies_only_to_a_queue_of_the_run() -> None:
     targets = ["main", "garrison/r1/integration"]
     for body, target in (({}, "main"), ({"target": ""}, "main"), ({"target": targets[1]}, targets[1])):
         assert actions.queue_command_words("/", targets, {"action": "resume", **body})[-1] == f"--target={target}"
@@ -90,12 +89,12 @@ def test_an_unknown_action_is_refused(body: dict[str, object]) -> None:
     ({"kind": "issue", "repo": "/r", "text": "--label x"}, "is not an issue number"),
     ({"kind": "task", "repo": "/r", "text": "x", "agent": "--dry-run"}, "is not installed here; there are claude"),
 ])
-def test_what_is_begun_is_one_of_what_is_offered(body: dict[str, object], why: str) -> None:
+def test_only_offered_work_can_be_started(body: dict[str, object], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         begin.order_of(body, OFFER)
 
 
-def test_the_command_that_is_shown_can_be_typed() -> None:
+def test_the_shown_command_can_be_typed() -> None:
     text = "-- fix `it`, and \"that\"; it's $HOME\nsecond line"
     order = begin.order_of({"kind": "task", "repo": "/r", "text": text, "gate": "make test"}, OFFER)
     assert order.text == text
@@ -103,8 +102,8 @@ def test_the_command_that_is_shown_can_be_typed() -> None:
     assert shlex.split(begin.order_edited("r1", "a", {"text": text}).command)[-3:] == ["--", "a", text]
 
 
-def test_what_can_be_begun_where_folders_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server outlives the folder in which it was started, and the repositories of its runs."""
+def test_nothing_is_offered_for_folders_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may outlive its working directory and the repositories of its runs."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -116,7 +115,7 @@ def test_what_can_be_begun_where_folders_are_gone(tmp_path: Path, monkeypatch: p
         begin.Beginnings(tmp_path).start(begin.CommandLine(("run",), str(gone)))
 
 
-async def test_a_command_that_says_a_line_of_seventy_thousand_characters_ends_on_the_page(tmp_path: Path) -> None:
+async def test_a_command_that_prints_a_very_long_line_ends_on_the_page(tmp_path: Path) -> None:
     beginnings = begin.Beginnings(tmp_path)
     begun = beginnings.start(begin.CommandLine(("x" * 70_000,), str(tmp_path)))
     while not beginnings.look(begun.id).is_over:

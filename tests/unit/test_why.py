@@ -1,4 +1,4 @@
-"""Names that `garrison why` and `agents show` accept, and words of their output."""
+"""Names that `garrison why` and `agents show` accept, and their output."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ AT = "2026-01-31T12:00:00.000000Z"
     ("parked", "parked by you", "parked by you"), ("parked", "parked: its agent died", "parked: its agent died"),
     ("working", "its agent is working", "working: its agent is working"), ("landed", "", "landed"),
     ("landed", "landed as 0123", "landed as 0123")])
-def test_a_place_is_named_once(place: str, doing: str, said: str) -> None:
+def test_a_state_is_named_once(place: str, doing: str, said: str) -> None:
     assert state_words(place, doing) == said
 
 
-def test_a_runs_name_means_the_whole_run(tmp_path: Path) -> None:
+def test_the_name_of_a_run_means_the_whole_run(tmp_path: Path) -> None:
     files = RunFiles(tmp_path, "one")
     files.root.mkdir(parents=True)
     (files.root / "launch.json").write_text("{}")
@@ -58,18 +58,15 @@ def test_a_runs_name_means_the_whole_run(tmp_path: Path) -> None:
     (("orchestrator-a-b@r1", None, None), ("orchestrator", "a-b", "r1")),
     (("runner-a", None, "r2"), ("runner", "a", "r2")),
     (("launch@r1", None, None), ("launch", "launch", "r1"))])
-def test_an_identity_may_be_named_as_agents_list_shows_it(words: tuple[str, str | None, str | None],
-                                                          meant: tuple[str, str, str | None]) -> None:
+def test_an_identity_can_be_named_as_in_agents_list_unlike_a_node(words: tuple[str, str | None, str | None],
+                                                                  meant: tuple[str, str, str | None]) -> None:
     assert parse_name(*words) == meant
-
-
-def test_a_node_is_no_identity() -> None:
     with pytest.raises(UsageError, match="role-name"):
         parse_name("add_tests", None, None)
 
 
-def test_a_parked_node_is_resolved_to_the_run_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody works on it in any run: `agents park NODE` says `agents unpark NODE`, and that must do."""
+def test_a_parked_node_is_resolved_to_the_run_in_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no agent in any run, and `agents park NODE` suggests `agents unpark NODE`, which must be enough."""
     store = Store(tmp_path)
     for run in ("old", "new"):
         RunFiles(tmp_path, run).attempt("a", 1).mkdir(parents=True)
@@ -79,7 +76,7 @@ def test_a_parked_node_is_resolved_to_the_run_under_way(tmp_path: Path, monkeypa
             store.update(Identity, key, lambda _, key=key: Identity("id", key.role, key.name, key.run, AT))
     alive: set[str] = set()
     monkeypatch.setattr(resolve, "is_living", lambda _store, key: key.full in alive)
-    assert run_of_node(store, "a", None) == "new", "the latest where none is under way"
+    assert run_of_node(store, "a", None) == "new", "the latest if none is in progress"
     alive.add("launch@old")
     assert run_of_node(store, "a", None) == "old"
     alive.add("launch@new")
@@ -89,7 +86,7 @@ def test_a_parked_node_is_resolved_to_the_run_under_way(tmp_path: Path, monkeypa
     assert run_of_node(store, "a", None) == "old"
 
 
-def test_only_deaths_that_count_are_counted() -> None:
+def test_deaths_by_order_or_of_another_boot_are_not_counted() -> None:
     deaths = [Death(1, 10.0, "b", kind="order"), Death(2, 20.0, "b"), Death(3, 30.0, "other")]
     counted = describe_deaths(DecisionInputs("next_step", ChildState(), deaths, 40.0, "b", Policy()))
     assert counted.startswith("deaths counted 1 in 600 s")
@@ -100,14 +97,14 @@ def test_only_deaths_that_count_are_counted() -> None:
     ({"hold": "a", "node": "a", "text": "the API is down"}, "parked by a person: the API is down"),
     ({"hold": "processor", "text": ""}, "processor parked by a person"),
     ({"unhold": "a", "node": "a", "lives": {}}, "unparked by a person")])
-def test_a_persons_request_is_explained(effect: dict[str, object], text: str) -> None:
+def test_a_request_of_the_user_is_explained(effect: dict[str, object], text: str) -> None:
     data = {"id": "s1", "type": "GUIDANCE", "node": None, **effect}
     event = LoggedEvent(AT, "r1", "guardian", "guardian-crew@r1#1", 7, "signal", "a", "", data)
     told = describe(event)
     assert (told.text, told.about) == (text, "a")
 
 
-def test_before_an_incarnation_is_active_its_record_names_its_parent() -> None:
+def test_the_record_of_a_starting_incarnation_names_its_parent() -> None:
     lease = Identity("i", "runner", "a", "r1", AT, pid=70, start_ticks=7, status="starting", host="h", boot_id="b",
                      pid_ns="n")
     seen = Observation("h", "b", "n", pid_ticks=7, spawn_due=True)

@@ -1,4 +1,4 @@
-"""The block that tells a successor where its predecessor was."""
+"""Block of a prompt with the progress of the predecessor."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from garrison.records.hook import PHASES, Hook
 
 
 def at(phase: str, **more: str) -> Hook:
-    return Hook("h", "runner", "a", "r", "t", "t", phase=phase, **more)  # type: ignore[arg-type]
+    return Hook("h", "runner", "a", "r", "t", "t", phase=phase, **more)
 
 
-def test_everything_there_is_to_say() -> None:
+def test_the_block_has_all_known_progress() -> None:
     block = build_wisdom_prompt_block(at("executing", last_committed_node="abc1234",
                                          resumption_instructions="half of it\nis done"))
     assert block.splitlines() == [
@@ -20,7 +20,7 @@ def test_everything_there_is_to_say() -> None:
     assert "RESUMPTION CONTEXT" in HEADING
 
 
-def test_what_to_skip_also_for_the_json_object() -> None:
+def test_the_block_names_phases_to_skip_for_a_hook_and_its_json() -> None:
     for phase in PHASES:
         hook = at(phase)
         block = build_wisdom_prompt_block(hook)

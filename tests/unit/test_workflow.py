@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,7 +45,7 @@ def step(name: str, tool: str = "echo", **more: Any) -> WorkflowStep:
 
 
 class Bench:
-    """An agent with a few tools that remember their calls."""
+    """An agent with a few tools that record their calls."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.calls: list[Any] = []
@@ -111,7 +112,7 @@ def test_ac_004_independent_steps_run_at_the_same_time(bench: Bench) -> None:
 
 
 def test_ac_004_plain_functions_do_not_block_others(bench: Bench) -> None:
-    meeting = __import__("threading").Barrier(2, timeout=DEADLINE)
+    meeting = threading.Barrier(2, timeout=DEADLINE)
 
     def meet() -> str:
         meeting.wait()
@@ -121,7 +122,7 @@ def test_ac_004_plain_functions_do_not_block_others(bench: Bench) -> None:
     assert result.results == {"a": "met", "b": "met"}
 
 
-def test_ac_005_progress_after_each_step_and_a_log_in_which_results_are_bounded(bench: Bench) -> None:
+def test_ac_005_each_step_reports_progress_and_is_logged_with_a_bounded_result(bench: Bench) -> None:
     bench.run(step("a"), step("b", depends_on=["a"]))
     assert [(one.step, one.status.value, one.done, one.total) for one in bench.progress] == [
         ("a", "running", 0, 2), ("a", "completed", 1, 2), ("b", "running", 1, 2), ("b", "completed", 2, 2)]
@@ -142,7 +143,7 @@ def test_ac_005_progress_after_each_step_and_a_log_in_which_results_are_bounded(
 def test_ac_003_state_is_cleaned_up_after_success_and_kept_when_asked(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     assert not bench.run(step("a"), step("b", "fails", depends_on=["a"]), session="s1").success
-    bench.manager.path("s1").unlink()  # what a killed clean-up has left is no session
+    bench.manager.path("s1").unlink()  # leftovers of a killed clean-up are no session
     assert bench.run(step("a"), session="s1").results == {"a": {"said": "a"}}
     assert bench.calls == ["a", "fails", "a"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "runs"]
@@ -174,7 +175,7 @@ def test_ac_003_a_failed_session_is_resumed_where_it_was(bench: Bench) -> None:
 
 
 def test_ac_003_a_session_is_not_mixed_with_another_workflow(bench: Bench) -> None:
-    """What is left to do may be corrected; what is done, or waits for other steps, is another workflow's."""
+    """Remaining steps may be corrected; a change of finished steps or of dependencies makes another workflow."""
     first, last = step("a"), step("b", "fails", arguments={"value": "${a.said}"})
     assert bench.run(first, last, session="s1").success is False
     assert bench.run(first, last, session="s1").errors == ["Step 'b' failed: ConnectionError: no route"]
@@ -182,7 +183,7 @@ def test_ac_003_a_session_is_not_mixed_with_another_workflow(bench: Bench) -> No
                          [[first, step("b", "echo", depends_on=["a"], critical=False)], "step 'b'"],
                          [[first, step("b")], "its steps"]):
         with pytest.raises(WorkflowValidationError, match=rf"started with another workflow \({what} changed\)"):
-            bench.run(*others, session="s1")  # type: ignore[misc]
+            bench.run(*others, session="s1")
     with pytest.raises(WorkflowValidationError, match="its inputs changed"):
         bench.run(first, last, session="s1", inputs={"q": 1})
     assert bench.run(first, step("b", "echo", arguments={"value": "${a.said}!"}), session="s1").results["b"] == {
@@ -190,7 +191,7 @@ def test_ac_003_a_session_is_not_mixed_with_another_workflow(bench: Bench) -> No
     assert bench.calls == ["a", "fails", "fails", "a!"]
 
 
-def test_ac_003_what_was_under_way_beside_a_critical_failure_ends_and_nothing_new_begins(bench: Bench) -> None:
+def test_ac_003_after_a_critical_failure_running_steps_end_and_none_starts(bench: Bench) -> None:
     bench.broken["bad"] = ConnectionError("x")
     result = bench.run(step("long", "slow"), step("bad"), step("after", depends_on=["long"]), session="s1")
     assert not result.success
@@ -200,7 +201,7 @@ def test_ac_003_what_was_under_way_beside_a_critical_failure_ends_and_nothing_ne
     assert sorted(map(str, bench.calls)) == ["after", "bad", "bad", "long"]
 
 
-def test_ac_003_the_state_and_a_workflows_data_round_trip(tmp_path: Path) -> None:
+def test_ac_003_state_and_workflow_survive_encoding(tmp_path: Path) -> None:
     manager = StateManager(tmp_path)
     state = WorkflowState("s1", Workflow("w", "d", [step("a", timeout=5, critical=False)], {"k": 1}, {"q": "x"}),
                           "failed", 1, ["a"], {"a": [1]}, ["e"], step_status={"a": StepStatus.COMPLETED},
@@ -229,7 +230,7 @@ def test_ac_003_an_unreadable_file_is_reported_and_kept(bench: Bench) -> None:
         bench.resume("../s1")
 
 
-async def test_two_workflows_at_once_on_one_home_and_one_session_once(bench: Bench) -> None:
+async def test_a_home_can_run_several_workflows_but_each_session_once(bench: Bench) -> None:
     gate = asyncio.Event()
     bench.agent.tools = {"wait": gate.wait, "echo": bench.echo}
     first = Workflow("w", "", [step("a", "wait", arguments={})])
@@ -246,7 +247,7 @@ async def test_two_workflows_at_once_on_one_home_and_one_session_once(bench: Ben
 # ---- AC-006: errors
 
 
-def test_ac_006_a_failure_that_is_not_critical_is_kept_and_what_refers_to_it_is_skipped(bench: Bench) -> None:
+def test_ac_006_steps_that_refer_to_a_noncritical_failure_are_skipped(bench: Bench) -> None:
     bench.broken["a"] = ValueError("bad")
     result = bench.run(step("a", critical=False), step("b", arguments={"value": "${a.said}"}),
                        step("c", arguments={"value": "${b.said}"}), step("d", depends_on=["a"]))
@@ -258,7 +259,7 @@ def test_ac_006_a_failure_that_is_not_critical_is_kept_and_what_refers_to_it_is_
     assert bench.calls == ["a", "d"]
 
 
-def test_ac_006_a_failure_that_may_pass_is_tried_again_and_one_that_cannot_is_not(bench: Bench) -> None:
+def test_ac_006_only_a_transient_failure_is_retried(bench: Bench) -> None:
     tries = []
 
     async def flaky() -> str:
@@ -275,25 +276,20 @@ def test_ac_006_a_failure_that_may_pass_is_tried_again_and_one_that_cannot_is_no
     result = bench.run(step("a", "wrong", arguments={"value": 1}, retry_count=2))
     assert "TypeError" in result.errors[0]
     running = [one.error for one in bench.progress if one.status is StepStatus.RUNNING]
-    assert (running.count(""), running.count("OSError: later")) == (4, 2), "each try that failed is told, too"
+    assert (running.count(""), running.count("OSError: later")) == (4, 2), "each failed try is reported"
     bench.agent.tools, bench.agent.config = {"fails": bench.fails}, AgentConfig(max_retries=1)
     assert not bench.run(step("a", "fails", retry_count=5)).success
-    assert bench.calls == ["fails", "fails"], "the agent's limit is above a step's"
+    assert bench.calls == ["fails", "fails"], "the agent's limit takes precedence"
 
 
-def test_ac_006_a_step_that_takes_too_long_fails(bench: Bench) -> None:
-    async def forever() -> None:
-        await asyncio.Event().wait()
-    bench.agent.tools = {"forever": forever}
-    result = bench.run(step("a", "forever", arguments={}, timeout=0.05))
+def test_ac_006_a_step_that_takes_too_long_fails_and_such_a_session_can_be_resumed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.agent.tools = {"wait": asyncio.Event().wait}
+    result = bench.run(step("a", "wait", arguments={}, timeout=0.05))
     assert "TimeoutError: no answer within 0.05 s" in result.errors[0]
     assert "raise the step's timeout" in result.suggestions[0]
-
-
-def test_a_session_that_takes_too_long_can_be_resumed(tmp_path: Path) -> None:
-    gate = asyncio.Event()
     bench = Bench(tmp_path, config=AgentConfig(timeout_seconds=0.2))
-    bench.agent.tools = {"wait": gate.wait, "echo": bench.echo}
+    bench.agent.tools = {"wait": asyncio.Event().wait, "echo": bench.echo}
     result = bench.run(step("a"), step("b", "wait", arguments={}, depends_on=["a"]), session="s1")
     assert not result.success
     assert "took too long" in result.message
@@ -312,7 +308,7 @@ def test_a_session_that_takes_too_long_can_be_resumed(tmp_path: Path) -> None:
     ("n=${a.x[0].n}!", "n=1!"), ("$${a}", "${a}"), ({"k": ["${a.x[0]}", 2]}, {"k": [{"n": 1}, 2]}),
     ("${ my step.v }", "w"), ("${inputs.q}", None), (7, 7),
     ('${k["a.b"]}', 1), ("${k['c[0]'].d[1]}", 2), ('${k["c[0]"]["d"][0]} ${k.e-f}', "1 3")])
-def test_references(value: Any, means: Any) -> None:
+def test_references_are_resolved(value: Any, means: Any) -> None:
     results = {"a": {"x": [{"n": 1}]}, "my step": {"v": "w"}, "inputs": {"q": None},
                "k": {"a.b": 1, "c[0]": {"d": [1, 2]}, "e-f": 3}}
     assert resolve(value, results, {}) == means
@@ -323,25 +319,25 @@ def test_references(value: Any, means: Any) -> None:
     ("${a.x[0].n.z}", "which has no parts"), ("${lost.x}", "lost failed: why"), ("${no.x}", "names no step"),
     ("${a[b]}", "cannot be parsed")])
 def test_a_missing_reference_is_reported_before_the_tool_is_called(value: str, why: str) -> None:
-    with pytest.raises(Exception, match=__import__("re").escape(why)):
+    with pytest.raises(Exception, match=re.escape(why)):
         resolve(value, {"a": {"x": [{"n": 1}]}}, {"lost": "failed: why"})
 
 
-def test_the_longest_name_that_fits_is_meant() -> None:
+def test_a_reference_means_the_longest_matching_name() -> None:
     assert split("a.b.c", {"a", "a.b"}) == ("a.b", ["c"])
     assert list(references({"k": ["${a.b} and ${c}", "$${d}"]})) == ["a.b", "c"]
 
 
-# ---- what cannot be meant
+# ---- invalid workflows
 
 
 def test_invalid_workflows_tools_and_levels_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch,
                                                         tmp_path: Path) -> None:
     with pytest.raises(WorkflowValidationError, match="not NoneType"):
-        asyncio.run(bench.agent.execute_workflow(None))  # type: ignore[arg-type]
+        asyncio.run(bench.agent.execute_workflow(None))
     with pytest.raises(WorkflowValidationError, match="step 1 must be a WorkflowStep, not dict"):
-        bench.run({"name": "a"})  # type: ignore[arg-type]
-    bench.agent.tools = {"echo": 5}  # type: ignore[dict-item]
+        bench.run({"name": "a"})
+    bench.agent.tools = {"echo": 5}
     with pytest.raises(ToolNotFoundError, match="the tool 'echo' is int, which cannot be called"):
         bench.run(step("a"))
     bench.agent.config.log_level = "LOUD"
@@ -370,8 +366,7 @@ ROUND.append(ROUND)
     ([step("a", arguments={"value": ["${b.x"]})], r"'\$\{b.x' is an unclosed reference"),
     ([step("a", "ecko")], "did you mean echo"),
     ([step("a", arguments={"valu": 1})], "has no parameter valu; did you mean value")])
-def test_an_impossible_workflow_is_refused_before_anything_runs_and_a_typo_with_a_suggestion(
-        bench: Bench, steps: list[Any], why: str) -> None:
+def test_an_impossible_workflow_is_refused_before_anything_runs(bench: Bench, steps: list[Any], why: str) -> None:
     with pytest.raises(Exception, match=why) as caught:
         bench.run(*steps)
     assert "\n" not in str(caught.value)
@@ -387,12 +382,12 @@ def test_an_impossible_workflow_is_refused_before_anything_runs_and_a_typo_with_
      "retry_count must be a whole number, not True"),
     ({"name": "w", "steps": [{"name": "a", "tool": None}]}, "step 'a' has no tool"),
     ({"name": "w", "steps": [{"name": "a", "tool": "t", "depends_on": [["b"]]}]}, "a list of step names")])
-def test_a_body_that_is_no_workflow_is_refused(body: Any, why: str) -> None:
+def test_a_malformed_workflow_is_refused(body: Any, why: str) -> None:
     with pytest.raises(WorkflowValidationError, match=why):
         Workflow.from_data(body)
 
 
-# ---- what stands in the workflow's file: Python functions, variables, and the mistakes that are found before it runs
+# ---- Python functions and variables in a workflow's file
 
 TOOLS = '''
 def slug(text: str) -> str:
@@ -428,7 +423,7 @@ def test_ac_002_a_python_function_is_a_tool_by_its_import_path(tmp_path: Path) -
     ("wf_ends:slug", r"wf_ends fails to load \(SystemExit: 3\)"),
     ("wf_needs:slug", r"wf_needs fails to load \(ModuleNotFoundError: No module named 'wf_nothing'"),
     (":slug", "is not a module")])
-def test_a_python_tool_that_cannot_be_had_is_one_line(tmp_path: Path, tool: str, why: str) -> None:
+def test_a_python_tool_that_cannot_be_loaded_is_reported_in_one_line(tmp_path: Path, tool: str, why: str) -> None:
     (tmp_path / "wf_tools_there.py").write_text(TOOLS)
     (tmp_path / "wf_ends.py").write_text("from os import getcwd\nraise SystemExit(3)\n")
     (tmp_path / "wf_broken.py").write_text("1 / 0\n")
@@ -439,7 +434,7 @@ def test_a_python_tool_that_cannot_be_had_is_one_line(tmp_path: Path, tool: str,
     assert "\n" not in str(caught.value)
 
 
-def test_a_variable_of_the_environment_reaches_the_tool_and_not_the_log(
+def test_a_variable_of_the_environment_reaches_the_tool_but_not_the_log(
         bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WF_KEY", "s3cret")
     result = bench.run(step("a", arguments={"value": "key ${env.WF_KEY}"}), session="s1")
@@ -460,12 +455,12 @@ class HttpStatus(Exception):
         self.response = SimpleNamespace(status_code=status)
 
 
-def raise_key_error(value: str) -> None:
-    raise KeyError(value)
+def raising(error: Exception) -> None:
+    raise error
 
 
 @pytest.mark.parametrize(("tool", "words"), [
-    (lambda: raise_key_error("colour"), r"correct the step's arguments, or the tool: t failed at test_workflow.py:\d+"),
+    (lambda: raising(KeyError("x")), r"correct the step's arguments, or the tool: t failed at test_workflow.py:\d+"),
     (lambda value: None, "compare the step's arguments with the tool's parameters"),
     (lambda: 1 / 0, r"t failed at test_workflow.py:\d+"),
     (lambda: int("x"), r"arguments in the workflow: t does not accept them \(test_workflow.py:\d+\)"),
@@ -489,11 +484,7 @@ def test_ac_006_the_advice_fits_the_error(tool: Any, words: str) -> None:
     assert re.search(words, asyncio.run(scene()))
 
 
-def raising(error: Exception) -> None:
-    raise error
-
-
-def test_ac_006_a_failure_that_a_resume_would_repeat_says_so(bench: Bench) -> None:
+def test_ac_006_a_failure_that_a_resume_would_repeat_suggests_a_correction(bench: Bench) -> None:
     result = bench.run(step("a"), step("b", arguments={"value": "${a.other}"}, retry_count=3))
     assert result.message == "Critical step failed: b; correct the workflow, then run it again"
     assert "a has no other; it has said" in result.errors[0] and bench.calls == ["a"], "no tool was called"
@@ -503,7 +494,7 @@ def test_ac_006_a_failure_that_a_resume_would_repeat_says_so(bench: Bench) -> No
     assert result.suggestions == ["a: let the tool return text, numbers, lists and mappings"]
 
 
-def test_a_snapshot_that_is_dear_is_written_less_often_and_is_whole_at_the_end(
+def test_an_expensive_snapshot_is_written_less_often_and_complete_at_the_end(
         bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     write = bench.manager.write

@@ -1,4 +1,4 @@
-"""What an agent is asked for a plan, and that only a sound one is taken."""
+"""Prompt for a plan, and validation of the answer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def body(**step: Any) -> str:
 
 
 def served(about: str, schema: dict[str, Any]) -> Any:
-    """A tool as a server's is."""
+    """Return a tool like that of a server."""
     return SimpleNamespace(__doc__=about, listed=SimpleNamespace(input_schema=schema))
 
 
-def test_the_agent_sees_every_tool_with_its_arguments(tmp_path: Path) -> None:
+def test_the_prompt_has_every_tool_with_its_arguments(tmp_path: Path) -> None:
     tools = {**Toolbox(tmp_path).tools(), "notes.add": served("Keep  a note.", {"properties": {"text": {}}})}
     asked = plan_prompt("count the files", tools)
     assert "<command>\ncount the files\n</command>" in asked
@@ -37,12 +37,12 @@ def test_the_agent_sees_every_tool_with_its_arguments(tmp_path: Path) -> None:
     ("no", "no JSON object"), ("{x}", "not valid JSON"), (body(tool="fly"), "does not exist"),
     (body(tool="files.read", arguments={}), "needs path"),
     (body(tool="files.read", arguments={"path": "a", "mode": "r"}), "has no parameter mode; it takes path")])
-def test_an_unsound_plan_says_why(tmp_path: Path, said: str, why: str) -> None:
+def test_an_invalid_plan_is_refused_with_a_reason(tmp_path: Path, said: str, why: str) -> None:
     with pytest.raises(GarrisonError, match=why):
         parse_plan(said, Toolbox(tmp_path).tools())
 
 
-def test_an_agent_plans_with_its_tools_and_asks_again_what_is_unsound(tmp_path: Path) -> None:
+def test_an_invalid_plan_is_requested_again_with_the_reason(tmp_path: Path) -> None:
     answers, asked = ["no plan", body(tool="files.list", arguments={"pattern": "*"})], []
 
     async def ask(prompt: str) -> str:
@@ -57,7 +57,7 @@ def test_an_agent_plans_with_its_tools_and_asks_again_what_is_unsound(tmp_path: 
         asyncio.run(agent.plan("list the files", ask))
 
 
-def test_arguments_are_held_to_a_servers_schema() -> None:
+def test_arguments_must_fit_the_schema_of_a_server() -> None:
     tool = served("", {"properties": {"text": {}, "count": {"type": "integer"}}, "required": ["text"]})
     assert argument_error({"text": "x", "count": 1}, tool) == ""
     assert argument_error({}, tool) == "needs text"
@@ -68,7 +68,7 @@ def test_arguments_are_held_to_a_servers_schema() -> None:
     assert argument_error({"y": 1}, served("", {})) == ""
 
 
-def test_arguments_are_held_to_a_functions_signature() -> None:
+def test_arguments_must_fit_the_signature_of_a_function() -> None:
     def tool(path: str, limit: int | None = None, share: float = 0.5, words: list[str] | str = "") -> None: ...
 
     assert argument_error({"path": "x", "limit": None, "share": 1, "words": ["a"]}, tool) == ""

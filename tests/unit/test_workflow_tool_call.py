@@ -1,4 +1,4 @@
-"""One call of a tool: whatever it does, its step alone fails, in time; what it gives is kept where it can be."""
+"""Call of a tool: whatever it does, only its step fails, in time; its result is stored if possible."""
 
 from __future__ import annotations
 
@@ -13,15 +13,8 @@ from typing import Any
 
 import pytest
 
-from garrison.workflow import (
-    AgentConfig,
-    ResearchAgent,
-    Workflow,
-    WorkflowResult,
-    WorkflowStep,
-    WorkflowValidationError,
-)
-from garrison.workflow.errors import UnserializableResult
+from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowResult, WorkflowStep
+from garrison.workflow.errors import UnserializableResult, WorkflowValidationError
 from garrison.workflow.mcp_tools import ServerSpec
 from garrison.workflow.tool_call import ToolCaller, to_json
 from garrison.workflow.workflow_file import read_workflow
@@ -51,29 +44,29 @@ async def cancelled() -> None:
 @pytest.mark.parametrize(("tool", "why"), [
     (ends, "the tool ended itself (SystemExit: 3)"), (ends_async, "the tool ended itself (SystemExit: 4)"),
     (interrupted, "the tool ended itself (KeyboardInterrupt)"), (cancelled, "the tool cancelled itself")])
-def test_a_tool_that_ends_itself_fails_its_step_and_nothing_else(tmp_path: Path, tool: Any, why: str) -> None:
+def test_a_tool_that_ends_itself_fails_only_its_step(tmp_path: Path, tool: Any, why: str) -> None:
     result = run(tmp_path, {"t": tool, "ok": dict}, WorkflowStep("a", "t", critical=False), WorkflowStep("b", "ok"))
     assert result.success
     assert result.errors == [f"Step 'a' failed: ToolEnded: {why}"]
     assert result.results["b"] == {}
 
 
-def test_blocking_tools_begin_at_once_however_few_cores_there_are(tmp_path: Path) -> None:
+def test_blocking_tools_start_immediately_however_few_cores_there_are(tmp_path: Path) -> None:
     together = threading.Barrier(40)
     result = run(tmp_path, {"meet": lambda: together.wait(60) >= 0},
                  *(WorkflowStep(f"s{number}", "meet") for number in range(40)))
     assert (result.success, len(result.results)) == (True, 40)
 
 
-async def test_a_steps_clock_begins_with_its_call() -> None:
+async def test_the_timeout_of_a_step_starts_with_its_call() -> None:
     never, caller = threading.Event(), ToolCaller(threads=1)
     ends = await asyncio.gather(*(caller.call(tool, {}, 0.1) for tool in (*[never.wait] * 3, dict)),
                                 return_exceptions=True)
     never.set()
-    assert list(map(type, ends)) == [TimeoutError] * 3 + [dict], "one that never returns gives its place to the next"
+    assert list(map(type, ends)) == [TimeoutError] * 3 + [dict], "a tool that never returns frees its place"
 
 
-def test_a_tool_that_never_returns_does_not_hold_the_program(tmp_path: Path) -> None:
+def test_a_tool_that_never_returns_does_not_keep_the_program_running(tmp_path: Path) -> None:
     program = """
 import asyncio, sys, threading
 from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowStep
@@ -95,17 +88,17 @@ class Paper:
 @pytest.mark.parametrize(("given", "kept"), [
     ((1, (2,)), [1, [2]]), ([Paper("a", (1, 2))], [{"title": "a", "pages": [1, 2]}]),
     (collections.OrderedDict(a=Paper("b", (3, 4))), {"a": {"title": "b", "pages": [3, 4]}}), (None, None)])
-def test_models_and_tuples_are_kept_however_deep(given: Any, kept: Any) -> None:
+def test_nested_models_and_tuples_are_stored(given: Any, kept: Any) -> None:
     assert to_json(given, "t") == kept
 
 
-@pytest.mark.parametrize("given", [{1: 2}, {1, 2}, float("nan"), object(), [object()], Paper("x", (1, object()))])  # type: ignore[arg-type]
+@pytest.mark.parametrize("given", [{1: 2}, {1, 2}, float("nan"), object(), [object()], Paper("x", (1, object()))])
 def test_values_that_would_change_in_storage_are_refused(given: Any) -> None:
     with pytest.raises(UnserializableResult, match="the tool t returned a value of type"):
         to_json(given, "t")
 
 
-def test_a_duplicate_key_is_refused_with_its_place_and_merged_keys_are_not(tmp_path: Path) -> None:
+def test_a_duplicate_key_is_refused_with_its_position_but_no_merged_key(tmp_path: Path) -> None:
     file = tmp_path / "w.yaml"
     file.write_text("name: w\nsteps:\n  - &a {name: a, tool: t}\n  - {<<: *a, name: b}\n")
     assert [step.name for step in read_workflow(file)[0].steps] == ["a", "b"]
@@ -115,8 +108,7 @@ def test_a_duplicate_key_is_refused_with_its_place_and_merged_keys_are_not(tmp_p
 
 
 @pytest.mark.parametrize("value", ["$WF_UNSET", "${WF_UNSET}"])
-def test_a_server_is_not_given_the_name_of_a_variable_for_its_value(monkeypatch: pytest.MonkeyPatch,
-                                                                    value: str) -> None:
+def test_a_server_gets_the_value_of_a_variable_not_its_name(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.delenv("WF_UNSET", raising=False)
     with pytest.raises(WorkflowValidationError, match=r"n uses \$.*WF_UNSET.*, which is not set; export"):
         ServerSpec.from_data("n", {"command": ["x"], "env": {"KEY": value}})
@@ -125,7 +117,7 @@ def test_a_server_is_not_given_the_name_of_a_variable_for_its_value(monkeypatch:
     assert dict(spec.env) == {"KEY": "secret", "PRICE": "5$ each"}
 
 
-def test_a_server_works_where_the_tools_do_wherever_the_workflow_is_resumed_from(tmp_path: Path) -> None:
+def test_a_server_has_the_working_directory_of_the_tools(tmp_path: Path) -> None:
     assert ServerSpec("n", ("x",)).below(tmp_path).cwd == str(tmp_path)
     assert ServerSpec("n", ("x",), cwd="sub").below(tmp_path).cwd == str(tmp_path / "sub")
     assert ServerSpec("n", ("x",), cwd="/srv").below(tmp_path).cwd == "/srv"
@@ -159,7 +151,7 @@ def test_a_value_for_an_unknown_input_is_refused(tmp_path: Path) -> None:
     ("name: w\nservers:\n  n: {url: 5}\nsteps: [{name: a, tool: t}]\n", "3:7",
      "server n: url must be a text, not 5"),
 ])
-def test_a_wrong_field_is_named_with_its_line(text: str, place: str, message: str, tmp_path: Path) -> None:
+def test_a_wrong_field_is_refused_with_its_line(text: str, place: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "w.yaml"
     file.write_text(text)
     with pytest.raises(WorkflowValidationError) as caught:
@@ -167,7 +159,7 @@ def test_a_wrong_field_is_named_with_its_line(text: str, place: str, message: st
     assert str(caught.value).startswith(f"{file}:{place}: {message}")
 
 
-def test_notes_of_ones_own_are_free_in_a_workflow(tmp_path: Path) -> None:
+def test_custom_fields_are_allowed_in_a_workflow(tmp_path: Path) -> None:
     file = tmp_path / "w.yaml"
     file.write_text("name: w\nx_team: a\nsteps: [{name: a, tool: t, x_why: b}]\nservers: {n: {url: u, x_who: c}}\n")
     workflow, servers = read_workflow(file)

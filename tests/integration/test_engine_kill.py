@@ -19,6 +19,7 @@ from garrison.pipeline import Call, Outcome, RunResult, run
 from garrison.pipeline.flow import Finished
 from garrison.pipeline.store import RunDirectory, read_run
 from garrison.records import journal
+from garrison.records.journal import SNAPSHOT_EVERY
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
 LOOP = f"""digraph loop {{ {ENDS} a [type=work, max_retries=1]; b [type=work]; c [shape=diamond]
@@ -39,6 +40,7 @@ class Life:
     def __init__(self, root: Path, graph: str) -> None:
         self.root, self.graph = root, graph
         self.ledger = root / "ledger"
+        self.snapshot_every = SNAPSHOT_EVERY
         self.folder = RunDirectory(root / "run")
 
     def work(self, call: Call) -> Outcome:
@@ -56,7 +58,7 @@ class Life:
         """Begin the run, or go on with it."""
         resume = self.folder.exists()
         return run(None if resume else self.root / "graph.dot", handlers={"work": self.work}, run_dir=self.folder.root,
-                   resume=resume, answerer={"gate": ["Again", "Ship"]}, seed="s")
+                   resume=resume, answerer={"gate": ["Again", "Ship"]}, seed="s", snapshot_every=self.snapshot_every)
 
     def die(self, at: int, how: str) -> int:
         """Live in a child until the `at`-th write; the child's exit code, negative when it was killed."""
@@ -172,7 +174,7 @@ def test_a_run_killed_in_every_incarnation_ends(graph: str, lives: Callable[[str
 def test_killed_while_the_journal_is_compacted(point: str, lives: Callable[[str], Life],
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     whole, life = lives("loop").run(), lives("loop")
-    monkeypatch.setattr("garrison.pipeline.store.SNAPSHOT_EVERY", 3)
+    life.snapshot_every = 3
     monkeypatch.setenv("GARRISON_FAILPOINT", f"pipeline:compact.{point}")
     deaths = 0
     while life.die(0, "") != 0:

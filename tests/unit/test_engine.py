@@ -297,7 +297,8 @@ def test_a_run_directory_holds_everything(tmp_path: Path) -> None:
     assert run(run_dir=tmp_path / "r1", handlers={"work": ok}, resume=True) == result
 
 
-def interrupted(graph: str, directory: Path, at: Callable[[Call], bool], handler: Callable[[Call], Any]) -> None:
+def interrupted(graph: str, directory: Path, at: Callable[[Call], bool], handler: Callable[[Call], Any],
+                **options: Any) -> None:
     """A run that a person stops in the middle of a node."""
 
     def work(call: Call) -> Any:
@@ -306,7 +307,7 @@ def interrupted(graph: str, directory: Path, at: Callable[[Call], bool], handler
         return handler(call)
 
     with pytest.raises(KeyboardInterrupt):
-        run(graph, handlers={"work": work}, run_dir=directory)
+        run(graph, handlers={"work": work}, run_dir=directory, **options)
 
 
 def test_resume_continues_in_the_middle_of_a_cycle(tmp_path: Path) -> None:
@@ -479,10 +480,9 @@ def test_large_values_are_stored_beside_the_journal(tmp_path: Path) -> None:
     assert {key: context[key] for key in values} == values
 
 
-def test_a_long_journal_is_compacted_and_still_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.pipeline.store.SNAPSHOT_EVERY", 4)
+def test_a_long_journal_is_compacted_and_still_resumed(tmp_path: Path) -> None:
     long = LOOP.replace(">=5", ">=12").replace("<5", "<12")
-    interrupted(long, tmp_path / "r", lambda call: call.visit == 11, counting)
+    interrupted(long, tmp_path / "r", lambda call: call.visit == 11, counting, snapshot_every=4)
     found = read_run(RunDirectory(tmp_path / "r"))
     assert found.snapshot is not None
     assert len(found.events) < 4

@@ -59,12 +59,12 @@ def test_garrison_finds_its_own_programs_in_no_folder_of_where_it_works(path: st
                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen: with `node_modules/.bin` in PATH, garrison's git was the one that an agent had put into its worktree."""
     assert absolute_path(path) == repository.environment({"PATH": path})["PATH"] == own
-    monkeypatch.setattr(environment, "TYPED", {})
     monkeypatch.setenv("PATH", path)
-    environment.seal_path()
-    environment.seal_path()
+    typed: dict[str, str] = {}
+    environment.seal_path(typed)
+    environment.seal_path(typed)
     assert os.environ["PATH"] == own
-    assert environment.typed_environment()["PATH"] == path, "agents and gates find what a person finds"
+    assert environment.typed_environment(typed)["PATH"] == path, "agents and gates find what the user finds"
 
 
 # ---- environment of a run's processes: what the launch recorded holds, also where cron resumes the run

@@ -66,6 +66,7 @@ from garrison.pipeline.store import (
 )
 from garrison.pipeline.transforms import Transform, installed_transforms, prepare
 from garrison.records import atomic
+from garrison.records.journal import SNAPSHOT_EVERY
 from garrison.system.clock import SystemClock
 from garrison.values import replace
 
@@ -91,7 +92,7 @@ async def run_async(
     tree: str | Path | None = None, environ: Mapping[str, str] | None = None, stay: bool = False, depth: int = 0,
     flow: str | None = None, transforms: Sequence[Transform] = (), notes: Mapping[str, Any] | None = None,
     own_loop: bool = False, on_step: Callable[[FlowState], None] | None = None,
-    idle: Callable[[], bool] | None = None,
+    idle: Callable[[], bool] | None = None, snapshot_every: int = SNAPSHOT_EVERY,
 ) -> RunResult:
     """Run `graph` (a Graph, a path, or a text) until it ends or waits for the user or a signal.
 
@@ -109,7 +110,7 @@ async def run_async(
     if resume:
         if directory is None or not directory.exists():
             raise UsageError("resume needs run_dir, the directory of a run that was started")
-        journal = RunJournal(directory, clock.utc)
+        journal = RunJournal(directory, clock.utc, snapshot_every)
     elif directory is not None and directory.exists() and graph is not None:
         raise Refused(f"{directory.root} already has a run; give another directory, or resume it (garrison pipeline "
                       f"resume {directory.root})")
@@ -125,7 +126,7 @@ async def run_async(
         check_agent(opened.program.graph, registry, agent)
         check_on_resume(opened.program.graph)
         if directory is not None and journal is None:
-            journal = RunJournal(directory, clock.utc)
+            journal = RunJournal(directory, clock.utc, snapshot_every)
             write_start(directory, journal, opened.start, opened.program.graph)
         scope = Scope(opened.start.run, opened.program.graph.read_only(), Path(tree or opened.start.tree).absolute(),
                       dict(os.environ if environ is None else environ),

@@ -263,8 +263,8 @@ def _timestamp(at: str) -> float:
 class RunJournal:
     """Ownership of a run directory: its lock and its journal, until `close`."""
 
-    def __init__(self, directory: RunDirectory, now: Callable[[], str]) -> None:
-        self.directory, self._now = directory, now
+    def __init__(self, directory: RunDirectory, now: Callable[[], str], snapshot_every: int = SNAPSHOT_EVERY) -> None:
+        self.directory, self._now, self._snapshot_every = directory, now, snapshot_every
         atomic.make_directory(directory.root)
         lock = LifeLock.try_acquire(directory.lock)
         if lock is None:
@@ -296,7 +296,7 @@ class RunJournal:
 
     def compact(self, state: Callable[[], Mapping[str, object]]) -> None:
         """Replace a long journal by one snapshot of the state."""
-        if self._since_snapshot < SNAPSHOT_EVERY or self.start is None:
+        if self._since_snapshot < self._snapshot_every or self.start is None:
             return
         # The new journal replaces the old one by a rename: a crash leaves either, and both lead to the same state.
         here("pipeline:compact.before")

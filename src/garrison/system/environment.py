@@ -67,17 +67,17 @@ TYPED: dict[str, str] = {}
 """PATH as the user has it, if it is another than this process has."""
 
 
-def seal_path() -> None:
+def seal_path(typed: dict[str, str] = TYPED) -> None:
     """Let this process find what it starts in folders alone that mean the same everywhere (`absolute_path`)."""
     path = os.environ.get("PATH", "")
     if path != absolute_path(path):
-        TYPED["PATH"] = path
+        typed["PATH"] = path
         os.environ["PATH"] = absolute_path(path)
 
 
-def typed_environment() -> dict[str, str]:
+def typed_environment(typed: Mapping[str, str] = TYPED) -> dict[str, str]:
     """Return this process's variables, with the PATH that the user typed for what is started for agents and gates."""
-    return {**os.environ, **TYPED}
+    return {**os.environ, **typed}
 
 
 def list_withheld(source: Mapping[str, str], extra: Iterable[str] = ()) -> list[str]:

@@ -66,7 +66,7 @@ ELSEWHERE = {
     "11.2 each rule": "unit/test_pipeline_lint.py::test_each_rule",
     "11.2 an error keeps a graph from running":
         "unit/test_engine.py::test_an_invalid_run_is_refused_before_anything_runs",
-    "11.3 from start to exit with a status file each": "unit/test_engine.py::test_a_run_directory_holds_everything",
+    "11.3 from start to exit with a status file each": "unit/test_engine.py::test_a_run_directory_has_everything",
     "11.3 shapes mean handlers": "unit/test_pipeline_parser.py::test_handlers",
     "11.3 the order in which edges are chosen": "contract/test_conformance.py::test_the_edge_that_is_followed",
     "11.4 a gate sends the run back until it succeeds, or fails it": "contract/test_conformance.py::test_a_flow",
@@ -80,7 +80,7 @@ ELSEWHERE = {
     "11.6 parallel": "unit/test_engine.py::test_branches_run_concurrently",
     "11.6 fan-in": "contract/test_conformance.py::test_branches_are_isolated_and_their_results_keep_their_order",
     "11.6 a handler of one's own": "unit/test_engine.py::test_plain_async_and_object_handlers",
-    "11.7 context and checkpoint": "unit/test_engine.py::test_a_run_directory_holds_everything",
+    "11.7 context and checkpoint": "unit/test_engine.py::test_a_run_directory_has_everything",
     "11.7 resume": "unit/test_engine.py::test_resume_continues_in_the_middle_of_a_cycle",
     "11.9 conditions": "unit/test_condition.py::test_true_conditions",
     "11.10 stylesheet": "contract/test_conformance.py::test_a_style_sheet_goes_from_all_to_one",

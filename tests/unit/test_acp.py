@@ -1,4 +1,4 @@
-"""ACP agents: what profiles say, how requests for leave are answered, reports in messages, classes of errors."""
+"""ACP agents: profiles, answers to permission requests, reports in messages, classes of errors; the MCP server."""
 
 from __future__ import annotations
 
@@ -25,13 +25,7 @@ from garrison.agents.acp.profile import AcpProfile
 from garrison.agents.acp.settings import AcpJob, AcpSettings
 from garrison.agents.conversation import holder, policy
 from garrison.agents.conversation.policy import ConnectionEnd, NextStepKind
-from garrison.agents.registry import (
-    agent,
-    check_node,
-    find_profile,
-    limits_of,
-    variables_of,
-)
+from garrison.agents.registry import agent, check_node, find_profile, limits_of, variables_of
 from garrison.agents.report_block import find_report, find_verdict
 from garrison.agents.reports import AgentReports, ValidatorReports
 from garrison.agents.requests import Reply, parse_request
@@ -134,7 +128,6 @@ def test_an_invalid_profile_is_refused_in_one_line(tmp_path: Path, lines: str, w
 
 
 def connection_to(program: str, folder: Path) -> AcpConnection:
-    """Return a connection to a program."""
     place = str(folder)
     connection = AcpConnection(AcpJob(place, 1, place, place, "", "p", begun=1, prompt_anew="", lost=0,
                                       program=(program,), settings=AcpSettings((program,))))
@@ -142,7 +135,7 @@ def connection_to(program: str, folder: Path) -> AcpConnection:
     return connection
 
 
-def test_a_program_that_is_gone_is_waited_for_and_one_that_cannot_be_run_is_invalid(tmp_path: Path) -> None:
+def test_a_missing_program_is_waited_for_and_one_that_cannot_run_is_invalid(tmp_path: Path) -> None:
     ending = asyncio.run(connection_to("/no/such/program", tmp_path).run())
     assert (ending.kind, ending.reason) == (
         "vanished", "/no/such/program is not there any more; waiting until it is back")
@@ -158,8 +151,8 @@ def test_a_program_that_is_gone_is_waited_for_and_one_that_cannot_be_run_is_inva
     assert (ending.kind, ending.reason) == ("vanished", f"{odd} cannot be run yet; waiting until it can")
 
 
-def test_a_disk_that_is_full_while_the_program_starts_says_nothing_about_the_program(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_while_the_program_starts_is_not_the_programs_failure(tmp_path: Path,
+                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -178,14 +171,15 @@ def test_a_disk_that_is_full_while_the_program_starts_says_nothing_about_the_pro
     (AcpSettings(deny=("fetch",)), "fetch", "url", LeaveRuling.REFUSE),
     (AcpSettings(allow=("read",)), "other", "garrison: report_result", LeaveRuling.ALLOW),
     (AcpSettings(allow=("read",)), "other", "other: report_result", LeaveRuling.ASK)])
-def test_what_the_profile_says(settings: AcpSettings, kind: str, title: str, ruling: LeaveRuling) -> None:
+def test_a_profile_rules_each_kind_of_tool_call(settings: AcpSettings, kind: str, title: str,
+                                                ruling: LeaveRuling) -> None:
     assert rule(settings, kind, title) is ruling
 
 
 @pytest.mark.parametrize(("answer", "chosen"), [
     ("yes", "y"), ("Yes!", "y"), ("ok, do it", "y"), ("always", "a"), ("yes, always", "a"), ("allow_once", "y"),
     ("no", "n"), ("n", "n"), ("what for?", "n"), ("", "n")])
-def test_what_a_person_says(answer: str, chosen: str) -> None:
+def test_an_answer_in_words_chooses_an_option(answer: str, chosen: str) -> None:
     found = read_answer(OPTIONS, answer)
     assert found is not None and found.id == chosen
     assert choose(OPTIONS[:2], LeaveRuling.REFUSE) is None and read_answer((), answer) is None
@@ -258,7 +252,7 @@ def test_the_mcp_server_greets_and_lists_its_tools() -> None:
     assert [answer.get("error", {}).get("code") for answer in answers] == [None, None, None, -32601, -32700]
 
 
-def test_calls_become_requests_to_the_socket() -> None:
+def test_calls_become_requests_to_the_socket_whose_refusal_is_the_error_of_the_call() -> None:
     _, sent = serve(call("report_result", status="failure", summary="red", context_updates={"a": 1}),
                     call("update_phase", phase="executing"), call("save_notes", text="half"),
                     call("ask_guardian", question="Which?"))
@@ -266,9 +260,6 @@ def test_calls_become_requests_to_the_socket() -> None:
         {"type": "report", "status": "failure", "notes": "red", "failure_reason": "red", "context_updates": {"a": 1}},
         {"type": "phase", "phase": "executing"}, {"type": "note", "text": "half"},
         {"type": "question", "text": "Which?", "wait": False}]
-
-
-def test_what_the_socket_refuses_is_the_error_of_the_call() -> None:
     answers, _ = serve(call("save_notes", text="half"), refuse="too many")
     assert answers[0]["result"] == {"content": [{"type": "text", "text": "too many"}], "isError": True}
     answers, sent = serve(call("report_result", status="great"), call("rm"), call(7))
@@ -276,7 +267,7 @@ def test_what_the_socket_refuses_is_the_error_of_the_call() -> None:
     assert [answer["error"]["code"] for answer in answers[1:]] == [-32602, -32602]
 
 
-def test_a_connection_without_room_ends_in_one_line(tmp_path: Path) -> None:
+def test_a_connection_on_a_full_disk_ends_in_one_line(tmp_path: Path) -> None:
     program = (
         "import errno, pathlib, sys\n"
         "from garrison.agents.conversation.connection import run_to_ending\n"
@@ -289,7 +280,7 @@ def test_a_connection_without_room_ends_in_one_line(tmp_path: Path) -> None:
     assert ran.stdout == "the connection ends: [Errno 28] No space left on device\n"
 
 
-# ---- what is typed in an editor's panel, and how it shows a run: pure
+# ---- commands in an editor's panel, and how it shows a run
 
 
 @pytest.mark.parametrize(("text", "given"), [
@@ -301,10 +292,10 @@ def test_a_run_has_options_before_its_task(text: str, given: dict[str, str]) -> 
     assert typed is not None and commands.read_run(typed.rest) == given
 
 
-def test_what_is_no_command_is_a_message_and_what_is_mistyped_says_how() -> None:
+def test_text_that_is_no_command_is_a_message_and_a_typo_is_corrected() -> None:
     assert [commands.read(text) for text in ("fix /run", "/etc/hosts is wrong", "/x.py fails", "")] == [None] * 4
-    for text, told in (("/stpo", "did you mean /stop"), ("/", "there is no command /;"), ("/frobnicate", "are /run")):
-        with pytest.raises(UsageError, match=told):
+    for text, words in (("/stpo", "did you mean /stop"), ("/", "there is no command /;"), ("/frobnicate", "are /run")):
+        with pytest.raises(UsageError, match=words):
             commands.read(text)
     for text in ("/tell", "/tell node", "/diff", "/diff a b"):
         typed = commands.read(text)

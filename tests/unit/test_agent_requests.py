@@ -1,4 +1,4 @@
-"""What an agent may say to its orchestrator: requests as text, what becomes of them, and how many there may be."""
+"""Requests of an agent to its orchestrator: their text, their effects, and how many are accepted."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from garrison.agents.requests import (
 
 
 def parse(**body: object) -> object:
-    """Return the request with these keys."""
     return parse_request(json.dumps(body).encode())
 
 
-def test_requests():
+def test_each_kind_of_request_is_parsed():
     assert parse(type="note", text=" half done ") == NoteRequest("half done")
     assert parse(type="phase", phase="impl_complete") == PhaseRequest("impl_complete")
     assert parse(type="question", text="Which?") == QuestionRequest("Which?")
@@ -59,7 +58,7 @@ def test_malformed_requests_are_refused(line, complaint):
         parse_request(line)
 
 
-def test_a_result_counts_where_the_agent_reports_there(tmp_path):
+def test_a_result_counts_only_if_the_agent_reports_in_this_way(tmp_path):
     reports = AgentReports(tmp_path)
     request = parse(type="report", status="success")
     assert reports.handle(request) == Reply(
@@ -88,7 +87,7 @@ def test_notes_are_added_and_kept_for_a_successor(tmp_path):
     assert len(reports.notes) == MAX_TEXT
 
 
-def test_a_question_and_its_answer(tmp_path):
+def test_a_question_is_asked_once_and_its_answer_survives_the_process(tmp_path):
     reports = AgentReports(tmp_path)
     first = reports.handle(QuestionRequest("Which colour?"))
     assert isinstance(first, str)
@@ -102,15 +101,15 @@ def test_a_question_and_its_answer(tmp_path):
     assert reports.question is None
     assert not (tmp_path / WAITING).exists()
     again = reports.handle(QuestionRequest("Which colour?"))
-    assert again != first, "an agent may ask the same twice"
+    assert again != first, "an agent may repeat an answered question"
     successor = AgentReports(tmp_path)
     assert not successor.answer("0123456789ab", "blue") and not successor.answer("trouble-1", "done"), "a session's"
     assert successor.answer(again, "red")
     assert [successor.handle(QuestionRequest("Which colour?")) for _ in range(2)] == [
-        Reply(answer="blue"), Reply(answer="red")], "in turn, with the one that came meanwhile"
+        Reply(answer="blue"), Reply(answer="red")], "in turn, including the answer that arrived in between"
 
 
-def test_questions_are_bounded_and_need_somebody_to_ask(tmp_path):
+def test_questions_are_bounded_and_need_a_guardian(tmp_path):
     reports = AgentReports(tmp_path)
     replies = [reports.handle(QuestionRequest(f"{number}?")) for number in range(MAX_QUESTIONS + 1)]
     assert all(isinstance(reply, str) for reply in replies[:-1])

@@ -1,4 +1,4 @@
-"""Agents, purely: argv templates, success rules, the configuration's errors, prompts, scripts."""
+"""Agents without processes: argv templates, success rules, errors in the configuration, prompts, scripts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def assignment(tmp_path: Path) -> Assignment:
     ("-p {prompt}", "-p write {node} and {command} as they are: $x"),
     ("{command}", TASK.command), ("x{command}", "x{command}"), ("{other} {} {{node}}", "{other} {} {node-a}"),
     ('{"json": {"a": 1}}', '{"json": {"a": 1}}'), ("$(id) `x` \n *", "$(id) `x` \n *"), ("", "")])
-def test_placeholders(assignment: Assignment, word: str, filled: str) -> None:
+def test_placeholders_are_filled_once(assignment: Assignment, word: str, filled: str) -> None:
     given = fill_placeholders(word, assignment, assignment.folder / "claim.json")
     assert given == filled.replace("FOLDER", str(assignment.folder)).replace("TREE", str(assignment.worktree))
 
@@ -64,11 +64,11 @@ def test_placeholders(assignment: Assignment, word: str, filled: str) -> None:
     (End(-9, True, 61.2), WorkResult("fail", "the command timed out after 61 s: said", -9)),
     (End(-15, True, 61.2), WorkResult("fail", "the command timed out after 61 s: said", -15)),
     (End(0, True, 60.0), WorkResult("fail", "the command timed out after 60 s: said", 0))])
-def test_rule_exit_zero(result: End, outcome: WorkResult) -> None:
+def test_the_rule_exit_zero(result: End, outcome: WorkResult) -> None:
     assert outcome_by_exit_code(result, "said") == outcome
-    told = replace(outcome, reason=outcome.reason.replace("the command", "command `make`").replace(
+    quiet = replace(outcome, reason=outcome.reason.replace("the command", "command `make`").replace(
         ": said", ": it printed nothing"))
-    assert outcome_by_exit_code(result, "", "command `make`") == told
+    assert outcome_by_exit_code(result, "", "command `make`") == quiet
 
 
 RULES = ("exit_zero", "result_file")
@@ -88,7 +88,7 @@ def wrote(path: Path, body: Any, code: int, rule: str) -> WorkResult:
     ({"status": "needs_review"}, 0, "fail", "unknown outcome 'needs_review'"),
     (["success"], 0, "fail", "its result file is invalid"), (None, 0, "fail", "the command wrote no status"),
     ("{half", 4, "fail", "its result file is invalid")])
-def test_rule_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
+def test_the_rule_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
     outcome = wrote(tmp_path / "claim.json", body, code, "result_file")
     assert outcome.status == status and outcome.reason.startswith(reason) and outcome.exit_code == code
 
@@ -101,7 +101,7 @@ def test_rule_result_file(tmp_path: Path, body: Any, code: int, status: str, rea
     ({"status": "blocked"}, 0, "fail",
      f"unknown outcome 'blocked'; write {', '.join(STATUSES)}, or a word that an edge of the node asks for"),
     ("[]", 0, "fail", "its result file is invalid: it is not a JSON object")])
-def test_rule_exit_zero_with_a_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
+def test_the_rule_exit_zero_with_a_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
     outcome = wrote(tmp_path / "claim.json", body, code, "exit_zero")
     assert (outcome.status, outcome.reason) == (status, reason)
 
@@ -177,7 +177,7 @@ def test_the_prompt_is_filled_and_keeps_the_tasks_own_dollar_signs() -> None:
     assert prompt.build(Task("r1", "a", 1, label="a"), Briefing()) == "# Task a\n\na\n", "no empty sections"
 
 
-def test_half_a_character_of_another_agents_report_keeps_no_agent_from_its_prompt(assignment: Assignment) -> None:
+def test_half_a_character_in_a_report_does_not_spoil_the_next_prompt(assignment: Assignment) -> None:
     text = prompt.build(Task("r1", "b", 1, preamble="done so far: \ud800 größer", prompt="\ud800"), Briefing())
     assignment.write_prompt(text)
     assert "done so far: \ufffd größer" in assignment.read_prompt()
@@ -186,7 +186,7 @@ def test_half_a_character_of_another_agents_report_keeps_no_agent_from_its_promp
     assert assignment.read_prompt(), "as a pipeline run without a garrison may write it"
 
 
-def test_script_lookup(tmp_path: Path) -> None:
+def test_a_script_is_found_by_node_or_by_variable(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("- print: a\n")
     (tmp_path / "named").write_text("- print: named\n")
     folder = {"GARRISON_SCRIPTS": str(tmp_path)}
@@ -217,13 +217,13 @@ def test_steps_are_played_in_their_incarnation(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(("make", "why"), [
     (lambda path: path.symlink_to("/etc/passwd"), "is a symbolic link"), (os.mkfifo, "is not a regular file"),
     (lambda path: path.write_bytes(b" " * (MAX_BYTES + 1)), "has more than 1 MiB"), (Path.mkdir, "not a regular file")])
-def test_a_result_file_that_is_none_is_refused_without_being_read(tmp_path, make, why):
+def test_a_result_file_that_is_no_small_regular_file_is_not_read(tmp_path, make, why):
     make(tmp_path / "claim.json")
     with pytest.raises(ValueError, match=why):
         read_report(tmp_path / "claim.json")
 
 
-def test_notes_are_read_from_the_exchange_folder_else_where_earlier_editions_kept_them(tmp_path):
+def test_notes_are_read_from_the_exchange_folder_or_where_earlier_editions_kept_them(tmp_path):
     (tmp_path / "notes.txt").write_text("old")
     assert read_notes(tmp_path) == "old"
     (tmp_path / "agent").mkdir()
@@ -234,7 +234,7 @@ def test_notes_are_read_from_the_exchange_folder_else_where_earlier_editions_kep
     assert read_notes(tmp_path) == "old"
 
 
-def test_a_confined_agent_sees_its_prompt_and_may_write_its_exchange_folder_alone(assignment):
+def test_a_confined_agent_reads_its_prompt_and_may_write_only_its_exchange_folder(assignment):
     shown = {mount.source.name: mount.writable for mount in assignment.mounts()}
     assert shown == {"prompt.md": False, "agent": True}
     assert assignment.notes.parent == assignment.result_file.parent == assignment.exchange
@@ -256,7 +256,7 @@ CREW = (identity(Key("launch", "launch", "r1")), identity(GUARDIAN, Key("launch"
         identity(RUNNER, GUARDIAN), identity(ORCHESTRATOR, RUNNER), identity(Key("processor", "crew", "r1"), GUARDIAN))
 
 
-def test_each_process_is_directed_by_its_parent_and_an_orchestrator_by_the_guardian_too() -> None:
+def test_each_process_is_directed_by_its_parent_and_an_orchestrator_also_by_the_guardian() -> None:
     graph = control_graph(CREW)
     assert graph.relationships() == {
         "launch@r1": ["guardian-crew@r1"],
@@ -268,7 +268,7 @@ def test_each_process_is_directed_by_its_parent_and_an_orchestrator_by_the_guard
         "runner-a@r1": ["orchestrator-a@r1"]}, "a missing parent directs no process"
 
 
-def test_the_command_shows_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_one_run_and_prints_dot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(tmp_path)
     for one in (*CREW, identity(Key("guardian", "crew", "r2"))):
         store.update(Identity, one.key, lambda _, one=one: one)  # type: ignore[misc]

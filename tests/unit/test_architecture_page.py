@@ -1,7 +1,7 @@
-"""docs/architecture.md is true: every module and function it names exists; docs/generated/states.md is as the code.
+"""docs/architecture.md is true: every module and function it names exists; docs/generated/states.md matches the code.
 
-What comments and docstrings of the source name exists as well: a reader follows `room.module.function` and
-`room/module.py` from one file to the next, and a rename would leave them behind.
+So are the names in comments and docstrings of the source: a reader follows `room.module.function` and `room/module.py`
+from one file to the next, and a rename would leave them behind.
 
 The pages name code as `room/module.py` (below src/garrison, or from the checkout's root), then the functions of that
 module as `function()`, `Class.method()` or `Class` in the same paragraph or list item.
@@ -31,7 +31,7 @@ _CODE = re.compile(r"`(?P<path>[\w./-]+\.py)`|`(?P<function>[\w.]+)\(\)`|`(?P<cl
 _PATH = re.compile(r"(?<![\w./~-])([a-z_]+(?:/[a-z_]+)+\.py)\b")
 _DOTTED = re.compile(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)+)(?:\(\))?`")
 _ELSEWHERE = frozenset({"path/to/file.py", "wheels/unpack.py"})
-"""Paths in texts that are not modules of ours: an example, and a file on a host."""
+"""Paths in texts that are not our modules: an example, and a file on a host."""
 _SUFFIXES = frozenset({"css", "dot", "html", "ini", "js", "json", "jsonl", "lark", "lock", "md", "py", "sh", "toml",
                        "txt"})
 
@@ -42,7 +42,7 @@ def paragraphs(text: str) -> list[str]:
 
 
 def find_missing(text: str) -> list[str]:
-    """Return what a text names and the checkout does not have."""
+    """Return the names in a text that the checkout does not have."""
     missing = []
     for paragraph in paragraphs(text):
         path: Path | None = None
@@ -72,8 +72,7 @@ def definitions(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", [PAGE, STATES], ids=lambda page: page.name)
 def test_every_module_and_function_on_the_page_exists(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert find_missing(text) == []
+    assert find_missing(page.read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize(("text", "missing"), [
@@ -108,14 +107,10 @@ def generator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_the_tables_are_those_of_the_code(generator: ModuleType) -> None:
+def test_the_tables_match_the_code_and_one_that_differs_is_rewritten(generator: ModuleType) -> None:
     text = STATES.read_text(encoding="utf-8")
     assert generator.states(text) == text, "run scripts/reference.py"
     assert set(re.findall(r"<!-- table: (.+?) -->", text)) == set(generator.TABLES)
-
-
-def test_a_table_that_differs_is_written_again(generator: ModuleType) -> None:
-    text = STATES.read_text(encoding="utf-8")
     assert generator.states(text.replace("| `planning` | `executing` |", "| `planning` | `merged` |")) == text
     assert "`planning` | `merged`" not in text
 
@@ -130,7 +125,7 @@ def words_of(path: Path) -> frozenset[str]:
 
 
 def find_module(parts: Sequence[str], folder: Path) -> tuple[Path, Sequence[str]] | None:
-    """Return the module that a dotted name begins with, below a folder, and the rest of the name."""
+    """Return the module at the start of a dotted name, below a folder, and the rest of the name."""
     for end in range(len(parts), 0, -1):
         path = folder.joinpath(*parts[:end])
         if path.with_suffix(".py").is_file():
@@ -141,10 +136,10 @@ def find_module(parts: Sequence[str], folder: Path) -> tuple[Path, Sequence[str]
 
 
 def find_unknown(text: str, file: Path) -> list[str]:
-    """Return what a text in a file names and the checkout does not have.
+    """Return the names in a text of a file that the checkout does not have.
 
-    A dotted name counts as one of ours if it begins with a room, or with a name that has an underscore, as keys of
-    contexts and names of files rarely have. It may be relative to any folder above the file.
+    A dotted name counts as ours if its first part is a room or has an underscore, which keys of contexts and names of
+    files rarely have. It may be relative to any folder above the file.
     """
     folders = [folder for folder in file.parents if folder.is_relative_to(SOURCE)] or [SOURCE]
     missing = [path for path in _PATH.findall(text) if path not in _ELSEWHERE

@@ -1,4 +1,4 @@
-"""Whose each command is, and in which process it may be given."""
+"""Who may give each command, and in which process."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ CONTROL = {
     "schedule run-now", "schedule pause", "schedule unpause", "schedule remove", "notify test", "uninstall", "plan",
     "ask", "chat", "agents park", "agents unpark", "agents cancel", "agents retry", "agents respawn",
     "merge-queue process", "merge-queue cancel", "merge-queue hold", "merge-queue release", "merge-queue retry",
-    "merge-queue pause",
-    "merge-queue unpause", "merge-queue resume", "merge-queue doctor",
+    "merge-queue pause", "merge-queue unpause", "merge-queue resume", "merge-queue doctor",
     "host add", "host list", "host show", "host drain", "host remove", "host run",  # list and show reach hosts over ssh
     "pipeline answer", "pipeline signal", "spawn-runner", "setup clear",
     "spawn-orchestrator", "preview", "lessons keep", "lessons drop"}
@@ -54,14 +53,14 @@ def every() -> dict[str, click.Command]:
 
 
 def test_each_command_has_an_authority(every):
-    """A new command is a control command until somebody decides otherwise, here and in the table."""
+    """A new command is a control command until it is entered here and in the table."""
     assert set(every) - set(COMMANDS) == CONTROL
     assert set(COMMANDS) <= set(every)
     for name, options in CONTROL_OPTIONS.items():
         assert set(options) <= {parameter.name for parameter in every[name].params}, name
 
 
-def test_an_option_makes_a_view_a_command():
+def test_an_option_turns_a_view_into_a_control_command():
     assert authority_of("doctor", {"fix": False}) is Authority.VIEW
     assert authority_of("doctor", {"fix": True}) is Authority.CONTROL
     assert authority_of("merge-queue config", {"lock_files": (), "guard": None}) is Authority.VIEW
@@ -75,14 +74,14 @@ AGENT = Caller(HOME, "r1", "orchestrator-impl_auth")
 
 @pytest.fixture
 def inside(monkeypatch, tmp_path) -> Path:
-    """Be in an agent of node impl_auth in run r1 of a home."""
+    """Run as the agent of node impl_auth in run r1 of a home."""
     (tmp_path / "identities").mkdir()
     monkeypatch.setattr(authority, "find_caller", lambda: Caller(str(tmp_path), "r1", "orchestrator-impl_auth"))
     return tmp_path
 
 
 @pytest.mark.parametrize("command", ["stop", "launch", "merge-queue enqueue", "signals send", "spawn-runner", "any"])
-def test_an_agent_does_not_command(inside, command):
+def test_an_agent_gives_no_control_command(inside, command):
     with pytest.raises(NotPermitted) as refusal:
         authority.require(command, {}, inside)
     assert str(refusal.value).startswith(f"`{command}` is refused in the agent of impl_auth (run r1), which may look")
@@ -90,7 +89,7 @@ def test_an_agent_does_not_command(inside, command):
     assert refusal.value.exit_code == 2
 
 
-def test_an_agent_looks_and_writes_its_own_record(inside):
+def test_an_agent_reads_views_writes_its_own_record_and_may_control_another_home(inside, tmp_path_factory):
     for command in ("status", "why", "report", "pipeline validate"):
         authority.require(command, {}, inside)
     own = {"role": "orchestrator", "name": "impl_auth"}
@@ -99,13 +98,10 @@ def test_an_agent_looks_and_writes_its_own_record(inside):
     for given in ({**own, "role": "runner"}, {**own, "name": "other"}, {**own, "run": "r2"}):
         with pytest.raises(NotPermitted):
             authority.require("hook-manager update-phase", given, inside)
-
-
-def test_another_home_is_not_its_runs(inside, tmp_path_factory):
     authority.require("stop", {}, tmp_path_factory.mktemp("another"))
 
 
-def test_an_adhoc_run_has_no_guardian_and_its_agent_does_what_layers_do(inside):
+def test_the_agent_of_an_adhoc_run_may_do_what_a_guardian_does(inside):
     launch = Launch("r1", "crew", "/repo", "main", "", "/trees", adhoc=True)
     run_records.save(RunFiles(inside, "r1").launch, launch)
     for command in ("merge-queue enqueue", "signal-protocol write"):
@@ -117,7 +113,7 @@ def test_an_adhoc_run_has_no_guardian_and_its_agent_does_what_layers_do(inside):
         authority.require("merge-queue config", {"no_gate": True}, inside)
 
 
-def test_a_view_where_the_home_is_not_shown(inside):
+def test_a_view_of_a_home_outside_the_sandbox_is_refused(inside):
     (inside / "identities").rmdir()
     authority.require("pipeline validate", {}, inside)
     authority.require("note", {}, inside)
@@ -129,23 +125,20 @@ FIND = "from garrison.cli.authority import find_caller; print(find_caller())"
 
 
 def found_below(stem: tuple[str, str], *prefix: str) -> str:
-    """Return what a process finds that has an ancestor with this life marker."""
+    """Return the caller that a process below this life marker finds."""
     marker = format_marker(HOME, Key(*stem, "r1"), 3)
     below = [*prefix, sys.executable, "-P", "-c", FIND]
     return subprocess.run(["sh", "-c", '"$@"; exit $?', "sh", *below], check=True, capture_output=True, text=True,
                           env={"PATH": os.environ["PATH"], "GARRISON_LIFE": marker}).stdout.strip()
 
 
-def test_the_caller_is_found_above():
+def test_the_caller_is_found_among_the_ancestors_and_described_by_its_role():
     agent = str(Caller(HOME, "r1", "orchestrator-a"))
     assert found_below(("orchestrator", "a")) == agent
     assert found_below(("orchestrator", "a"), "env", "-i", f"PATH={os.environ['PATH']}", "setsid") == agent
     assert found_below(("runner", "a")) == str(Caller(HOME, "r1", "runner-a"))
     assert found_below(("launch", "launch")) == "None", "a [notify] command is the user's"
     assert found_below(("guardian", "crew")) == "None"
-
-
-def test_whose_process_it_is():
     assert Caller(HOME, "r1", "runner-a").describe() == "a job of a (run r1)"
     assert Caller(HOME, "", "gate-q1").describe() == "a gate"
     assert AGENT.describe() == "the agent of impl_auth (run r1)"

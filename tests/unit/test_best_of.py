@@ -1,4 +1,4 @@
-"""Best of N: what a node says of its candidates, their order, and what the guardian decides after each record."""
+"""Best of N: attributes of a node, the order of its candidates, and the guardian's decision after each record."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FIRST = plan_run(parse(graph_of("best_of=3, judge=first")))
 
 
 class History:
-    """A run whose records a test writes, as its guardian would; `decide` looks at a replay of them all."""
+    """A run whose records a test writes, as its guardian would; `decide` replays them all."""
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan, self.entries = plan, list[Entry]()
@@ -48,7 +48,7 @@ class History:
         return replay_run(self.entries, self.plan.program, RUN)
 
     def decide(self, max_agents: int = 9, **seen: Any) -> list[tuple[str, str]]:
-        """Journal what is decided, each time by a guardian that only has the records; return all of it."""
+        """Journal each decision of a guardian that has only the records; return all of them."""
         done = list[tuple[str, str]]()
         while acts := [act for act in guardian_policy.decide(
                 self.plan, self.state(), self.view(**seen), max_agents, POLICY, 2).actions
@@ -75,7 +75,7 @@ class History:
         self.entries.append(Entry(number, 1, "t", f"2026-01-31T12:00:{number:02}.000000Z", entry.kind, entry.data))
 
     def report(self, node: str, type_: str = "NODE_COMPLETE", attempt: int = 1, **payload: Any) -> None:
-        """A report of a node's runner, applied."""
+        """Apply a report of a node's runner."""
         sent = posted(type_, f"{type_}-{node}-{attempt}-{len(self.entries)}", node_id=node, attempt=attempt,
                       payload={"branch": node, **payload})
         [act] = guardian_policy.decide(self.plan, self.state(), self.view(inbox=[sent]), 9, POLICY, 2).actions
@@ -84,11 +84,15 @@ class History:
     def passed(self, node: str, score: float | None = None, lines: int = 1, attempt: int = 1) -> None:
         self.report(node, landing="kept", commit=f"c0ffee-{node}", lines=lines, score=score, attempt=attempt)
 
+    def pass_all(self) -> None:
+        for name, score in (("fix__a", 1), ("fix__b", 3), ("fix__c", 2)):
+            self.passed(name, score)
+
     def failed(self, node: str, reason: str, kind: str = "acceptance", attempt: int = 1) -> None:
         self.report(node, "RUNNER_EXITED", status="failed", reason=reason, kind=kind, attempt=attempt)
 
 
-def begun(plan: RunPlan) -> History:
+def working(plan: RunPlan) -> History:
     history = History(plan)
     history.decide()
     assert {name: node.status for name, node in history.state().nodes.items()} == {
@@ -96,9 +100,8 @@ def begun(plan: RunPlan) -> History:
     return history
 
 
-
 def test_the_candidates_work_and_the_node_waits_until_all_of_them_are_done() -> None:
-    history = begun(SCORED)
+    history = working(SCORED)
     history.passed("fix__a", 1)
     history.passed("fix__b", 3)
     assert history.decide() == [("node", "fix__a validated"), ("node", "fix__b validated")]
@@ -113,9 +116,8 @@ def test_the_candidates_work_and_the_node_waits_until_all_of_them_are_done() -> 
 
 @pytest.mark.parametrize("refused", [("gate",), ("gate", "gate"), ("conflict", "moved"), ("moved", "moved")])
 def test_the_second_best_follows_a_refused_one_and_never_a_third(refused: tuple[str, ...]) -> None:
-    history = begun(SCORED)
-    for name, score in (("fix__a", 1), ("fix__b", 3), ("fix__c", 2)):
-        history.passed(name, score)
+    history = working(SCORED)
+    history.pass_all()
     history.decide()
     works = [best_of.chosen(history.state(), "fix")]
     for attempt, kind in enumerate(refused, 1):
@@ -129,14 +131,14 @@ def test_the_second_best_follows_a_refused_one_and_never_a_third(refused: tuple[
 
 
 def test_a_candidate_that_is_refused_has_no_further_attempt_unless_its_work_was_lost() -> None:
-    state = begun(SCORED).state()
+    state = working(SCORED).state()
     for kind in ("acceptance", "gate", "conflict", "no_change", "unfinished", "guard"):
         assert change_after_failure(SCORED, "fix__a", state.nodes["fix__a"], kind, "red", 2).status == "failed"
     assert change_after_failure(SCORED, "fix__a", state.nodes["fix__a"], "lost", "gone", 2).status == "active"
 
 
-def test_the_first_that_passes_ends_the_others_and_what_passes_meanwhile_does_not_land() -> None:
-    history = begun(FIRST)
+def test_the_first_that_passes_ends_or_skips_the_others_and_a_later_pass_does_not_land() -> None:
+    history = working(FIRST)
     history.failed("fix__a", "red")
     history.passed("fix__c")
     assert history.decide() == [
@@ -144,9 +146,6 @@ def test_the_first_that_passes_ends_the_others_and_what_passes_meanwhile_does_no
     history.passed("fix__b", lines=0)  # it was just about to end
     assert history.decide() == [("node", "fix__b validated")]
     assert history.state().choices["fix"].order == ["fix__c"]
-
-
-def test_a_candidate_that_has_not_begun_when_one_passed_is_skipped() -> None:
     history = History(FIRST)
     history.decide(max_agents=1)
     history.passed("fix__a")
@@ -155,7 +154,7 @@ def test_a_candidate_that_has_not_begun_when_one_passed_is_skipped() -> None:
 
 
 def test_the_node_fails_with_every_reason_if_no_candidate_passed() -> None:
-    history = begun(SCORED)
+    history = working(SCORED)
     for name in "abc":
         history.failed(f"fix__{name}", f"red {name}\nmore")
     assert ("node", "fix failed") in history.decide()
@@ -164,12 +163,11 @@ def test_the_node_fails_with_every_reason_if_no_candidate_passed() -> None:
     assert state.status == "failed" and state.reason.startswith("fix: no candidate passed")
 
 
-def test_a_node_never_begins_without_the_work_of_a_candidate() -> None:
-    """Whatever is lost: the choice of another step, or of none, names no work."""
-    history = begun(SCORED)
+def test_a_node_never_starts_without_the_work_of_a_candidate() -> None:
+    """Whichever record is lost: the choice of another step, or of none, names no work."""
+    history = working(SCORED)
     assert best_of.chosen(history.state(), "fix") is None
-    for name, score in (("fix__a", 1), ("fix__b", 3), ("fix__c", 2)):
-        history.passed(name, score)
+    history.pass_all()
     for size in range(len(history.entries) + 1):  # a guardian that dies before any of these records
         part = History(SCORED)
         part.entries = history.entries[:size]
@@ -179,10 +177,9 @@ def test_a_node_never_begins_without_the_work_of_a_candidate() -> None:
         assert state.flow is not None and isinstance(state.flow, RunFlow)
 
 
-def test_only_what_the_queue_says_of_the_node_itself_lands() -> None:
-    history = begun(SCORED)
-    for name, score in (("fix__a", 1), ("fix__b", 3), ("fix__c", 2)):
-        history.passed(name, score)
+def test_only_the_queue_entry_of_the_node_itself_lands() -> None:
+    history = working(SCORED)
+    history.pass_all()
     history.decide()
     landed = {"fix": MergeStatus(1, "landed", commit="beef")}
     assert ("node", "fix validated") in history.decide(merges=landed)
@@ -194,7 +191,7 @@ JUDGED = plan_run(parse(graph_of('best_of=3, judge=owl, agents="claude,codex,owl
 
 
 def judged(history: History, verdict: Callable[[str, str], str]) -> list[tuple[str, str]]:
-    """Let the judge answer each comparison; return them."""
+    """Let the judge answer each comparison; return the pairs."""
     history.decide()
     seen = []
     while (node := history.state().nodes["fix__judge"]).status == "active":
@@ -222,20 +219,17 @@ LINES = {"fix__a": 30, "fix__b": 10, "fix__c": 20}
     (lambda first, second: "a" if LINES[first] > LINES[second] else "B", ["fix__a", "fix__c"]),  # the longest
     (lambda first, second: "a" if first == "fix__c" else "b" if second == "fix__c" else "none", ["fix__c", "fix__b"]),
 ])
-def test_an_agent_compares_each_two_in_both_orders(verdict: Callable[[str, str], str], chosen: list[str]) -> None:
+def test_a_judge_compares_each_pair_in_both_orders(verdict: Callable[[str, str], str], chosen: list[str]) -> None:
     history = finished(LINES)
     seen = judged(history, verdict)
-    assert sorted(seen) == sorted(itertools.permutations(LINES, 2)), "each two, in both orders, once"
+    assert sorted(seen) == sorted(itertools.permutations(LINES, 2)), "each pair, in both orders, once"
     assert history.state().choices["fix"].order == chosen
 
 
-def test_an_agent_that_wants_none_fails_the_node() -> None:
+def test_a_judge_may_want_none_or_fail_and_one_candidate_needs_no_judge() -> None:
     history = finished(LINES)
     assert len(judged(history, lambda *_: "none")) == 6
     assert history.state().nodes["fix"].reason == "owl wants none of the candidates"
-
-
-def test_a_judge_that_fails_leaves_the_choice_to_the_user_and_one_candidate_needs_no_judge() -> None:
     history = finished(LINES)
     history.decide()
     history.failed("fix__judge", "no model", "")
@@ -283,12 +277,12 @@ def test_more_points_then_the_smaller_diff_then_the_lower_known_cost_then_the_ea
     ("best_of=2, judge=first, ties=me", "person"),
     ("best_off=3", "did you mean best_of"),
 ])
-def test_what_is_wrong_with_candidates_is_said_before_anything_starts(attributes: str, problem: str) -> None:
+def test_invalid_candidates_are_refused_before_anything_starts(attributes: str, problem: str) -> None:
     with pytest.raises(Refused, match=problem.replace("(", r"\(")):
         plan_run(parse(graph_of(attributes)))
 
 
-def test_a_candidate_s_name_may_not_be_taken_or_too_long_and_a_gate_has_none() -> None:
+def test_a_candidates_name_must_be_free_and_short_and_a_gate_has_none() -> None:
     with pytest.raises(Refused, match="fix__b is the name of another node"):
         plan_run(parse(graph_of("best_of=2, judge=first", 'fix__b [prompt="x y"]; start -> fix -> fix__b -> end;')))
     long = graph_of("best_of=2, judge=first").replace("fix", "f" * 46)
@@ -304,7 +298,7 @@ def test_agents_are_given_in_turn_and_make_candidates_of_themselves() -> None:
     assert list(plan_run(parse(graph_of('judge=first, agents="claude,codex"'))).tasks) == ["fix", "fix__a", "fix__b"]
 
 
-def test_the_launch_says_what_all_may_cost_and_warns_of_a_judge_of_a_candidates_kind(tmp_path: Path) -> None:
+def test_the_launch_names_the_total_cost_and_warns_of_a_judge_of_a_candidates_kind(tmp_path: Path) -> None:
     one = task_graph(["do it"], acceptance="true", budget="2",
                      best_of={"best_of": "3", "agents": "claude,codex", "judge": "claude", "judge_command": ""})
     plan = plan_run(parse(one))

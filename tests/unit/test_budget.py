@@ -1,4 +1,4 @@
-"""Reservations of money: calls in progress count, those of the dead do not, and a limit is not exceeded together."""
+"""Reservations of money: calls in progress count, those of dead processes do not, and no sum exceeds a limit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Session:
         costs.append_usage(self.folder / "usage.jsonl", UsageRecord("call", "s", "2026-01-01", usd, message=str(usd)))
 
 
-def test_what_others_have_reserved_counts_while_they_live(tmp_path: Path) -> None:
+def test_reservations_of_other_living_sessions_count_in_runs_of_pipelines_as_well(tmp_path: Path) -> None:
     limits = Limits(run=1.0)
     one, two, three = (Session(tmp_path, node, limits) for node in "abc")
     one.spend(0.5)
@@ -61,15 +61,13 @@ def test_what_others_have_reserved_counts_while_they_live(tmp_path: Path) -> Non
     one.lock.release()  # its process has died
     three.money.release()
     assert three.money.reserve(0.3) is None
-
-
-def test_what_parallel_nodes_of_a_pipeline_run_have_reserved_counts(tmp_path: Path) -> None:
-    one, two = (Session(tmp_path, node, Limits(run=1.0), "pipelines/p-1") for node in "ab")
-    other = Session(tmp_path, "a", Limits(run=1.0), "pipelines/p-2")
+    home = tmp_path / "with pipelines"
+    one, two = (Session(home, node, Limits(run=1.0), "pipelines/p-1") for node in "ab")
+    other = Session(home, "a", Limits(run=1.0), "pipelines/p-2")
     assert one.money.reserve(0.8) is None
     assert two.money.reserve(0.3) is not None
     assert other.money.reserve(0.3) is None
-    assert Session(tmp_path, "c", Limits(day=1.0)).money.reserve(0.3) is not None
+    assert Session(home, "c", Limits(day=1.0)).money.reserve(0.3) is not None
 
 
 def test_without_others_the_budget_is_used_up(tmp_path: Path) -> None:
@@ -85,8 +83,8 @@ def test_without_others_the_budget_is_used_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stated", [NO_LIMITS, Limits(run=9.0)])
-def test_a_limit_of_a_run_holds_for_sessions_and_programs_until_it_is_raised(tmp_path: Path, stated: Limits) -> None:
-    """A run's proxy may go on while the limit is raised: it sees the new one."""
+def test_a_limit_of_a_run_applies_to_sessions_and_programs_until_it_is_raised(tmp_path: Path, stated: Limits) -> None:
+    """The proxy of a run keeps running while the limit is raised, and sees the new one."""
     (tmp_path / "runs/r").mkdir(parents=True)
     limit_run(tmp_path, "r", "0.3")
     session, program = Session(tmp_path, "a", stated), Program(tmp_path, "b", stated)
@@ -151,7 +149,7 @@ def test_calls_of_one_program_at_once_have_shorter_answers_or_wait(tmp_path: Pat
     only = Program(tmp_path, "a", Limits(node=0.4))
     assert only.call() and only.call()
     assert only.call() and only.granted == 16_000, "what is left"
-    assert only.call() is None, "not even a short answer fits beside the others"
+    assert only.call() is None, "not even a short answer fits with the others"
     for _ in range(3):
         only.end(CallCounts("haiku", "m", {"output_tokens": 16_000}))
     assert only.call() and only.granted == 32_000
@@ -168,20 +166,17 @@ def test_an_attempt_may_make_so_many_calls_whatever_they_cost(tmp_path: Path) ->
     assert not only.ledger.has_limits, "nothing is reserved for it"
 
 
-def test_what_is_not_counted_costs_what_was_reserved(tmp_path: Path) -> None:
+def test_an_uncounted_call_and_one_of_a_dead_proxy_cost_what_was_reserved(tmp_path: Path) -> None:
     only = Program(tmp_path, "a", Limits(node=1.0))
     assert only.call()
     only.end(CallCounts("haiku", "m", {"output_tokens": 1}, estimated=True))
     assert Meter(tmp_path, "r", "a", Limits(node=1.0)).spent()[0] == pytest.approx(0.16)
-
-
-def test_what_a_proxy_that_died_had_reserved_may_have_been_spent(tmp_path: Path) -> None:
     limits = Limits(node=0.17)
     if (proxy := os.fork()) == 0:
-        os._exit(0 if Program(tmp_path, "a", limits).call() else 1)
+        os._exit(0 if Program(tmp_path, "b", limits).call() else 1)
     assert os.waitpid(proxy, 0)[1] == 0
-    assert Program(tmp_path, "a", limits).call() is True
-    assert Meter(tmp_path, "r", "a", limits).spent()[0] == pytest.approx(0.16)
+    assert Program(tmp_path, "b", limits).call() is True
+    assert Meter(tmp_path, "r", "b", limits).spent()[0] == pytest.approx(0.16)
 
 
 def test_a_session_and_the_proxy_reserve_the_same_call_once_for_others(tmp_path: Path) -> None:
@@ -193,20 +188,20 @@ def test_a_session_and_the_proxy_reserve_the_same_call_once_for_others(tmp_path:
     assert two.money.reserve(0.4) is None
 
 
-@pytest.mark.parametrize(("spent", "held", "running", "expected"), [
+@pytest.mark.parametrize(("spent", "reserved", "running", "expected"), [
     (0.0, 0.0, 0.0, Grant(10_000, 0.2)), (0.85, 0.0, 0.0, Grant(6_666, 0.15)), (0.5, 0.2, 0.2, Grant(3_333, 0.1)),
     (0.96, 0.0, 0.0, False), (0.5, 0.3, 0.18, True), (0.96, 0.02, 0.0, False), (1.0, 0.0, 0.0, False)])
-def test_a_call_gets_the_longest_answer_that_fits(spent: float, held: float, running: float,
+def test_a_call_gets_the_longest_answer_that_fits(spent: float, reserved: float, running: float,
                                                   expected: Grant | bool) -> None:
     """An input of $0.05, and up to 10,000 tokens of $15 a million: the shortest answer takes $0.065."""
     price = Demand("sonnet", 16_667, 10_000)
-    found = fit(Limits(run=1.0), (0.0, spent, 0.0), (0.0, held, 0.0), running, price)
+    found = fit(Limits(run=1.0), (0.0, spent, 0.0), (0.0, reserved, 0.0), running, price)
     if isinstance(found, Shortfall):
         assert found.is_reserved is expected
     else:
         assert isinstance(expected, Grant)
         assert abs(found.output - expected.output) < 9 and found.usd <= expected.usd + 1e-5
-        assert spent + held + running + found.usd <= 1.0 + 1e-8
+        assert spent + reserved + running + found.usd <= 1.0 + 1e-8
 
 
 def test_parallel_specialists_keep_to_the_budget_of_a_message(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Classes of death, the sliding window, and the way back of a parked name. Pure."""
+"""Classes of death, the sliding window, and how a parked name returns; without processes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from garrison.agents import trouble
 from garrison.agents.conversation import policy as claude
 from garrison.agents.trouble import TroubleKind, ruling
+from garrison.config import Timing
 from garrison.records.events import ChildDied, ChildHealed, ChildParked, ChildSpawned, decode_data
 from garrison.records.identity import Identity
 from garrison.supervise import restart
@@ -44,14 +45,11 @@ def test_deaths_without_fault_count_neither_in_the_window_nor_in_the_total(kind:
     assert (decision.kind, decision.at) == ("start", NOW)
 
 
-def test_a_session_takes_its_classes_from_the_same_table() -> None:
+def test_sessions_have_the_same_table_of_classes_and_a_death_of_an_older_journal_is_a_crash() -> None:
     assert {"authentication", "billing", "budget"} == claude.NEEDS_PERSON
     assert {"overloaded", "server", "network", "hang", "too_long"} == claude.COUNTED
     assert ruling(TroubleKind.CONTEXT).follows == "at once" and not ruling(TroubleKind.CONTEXT).counts
     assert set(trouble.CLASSES.values()) <= set(CLASSES)
-
-
-def test_a_death_of_an_older_journal_is_a_crash() -> None:
     record = decode_data("death", {"full": "runner-a@r", "incarnation": 2, "monotonic": 3.0, "boot_id": "b"})
     assert isinstance(record, ChildDied)
     old = Death.of(record)
@@ -66,7 +64,7 @@ policies = st.builds(Policy, window=st.floats(1, 1000), intensity=st.integers(0,
 
 @given(policies, st.lists(st.floats(0, 300), min_size=1, max_size=60), st.text(max_size=4))
 def test_no_window_ever_holds_more_restarts_than_the_limit(policy: Policy, lives: list[float], name: str) -> None:
-    """A punctual supervisor, lives of any length: parked names wait the whole window out, as an unpark of old would."""
+    """A punctual supervisor and lives of any length; a parked name waits for the whole window."""
     now, deaths, starts = 0.0, [], []
     for number, lived in enumerate(lives, 1):
         now += lived
@@ -132,7 +130,6 @@ def probe(known: Circuit, at: float, life: int = 7) -> Circuit:
 
 
 def seen(status: str, incarnation: int, state: str = "ended") -> ChildState:
-
     return ChildState(replace(LIFE, status=status, incarnation=incarnation), Verdict(state, "seen"))
 
 
@@ -147,9 +144,6 @@ def test_a_parked_name_is_probed_after_the_cool_down_and_at_once_after_a_reboot(
     assert kind(seen("parked", 6), SIX, NOW + 600, parked) == ("probe", NOW + 600)
     assert kind(seen("crashed", 6), SIX, NOW + 599, parked)[0] == "parked"
     assert kind(seen("parked", 6), SIX, 5.0, parked, "b2")[0] == "probe"
-
-
-def test_a_park_whose_record_was_lost_is_recorded_again() -> None:
     assert kind(seen("parked", 6), SIX, NOW, CLOSED)[0] == "park"
 
 
@@ -164,7 +158,7 @@ def test_a_probe_that_dies_parks_again_for_twice_as_long_up_to_a_cap() -> None:
 
 
 def test_a_probe_whose_start_the_journal_lost_is_recorded_and_has_failed() -> None:
-    """Its supervisor, or the machine, died between the lease and the record of it."""
+    """Its supervisor or the machine died between the lease and its record."""
     parked, dead = park(), Death(7, NOW + 630, BOOT, "again")
     for boot in (BOOT, "b2"):
         assert kind(seen("crashed", 7), SIX, NOW + 630, parked, boot)[0] == "record"
@@ -183,29 +177,21 @@ def test_a_probe_that_stays_healthy_closes_the_circuit_and_empties_the_window() 
     assert healed == Circuit(forgiven=6)
     late = [*SIX, Death(7, NOW + 661, BOOT)]
     assert kind(seen("crashed", 7), late, NOW + 661, healed)[0] == "start"
-    assert kind(seen("crashed", 7), late, NOW + 661, probing)[0] == "start", "nobody was there to say that it healed"
-
-
-def test_a_death_without_fault_of_a_probe_does_not_park_it_again() -> None:
+    assert kind(seen("crashed", 7), late, NOW + 661, probing)[0] == "start", "no supervisor recorded that it healed"
     probing = probe(park(), NOW + 600)
     for reason in ("stop", "reboot", "order"):
         assert kind(seen("crashed", 7), [*SIX, Death(7, NOW + 601, BOOT, "", reason)], NOW + 601, probing)[0] == "start"
 
 
-def test_a_person_empties_the_window_and_lets_the_name_go_on() -> None:
-    lifted = restart.reset_circuit(park(), 5)  # the record of life 6 was lost, the park's names it
+def test_an_unpark_empties_the_window_and_a_start_that_is_no_probe_changes_no_circuit() -> None:
+    lifted = restart.reset_circuit(park(), 5)  # the record of incarnation 6 was lost, that of the park names it
     assert lifted == Circuit(forgiven=6)
     assert kind(seen("parked", 6), SIX, NOW, lifted)[0] == "start"
-
-
-def test_a_start_that_is_no_probe_leaves_a_circuit_as_it_is() -> None:
     for known in (CLOSED, park()):
         assert restart.apply_event(known, ChildSpawned("runner-a@r", 9)) == known
 
 
 def test_the_first_cool_down_is_as_long_as_the_window_unless_it_is_set() -> None:
-    from garrison.config import Timing
-
     assert Policy.of(Timing(restart_window=7)).cool_down(1) == 7
     assert Policy.of(Timing(restart_window=7, probe_after=2), 3).cool_down(2) == 4
-    assert Policy.of(Timing(), 3).total == 3 and restart.Policy.of(Timing(healthy_after=9)).healthy == 9
+    assert Policy.of(Timing(), 3).total == 3 and Policy.of(Timing(healthy_after=9)).healthy == 9

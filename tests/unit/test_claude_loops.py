@@ -1,8 +1,9 @@
-"""Loop detector: which calls go round, and when a session is idle; what is shown of trouble."""
+"""Loop detector: which calls repeat, when a session is idle, and how trouble is summarized."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -12,6 +13,17 @@ from garrison.agents.conversation.loop_detector import MAX_REPEATS, LoopDetector
 from garrison.agents.conversation.policy import ConnectionEnd, NextStepKind, Prompt
 from garrison.agents.conversation.trouble import summarize
 from garrison.agents.trouble import TroubleKind
+
+
+@dataclass
+class Step:
+    """One call of a tool, and the files that it changes."""
+
+    tool: str
+    arguments: dict[str, str]
+    result: str = ""
+    takes: float = 1.0
+    files: dict[str, str] = field(default_factory=dict)
 
 
 class Session:
@@ -24,221 +36,136 @@ class Session:
         self.found = ""
         self.detector = LoopDetector(repeats, idle, lambda: frozenset(self.files.items()), lambda: self.now)
 
-    def call(self, tool: str, result: str, *, takes: float = 1.0, **arguments: str) -> None:
+    def play(self, step: Step) -> None:
+        """Change the files of the step, then let its tool be called and answer."""
+        self.files |= step.files
         self.made += 1
-        call: dict[str, Any] = {"kind": "tool", "id": str(self.made), "name": tool, "input": arguments}
+        call: dict[str, Any] = {"kind": "tool", "id": str(self.made), "name": step.tool, "input": step.arguments}
         assert self.detector.observe(call) == ""
-        self.now += takes
+        self.now += step.takes
         self.found = self.found or self.detector.observe(
-            {"kind": "tool_result", "id": str(self.made), "text": result, "error": False})
-
-    def bash(self, command: str, result: str = "", **more: Any) -> None:
-        self.call("Bash", result, command=command, **more)
-
-    def edit(self, name: str, content: str) -> None:
-        self.files[name] = content
-        self.call("Edit", f"The file {name} has been updated.\n    1\t{content}", file_path=name, new_string=content)
+            {"kind": "tool_result", "id": str(self.made), "text": step.result, "error": False})
 
 
-RED = "FAILED test_calc.py::test_add - assert -1 == 3\n1 failed in {}s"
+def bash(command: str, result: str = "", *, takes: float = 1.0, description: str = "", **files: str) -> Step:
+    arguments = {"command": command} | ({"description": description} if description else {})
+    return Step("Bash", arguments, result, takes, {name.replace("_", "."): text for name, text in files.items()})
 
 
-def same_call(session: Session, number: int) -> None:
-    session.bash("pytest -q", RED.format("0.11"))
+def edit(name: str, content: str) -> Step:
+    return Step("Edit", {"file_path": name, "new_string": content},
+                f"The file {name} has been updated.\n    1\t{content}", files={name: content})
 
 
-def other_descriptions(session: Session, number: int) -> None:
-    word = ("again", "once more", "carefully", "with luck", "finally")[number % 5]
-    session.bash(f"# run the tests {word}\npytest -q  # {word}", RED.format(f"0.{number}"), description=f"Run {word}")
+def write(name: str, content: str) -> Step:
+    return Step("Write", {"file_path": name, "content": content}, "ok", files={name: content})
 
 
-def edit_and_revert(session: Session, number: int) -> None:
-    session.edit("calc.py", "def add(a, b): return a - b" if number % 2 else "def add(a, b): return b - a")
-    session.bash("pytest -q", RED.format("0.11"))
+def read(name: str, text: str) -> Step:
+    return Step("Read", {"file_path": name}, f"     1\t{text}")
 
 
-def notes_between(session: Session, number: int) -> None:
-    word = ("think", "plan", "retry", "examine", "ponder")[number % 5]
-    session.call("mcp__garrison__save_notes", "saved", text=f"I {word} about attempt {number}")
-    session.call("mcp__garrison__update_phase", "noted", phase=word)
-    session.bash("pytest -q", RED.format(f"0.{number}"))
+def pytest_fails(seconds: str = "0.11") -> Step:
+    return bash("pytest -q", f"FAILED test_calc.py::test_add - assert -1 == 3\n1 failed in {seconds}s")
 
 
-def empty_commits(session: Session, number: int) -> None:
-    word = ("wip", "try", "progress", "more", "checkpoint")[number % 5]
-    session.bash(f"git commit -q --allow-empty -m '{word} {number}'", f"[work {number:07x}] {word} {number}")
-    session.bash("git log -1 --oneline", f"{number:07x} {word} {number}")
+def word(number: int) -> str:
+    """Return a word that names no earlier number."""
+    return f"{chr(97 + number % 26)}{chr(97 + number // 26)}"
 
 
-def files_outside(session: Session, number: int) -> None:
-    name = f"/tmp/scratch-{'abcdefghij'[number % 10]}{number}.md"
-    session.call("Write", f"File created successfully at: {name}", file_path=name, content=f"idea {number}")
-    session.bash("pytest -q", RED.format("0.2"))
+SUBTRACTS, ADDS = "def add(a, b): return a - b", "def add(a, b): return b - a"
+LOOPS: dict[str, Callable[[int], list[Step]]] = {
+    "the same call": lambda n: [pytest_fails()],
+    "other descriptions": lambda n: [
+        bash(f"# run the tests {how}\npytest -q  # {how}", pytest_fails(f"0.{n}").result, description=f"Run {how}")
+        for how in [("again", "once more", "carefully", "with luck", "finally")[n % 5]]],
+    "an edit and its revert": lambda n: [edit("calc.py", SUBTRACTS if n % 2 else ADDS), pytest_fails()],
+    "notes in between": lambda n: [
+        step for phase in [("think", "plan", "retry", "examine", "ponder")[n % 5]] for step in (
+            Step("mcp__garrison__save_notes", {"text": f"I {phase} about attempt {n}"}, "saved"),
+            Step("mcp__garrison__update_phase", {"phase": phase}, "noted"), pytest_fails(f"0.{n}"))],
+    "empty commits": lambda n: [
+        step for title in [("wip", "try", "progress", "more", "checkpoint")[n % 5]] for step in (
+            bash(f"git commit -q --allow-empty -m '{title} {n}'", f"[work {n:07x}] {title} {n}"),
+            bash("git log -1 --oneline", f"{n:07x} {title} {n}"))],
+    "files outside": lambda n: [
+        Step("Write", {"file_path": (path := f"/tmp/scratch-{'abcdefghij'[n % 10]}{n}.md"), "content": f"idea {n}"},
+             f"File created successfully at: {path}"), pytest_fails("0.2")],
+    "a search for what does not exist": lambda n: [
+        step for folder in [(".", "src", "tests", "lib", "/usr/include")[n % 5]] for step in (
+            bash(f"find {folder} -name config_v{n}.yaml"),
+            Step("Grep", {"pattern": "load_config", "path": folder}, "No files found"))],
+    "three calls by turns": lambda n: [
+        read("calc.py", SUBTRACTS), bash("ls -la", "total 8\n-rw-r--r-- 1 u u 28 Nov 28 10:00 calc.py"),
+        bash("git log --oneline | head -3", "a1b2c3d Begin")],
+}
 
 
-def looks_for_what_is_not_there(session: Session, number: int) -> None:
-    where = (".", "src", "tests", "lib", "/usr/include")[number % 5]
-    session.bash(f"find {where} -name config_v{number}.yaml")
-    session.call("Grep", "No files found", pattern="load_config", path=where)
-
-
-def two_by_turns(session: Session, number: int) -> None:
-    session.call("Read", "     1\tdef add(a, b): return a - b", file_path="calc.py")
-    session.bash("ls -la", "total 8\n-rw-r--r-- 1 u u 28 Nov 28 10:00 calc.py")
-    session.bash("git log --oneline | head -3", "a1b2c3d Begin")
-
-
-LOOPS = (same_call, other_descriptions, edit_and_revert, notes_between, empty_commits, files_outside,
-         looks_for_what_is_not_there, two_by_turns)
-
-
-@pytest.mark.parametrize("step", LOOPS, ids=[one.__name__ for one in LOOPS])
-def test_a_realistic_loop_is_found_within_25_calls(step: Callable[[Session, int], None]) -> None:
-    session, number = Session(), 0
-    while not session.found and session.made < 25:
-        step(session, number)
-        number += 1
+@pytest.mark.parametrize("steps", LOOPS.values(), ids=LOOPS.keys())
+def test_a_realistic_loop_is_found_within_25_calls(steps: Callable[[int], list[Step]]) -> None:
+    session = Session()
+    for number in range(25):
+        for step in steps(number) if not session.found and session.made < 25 else ():
+            session.play(step)
     assert "brought nothing new" in session.found
     assert session.made <= 25
 
 
-def edits_until_green(session: Session) -> None:
-    for number in range(40):
-        session.edit("calc.py", f"def add(a, b): return a - b  # variant {number}")
-        session.bash("pytest -q", RED.format("0.11"))
+HONEST: dict[str, list[Step]] = {
+    "edits until green": [step for n in range(40) for step in (
+        edit("calc.py", f"def add(a, b): return a - b  # variant {n}"), pytest_fails())],
+    "reads many files": [read(f"src/{word(n)}.py", f"class {word(n).title()}:\n     2\t    pass") for n in range(60)],
+    "writes many files": [write(f"m{n}.py", "x = 1") for n in range(50)],
+    "waits for a build": [bash("make -j2 > build.log &"), *(
+        bash("sleep 60; tail -1 build.log", f"[{n * 4}%] Building CXX object", takes=60.0) for n in range(20))],
+    "waits for CI": [bash("sleep 45; gh run view 17 --json status", '{"status":"in_progress"}', takes=45.0)] * 20,
+    "looks for a flaky test": [bash("pytest -q test_flaky.py", f"1 passed in 0.{n}s") for n in range(20)],
+    "bisects": [step for n in range(12) for step in (
+        bash(f"git bisect {'bad' if n % 2 else 'good'}", f"Bisecting: {12 - n} revisions left",
+             calc_py=f"content of commit {n}"), bash("pytest -q", "1 failed" if n % 2 else "1 passed"))],
+    "reads again after a compaction": [
+        read(f"{name}.py", f"class {name}{name}:") for _ in range(2) for name in "abcdefghijklmnop"],
+    "formats each file": [bash(f"clang-format -i f{n}.c", **{f"f{n}_c": "formatted"}) for n in range(30)],
+    "runs test after test": [bash(f"pytest -q tests/test_{name}.py", "3 passed") for name in (
+        "calc", "cli", "core", "disk", "edge", "file", "grid", "host", "item", "join", "key", "list", "map", "net",
+        "open", "path", "queue", "ring")],
+    "tunes a constant": [step for n in range(30) for step in (
+        edit("config.py", f"LIMIT = {n}"), bash("python bench.py", f"{100 + n} ms"))],
+    "resolves conflicts": [step for n in range(15) for step in (
+        bash("git rebase --continue", f"CONFLICT (content): Merge conflict in part{chr(97 + n)}.py"),
+        edit(f"part{chr(97 + n)}.py", "both sides"), bash("git add -A"))],
+    "debugs with prints": [*(step for n in range(20) for step in (
+        edit("calc.py", f"print({n}); def add(a, b): return a - b"),
+        bash("python calc.py", f"value of {chr(97 + n)} is wrong"))), edit("calc.py", SUBTRACTS)],
+    "searches a code base": [Step("Grep", {"pattern": f"def .*{word(n)}"}, f"src/{word(n)}.py:12: def use_{word(n)}():")
+                             for n in range(40)],
+    "installs packages": [
+        step for name in ("attrs", "click", "flask", "httpx", "idna", "jinja2", "mypy", "numpy", "pandas", "rich")
+        for step in (bash(f"pip install {name}", f"Collecting {name}\n  Downloading {name}-1.0-py3-none-any.whl\n"
+                                                 f"Successfully installed {name}-1.0", takes=8.0),
+                     bash(f"python -c 'import {name}'"))],
+    "migrates step by step": [step for n in range(25) for step in (
+        bash("./manage.py makemigrations", "1 migration made", **{f"migrations/{n:04}_sql": f"ADD c{n}"}),
+        bash("./manage.py migrate", "OK"))],
+    "commits often": [step for n in range(25) for step in (
+        edit("calc.py", f"def f{n}(): pass"), bash(f"git commit -qam 'Step {n}'"), bash("git status --short"))],
+    "keeps a list of tasks": [step for n in range(15) for step in (
+        Step("TodoWrite", {"todos": f"{n} done"}, "Todos have been modified"),
+        Step("TodoWrite", {"todos": f"{n + 1} in progress"}, "Todos have been modified"),
+        edit("calc.py", f"def g{n}(): pass"))],
+    "reverts what did not help": [step for n in range(12) for step in (
+        edit("calc.py", f"def add(a, b): return cache_{n}(a, b)"), bash("python bench.py", "no faster"),
+        bash("git checkout calc.py", calc_py=SUBTRACTS))],
+    "gets no output from its tools": [Step("read", {"path": f"src/part_{word(n)}.py"}) for n in range(40)],
+}
 
 
-def reads_many_files(session: Session) -> None:
-    for number in range(60):
-        word = f"{chr(97 + number % 26)}{chr(97 + number // 26)}"
-        session.call("Read", f"     1\tclass {word.title()}:\n     2\t    pass", file_path=f"src/{word}.py")
-
-
-def writes_many_files(session: Session) -> None:
-    for number in range(50):
-        session.files[f"m{number}.py"] = "x = 1"
-        session.call("Write", "ok", file_path=f"m{number}.py", content="x = 1")
-
-
-def waits_for_a_build(session: Session) -> None:
-    session.bash("make -j2 > build.log &")
-    for number in range(20):
-        session.bash("sleep 60; tail -1 build.log", f"[{number * 4}%] Building CXX object", takes=60.0)
-
-
-def waits_for_ci(session: Session) -> None:
-    for _ in range(20):
-        session.bash("sleep 45; gh run view 17 --json status", '{"status":"in_progress"}', takes=45.0)
-
-
-def looks_for_a_flaky_test(session: Session) -> None:
-    for number in range(20):
-        session.bash("pytest -q test_flaky.py", f"1 passed in 0.{number}s")
-
-
-def bisects(session: Session) -> None:
-    for number in range(12):
-        session.files["calc.py"] = f"content of commit {number}"
-        session.bash(f"git bisect {'bad' if number % 2 else 'good'}", f"Bisecting: {12 - number} revisions left")
-        session.bash("pytest -q", "1 failed" if number % 2 else "1 passed")
-
-
-def reads_again_after_a_compaction(session: Session) -> None:
-    for _ in range(2):
-        for name in "abcdefghijklmnop":
-            session.call("Read", f"     1\tclass {name}{name}:", file_path=f"{name}.py")
-
-
-def formats_each_file(session: Session) -> None:
-    for number in range(30):
-        session.files[f"f{number}.c"] = "formatted"
-        session.bash(f"clang-format -i f{number}.c")
-
-
-def runs_test_after_test(session: Session) -> None:
-    for name in ("calc", "cli", "core", "disk", "edge", "file", "grid", "host", "item", "join", "key", "list", "map",
-                 "net", "open", "path", "queue", "ring"):
-        session.bash(f"pytest -q tests/test_{name}.py", "3 passed")
-
-
-def tunes_a_constant(session: Session) -> None:
-    for number in range(30):
-        session.edit("config.py", f"LIMIT = {number}")
-        session.bash("python bench.py", f"{100 + number} ms")
-
-
-def resolves_conflicts(session: Session) -> None:
-    for number in range(15):
-        session.bash("git rebase --continue", f"CONFLICT (content): Merge conflict in part{chr(97 + number)}.py")
-        session.edit(f"part{chr(97 + number)}.py", "both sides")
-        session.bash("git add -A")
-
-
-def debugs_with_prints(session: Session) -> None:
-    for number in range(20):
-        session.edit("calc.py", f"print({number}); def add(a, b): return a - b")
-        session.bash("python calc.py", f"value of {chr(97 + number)} is wrong")
-    session.edit("calc.py", "def add(a, b): return a - b")
-
-
-def searches_a_code_base(session: Session) -> None:
-    for number in range(40):
-        word = f"{chr(97 + number % 26)}{chr(97 + number // 26)}"
-        session.call("Grep", f"src/{word}.py:12: def use_{word}():", pattern=f"def .*{word}")
-
-
-def installs_packages(session: Session) -> None:
-    for name in ("attrs", "click", "flask", "httpx", "idna", "jinja2", "mypy", "numpy", "pandas", "rich"):
-        session.bash(f"pip install {name}", f"Collecting {name}\n  Downloading {name}-1.0-py3-none-any.whl\n"
-                                            f"Successfully installed {name}-1.0", takes=8.0)
-        session.bash(f"python -c 'import {name}'")
-
-
-def migrates_step_by_step(session: Session) -> None:
-    for number in range(25):
-        session.files[f"migrations/{number:04}.sql"] = f"ALTER TABLE t ADD c{number} int"
-        session.bash("./manage.py makemigrations", "1 migration made")
-        session.bash("./manage.py migrate", "OK")
-
-
-def commits_often(session: Session) -> None:
-    for number in range(25):
-        session.edit("calc.py", f"def f{number}(): pass")
-        session.bash(f"git commit -qam 'Step {number}'")
-        session.bash("git status --short")
-
-
-def keeps_a_list_of_tasks(session: Session) -> None:
-    for number in range(15):
-        session.call("TodoWrite", "Todos have been modified", todos=f"{number} done")
-        session.call("TodoWrite", "Todos have been modified", todos=f"{number + 1} in progress")
-        session.edit("calc.py", f"def g{number}(): pass")
-
-
-def reverts_what_did_not_help(session: Session) -> None:
-    for number in range(12):
-        session.edit("calc.py", f"def add(a, b): return cache_{number}(a, b)")
-        session.bash("python bench.py", "no faster")
-        session.bash("git checkout calc.py")
-        session.files["calc.py"] = "def add(a, b): return a - b"
-
-
-def is_told_nothing_by_its_tools(session: Session) -> None:
-    for number in range(40):
-        session.call("read", "", path=f"src/part_{chr(97 + number % 26)}{chr(97 + number // 26)}.py")
-
-
-HONEST = (edits_until_green, reads_many_files, writes_many_files, waits_for_a_build, waits_for_ci,
-          looks_for_a_flaky_test, bisects, reads_again_after_a_compaction, formats_each_file, runs_test_after_test,
-          tunes_a_constant, resolves_conflicts, debugs_with_prints, searches_a_code_base, installs_packages,
-          migrates_step_by_step, commits_often, keeps_a_list_of_tasks, reverts_what_did_not_help,
-          is_told_nothing_by_its_tools)
-
-
-@pytest.mark.parametrize("play", HONEST, ids=[one.__name__ for one in HONEST])
-def test_an_honest_long_session_is_never_interrupted(play: Callable[[Session], None]) -> None:
+@pytest.mark.parametrize("steps", HONEST.values(), ids=HONEST.keys())
+def test_an_honest_long_session_is_never_interrupted(steps: list[Step]) -> None:
     session = Session()
-    play(session)
+    for step in steps:
+        session.play(step)
     assert session.found == ""
     assert len(HONEST) == 20
 
@@ -247,14 +174,14 @@ def test_the_same_call_is_a_loop_the_nth_time_and_counts_if_switched_off() -> No
     session, off = Session(4), Session(None)
     for number in range(50):
         assert (session.found == "") == (number < 4)
-        same_call(session, number)
-        same_call(off, number)
+        session.play(pytest_fails())
+        off.play(pytest_fails())
     assert session.found == ("its last 3 calls brought nothing new, neither a result nor a change of the worktree that "
                              "had not been there before; the last one: Bash pytest -q")
     assert (off.found, off.detector.repeated) == ("", 49)
 
 
-def test_responses_without_any_change() -> None:
+def test_responses_without_any_change_are_counted() -> None:
     state = [0]
     detector = LoopDetector(None, 8, lambda: state[0])
     answer = {"kind": "usage", "final": True}
@@ -265,15 +192,12 @@ def test_responses_without_any_change() -> None:
     assert "it made 8 responses without changing anything" in said
 
 
-def test_it_is_told_once_and_then_failed() -> None:
+def test_a_loop_is_warned_of_once_and_interruptions_are_bounded_despite_progress() -> None:
     loop = ConnectionEnd(TroubleKind.LOOP, 1.0, "it made the same call 4 times")
     assert policy.decide([loop]).prompt is Prompt.LOOP
     second = policy.decide([loop, ConnectionEnd(policy.STOPPED, 2.0), loop])
     assert (second.step, second.success) == (NextStepKind.FINISH, False)
     assert second.reason == "loop: it made the same call 4 times, again after a warning"
-
-
-def test_interruptions_have_a_bound_whatever_the_progress() -> None:
     hang = ConnectionEnd(TroubleKind.HANG, 1.0, "nothing was received for 240 s", progress=True)
     assert policy.decide([hang] * 8).step is NextStepKind.WAIT
     assert policy.decide([hang] * 9).reason == "hang 9 times in one attempt: nothing was received for 240 s"

@@ -1,4 +1,4 @@
-"""What follows when a stretch of a session has ended: the whole table, as histories."""
+"""The next step after each end of a connection: the whole table, as histories."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from garrison.agents.trouble import WHAT_TO_DO, TroubleKind, classify
 
 
 def after(*kinds: str, answered: bool = False, **last: object) -> NextStep:
-    """The decision after endings of these kinds, one second apart."""
+    """Return the decision after endings of these kinds, one second apart."""
     endings = [ConnectionEnd(kind, float(number)) for number, kind in enumerate(kinds)]
     endings[-1] = ConnectionEnd(kinds[-1], float(len(kinds) - 1), **last)  # type: ignore[arg-type]
     return policy.decide(endings, answered)
 
 
-def test_first_decision():
+def test_a_first_or_unknown_session_starts_fresh_and_a_known_or_dead_one_is_resumed():
     assert policy.first_decision(None) == NextStep(NextStepKind.CONNECT, Prompt.TASK, fresh=True)
     assert policy.first_decision("an-id") == NextStep(NextStepKind.CONNECT, Prompt.CONTINUE)
+    assert after(TroubleKind.UNKNOWN_SESSION) == NextStep(NextStepKind.CONNECT, Prompt.CONTINUE, fresh=True)
+    assert after(TroubleKind.CRASH) == NextStep(NextStepKind.CONNECT, Prompt.CONTINUE)
+    assert after(policy.STOPPED) == NextStep(NextStepKind.CONNECT, Prompt.CONTINUE)
 
 
 @pytest.mark.parametrize("success", [True, False])
@@ -27,15 +30,12 @@ def test_a_report_finishes_the_attempt(success):
     assert (decision.step, decision.success, decision.reason) == (NextStepKind.FINISH, success, "because")
 
 
-def test_a_missing_report_is_requested_once():
+def test_a_missing_report_is_requested_once_and_a_question_waits_for_its_answer():
     assert after(policy.SILENT) == NextStep(NextStepKind.CONNECT, Prompt.REPORT)
     assert after(policy.SILENT, policy.SILENT,
                  progress=True).step is NextStepKind.FINISH, "progress does not make it a report"
     between = after(policy.SILENT, policy.QUESTION, policy.SILENT)
     assert between.prompt is Prompt.REPORT, "something else came in between"
-
-
-def test_a_question_waits_for_its_answer():
     assert after(policy.QUESTION, reason="which?").step is NextStepKind.ASK
     assert after(policy.QUESTION, answered=True) == NextStep(NextStepKind.CONNECT, Prompt.ANSWER)
 
@@ -74,22 +74,32 @@ def test_a_transient_failure_waits_longer_each_time_and_fails_the_attempt_only_w
 
 @pytest.mark.parametrize("kind", [TroubleKind.SERVER, TroubleKind.OVERLOADED, TroubleKind.NETWORK, TroubleKind.QUOTA])
 def test_an_outage_is_a_wait_without_end_whatever_alternates(kind):
-    """5 min 40 s of 503 once ended an unattended run for good."""
+    """Seen: 5 min 40 s of 503 ended an unattended run."""
     assert after(*[kind, TroubleKind.NETWORK, TroubleKind.SERVER] * 500, kind).step is NextStepKind.WAIT
 
 
-def test_a_history_that_the_api_refuses_is_handed_over_to_one_fresh_session():
+def test_a_refused_history_is_handed_over_once_and_a_full_context_a_limited_number_of_times():
     assert after(TroubleKind.HISTORY) == NextStep(NextStepKind.CONNECT, Prompt.HAND_OVER, fresh=True)
     again = after(TroubleKind.HISTORY, TroubleKind.HISTORY, reason="messages.3: bad")
     assert again.step is NextStepKind.FINISH and "messages.3: bad" in again.reason
+    assert after(TroubleKind.CONTEXT) == NextStep(NextStepKind.CONNECT, Prompt.HAND_OVER, fresh=True)
+    assert after(*[TroubleKind.CONTEXT] * policy.MAX_HAND_OVERS).step is NextStepKind.CONNECT
+    kinds = [TroubleKind.CONTEXT, TroubleKind.SERVER] * policy.MAX_HAND_OVERS
+    assert after(*kinds, TroubleKind.CONTEXT).step is NextStepKind.FINISH
 
 
-def test_progress_resets_the_count_of_failures():
+def test_progress_resets_the_count_of_failures_but_each_attempt_has_a_limit():
     endings = [ConnectionEnd(TroubleKind.SERVER, 0.0), ConnectionEnd(TroubleKind.SERVER, 1.0),
                ConnectionEnd(TroubleKind.SERVER, 2.0, progress=True)]
     assert policy.consecutive(endings, {TroubleKind.SERVER}) == 1
     endings.append(ConnectionEnd(TroubleKind.SERVER, 3.0))
     assert policy.consecutive(endings, {TroubleKind.SERVER}) == 2
+    endings = [ConnectionEnd(TroubleKind.HANG, float(number), progress=True) for number in range(9)]
+    assert policy.decide(endings[:8]).step is NextStepKind.WAIT
+    assert policy.decide(endings).step is NextStepKind.FINISH
+    answers = [ConnectionEnd(TroubleKind.TOO_LONG, float(number), progress=True) for number in range(4)]
+    assert policy.decide(answers[:3]).step is NextStepKind.WAIT
+    assert "4 times" in policy.decide(answers).reason
 
 
 def test_alternating_failures_lengthen_each_others_pauses():
@@ -99,30 +109,17 @@ def test_alternating_failures_lengthen_each_others_pauses():
     assert {decision.step for decision in decisions.values()} == {NextStepKind.WAIT}
 
 
-def test_a_full_context_is_handed_over_a_limited_number_of_times():
-    assert after(TroubleKind.CONTEXT) == NextStep(NextStepKind.CONNECT, Prompt.HAND_OVER, fresh=True)
-    assert after(*[TroubleKind.CONTEXT] * policy.MAX_HAND_OVERS).step is NextStepKind.CONNECT
-    kinds = [TroubleKind.CONTEXT, TroubleKind.SERVER] * policy.MAX_HAND_OVERS
-    assert after(*kinds, TroubleKind.CONTEXT).step is NextStepKind.FINISH
-
-
 @pytest.mark.parametrize(("kinds", "tokens", "is_resumed", "can"), [
     (["reported"], 100_000, False, True), (["silent", "silent"], 0, False, True),
     (["context", "reported"], 0, False, True), (["reported"], 100_001, False, False),
     (["reported"], 0, True, False), (["loop", "reported"], 0, False, False),
     (["max_turns"], 0, False, False), (["history"], 0, False, False), ([], 0, False, False)])
-def test_a_refused_session_goes_on_unless_full_looping_or_refused_twice(kinds, tokens, is_resumed, can):
+def test_a_refused_session_continues_unless_full_looping_or_refused_twice(kinds, tokens, is_resumed, can):
     endings = [ConnectionEnd(kind, 1.0) for kind in kinds]
     assert policy.can_mend(endings, tokens=tokens, is_resumed=is_resumed) == can
 
 
-def test_an_unknown_session_starts_fresh_and_a_death_is_resumed():
-    assert after(TroubleKind.UNKNOWN_SESSION) == NextStep(NextStepKind.CONNECT, Prompt.CONTINUE, fresh=True)
-    assert after(TroubleKind.CRASH) == NextStep(NextStepKind.CONNECT, Prompt.CONTINUE)
-    assert after(policy.STOPPED) == NextStep(NextStepKind.CONNECT, Prompt.CONTINUE)
-
-
-@pytest.mark.parametrize("kind", [TroubleKind.INVALID, TroubleKind.MAX_TURNS, "a kind that nobody knows"])
+@pytest.mark.parametrize("kind", [TroubleKind.INVALID, TroubleKind.MAX_TURNS, "an unknown kind"])
 def test_any_other_ending_fails_with_its_reason(kind):
     decision = after(kind, reason="400 no such model")
     assert (decision.step, decision.success) == (NextStepKind.FINISH, False)
@@ -130,7 +127,7 @@ def test_any_other_ending_fails_with_its_reason(kind):
     assert "no such model" in decision.reason
 
 
-@pytest.mark.parametrize(("status", "said", "kind"), [
+@pytest.mark.parametrize("failure", [
     (429, "", TroubleKind.RATE_LIMIT), (529, "", TroubleKind.OVERLOADED), (500, "", TroubleKind.SERVER),
     (503, "", TroubleKind.SERVER),
     (401, "", TroubleKind.AUTHENTICATION), (403, "", TroubleKind.AUTHENTICATION), (403, "billing", TroubleKind.BILLING),
@@ -139,22 +136,19 @@ def test_any_other_ending_fails_with_its_reason(kind):
     (400, "bad field", TroubleKind.INVALID),
     (413, "", TroubleKind.CONTEXT), (404, "model: none", TroubleKind.INVALID), (408, "", TroubleKind.NETWORK),
     (None, "No conversation found with session ID: x", TroubleKind.UNKNOWN_SESSION),
-    (None, "Your credit balance is too low", TroubleKind.BILLING), (None, "Invalid API key · Please run /login",
-                                                            TroubleKind.AUTHENTICATION),
+    (None, "Your credit balance is too low", TroubleKind.BILLING),
+    (None, "Invalid API key · Please run /login", TroubleKind.AUTHENTICATION),
     (None, "Claude AI usage limit reached", TroubleKind.RATE_LIMIT), (None, "Overloaded", TroubleKind.OVERLOADED),
-    (None, "Connection error.", TroubleKind.NETWORK), (None, "something else", TroubleKind.SERVER)])
-def test_failures_are_classified_by_status_and_text(status, said, kind):
-    assert classify(status, said) == kind
-
-
-def test_failures_of_one_attempt_are_limited_despite_progress():
-    """Progress begins the count anew, but not for ever: each of these costs a call."""
-    endings = [ConnectionEnd(TroubleKind.HANG, float(number), progress=True) for number in range(9)]
-    assert policy.decide(endings[:8]).step is NextStepKind.WAIT
-    assert policy.decide(endings).step is NextStepKind.FINISH
-    answers = [ConnectionEnd(TroubleKind.TOO_LONG, float(number), progress=True) for number in range(4)]
-    assert policy.decide(answers[:3]).step is NextStepKind.WAIT
-    assert "4 times" in policy.decide(answers).reason
+    (None, "Connection error.", TroubleKind.NETWORK), (None, "something else", TroubleKind.SERVER),
+    (400, "Your credit balance is too low", TroubleKind.BILLING, "billing_error"),
+    (400, "tools.0: bad", TroubleKind.INVALID, "unknown"),
+    (None, "over the limit", TroubleKind.TOO_LONG, "max_output_tokens"),
+    (None, "it will not", TroubleKind.INVALID, "invalid_request"), (None, "what?", TroubleKind.SERVER, "server_error"),
+    (413, "Request too large", TroubleKind.CONTEXT, "invalid_request"),
+    (None, "Request timed out", TroubleKind.NETWORK, "")], ids=str)
+def test_failures_are_classified_by_status_text_and_the_clis_name_for_them(failure):
+    status, said, kind, *error = failure
+    assert classify(status, said, *error) == kind
 
 
 def test_a_takeover_is_mentioned_until_the_model_has_answered():
@@ -164,14 +158,3 @@ def test_a_takeover_is_mentioned_until_the_model_has_answered():
     assert after(policy.PERSON, TroubleKind.CRASH).prompt is Prompt.PERSON
     assert after(policy.PERSON, policy.STOPPED, progress=True).prompt is Prompt.CONTINUE
     assert after(policy.PERSON, policy.SILENT, policy.STOPPED).prompt is Prompt.CONTINUE
-
-
-@pytest.mark.parametrize(("status", "said", "error", "kind"), [
-    (400, "Your credit balance is too low", "billing_error", TroubleKind.BILLING),
-    (400, "tools.0: bad", "unknown", TroubleKind.INVALID),
-    (None, "over the limit", "max_output_tokens", TroubleKind.TOO_LONG),
-    (None, "it will not", "invalid_request", TroubleKind.INVALID), (None, "what?", "server_error", TroubleKind.SERVER),
-    (413, "Request too large", "invalid_request", TroubleKind.CONTEXT),
-    (None, "Request timed out", "", TroubleKind.NETWORK)])
-def test_failures_are_classified_by_the_clis_name_for_them(status, said, error, kind):
-    assert classify(status, said, error) == kind

@@ -24,13 +24,10 @@ from garrison.tables import Table
 from garrison.values import asdict
 
 
-def test_the_node_wins_over_the_profile():
+def test_the_node_wins_over_the_profile_and_limits_have_defaults_and_can_be_switched_off():
     profile = from_profile(Table("here", {"model": "haiku", "tools": ["Read"], "budget": 2, "max_turns": 5}))
     found = profile.for_node("n", {"llm_model": "opus", "tools": "Read, Bash", "budget": "$0.5", "label": "x"})
     assert (found.model, found.tools, found.budget, found.max_turns) == ("opus", ("Read", "Bash"), 0.5, 5)
-
-
-def test_limits_have_defaults_and_can_be_switched_off():
     assert (ClaudeSettings().budget, ClaudeSettings().max_turns) == (10.0, 300)
     assert limits_in_words(Limits(10.0), 300) == "$10.00 a node, 300 responses an attempt"
     off = from_profile(Table("here", {"budget": "none", "budget_day": 50, "max_idle": False})).for_node("n",
@@ -40,8 +37,8 @@ def test_limits_have_defaults_and_can_be_switched_off():
         "no budget (set budget), $50.00 a day, any number of responses (set max_turns)")
 
 
-def test_a_budget_that_is_too_small_for_one_call_is_said(tmp_path):
-    """What belongs to no agent has the lowest limits that profiles state."""
+def test_a_budget_too_small_for_one_call_is_reported(tmp_path):
+    """Calls without an agent have the lowest limits of all profiles."""
     (tmp_path / "config.toml").write_text('[agents.a]\nargv = ["a"]\nbudget_run = "$5"\nbudget_day = "none"\n'
                                           '[agents.b]\nargv = ["b"]\nbudget_run = 7\nbudget_day = 3\n')
     assert lowest_limits(tmp_path) == Limits(None, 5.0, 3.0)
@@ -56,8 +53,8 @@ def test_a_budget_that_is_too_small_for_one_call_is_said(tmp_path):
         "call will be made"]
 
 
-def test_what_agents_says_itself_holds_for_every_agent_that_states_nothing(tmp_path):
-    """Without it each kind has its own; a profile's word and a node's go before it, and presets are no exception."""
+def test_the_table_agents_has_the_defaults_of_all_agents(tmp_path):
+    """Without it each kind has its own; profiles and nodes override it, and presets follow it as well."""
     text = ('[agents]\nbudget = 3\nturns = 40\nsilence = 90\n[agents.p]\nargv = ["p"]\nbudget = 1\n'
             '[agents.a]\nkind = "acp"\nargv = ["a"]\nstale = 5\nmax_turns = "none"\n')
     bare = registry.limits_of("codex-exec", "n", {}, tmp_path)
@@ -138,7 +135,7 @@ def test_a_malformed_profile_is_refused(tmp_path, text):
     ({"kind": "retry", "status": 429, "delay": 3.2}, "  … the API answered 429; trying again in 3 s"),
     ({"kind": "result", "error": False, "usd": 0.5}, "── session ended its turn, $0.5000 in all"),
     ({"kind": "usage"}, ""), ({"kind": "from the future"}, "")])
-def test_rendered_events(event, line):
+def test_events_are_rendered_in_one_line(event, line):
     assert stream.render(event) == line
     cut = stream.cut("a" * 5000 + "END")  # it loses its middle
     assert len(cut) < 2100 and cut.startswith("aaa") and cut.endswith("END")
@@ -155,15 +152,15 @@ def test_an_incomplete_verdict_is_refused(given, word):
     assert word in problem and bool(word) == bool(problem)
 
 
-@pytest.mark.parametrize(("given", "told"), [
+@pytest.mark.parametrize(("given", "report"), [
     ({"status": "success", "preferred_label": "Ship", "context_updates": {"red": 0}},
      {"status": "success", "preferred_label": "Ship", "context_updates": {"red": 0}}),
-    ({"status": "partial_success", "suggested_next_ids": ["b"]}, {"status": "partial_success",
-                                                                  "suggested_next_ids": ["b"]}),
+    ({"status": "partial_success", "suggested_next_ids": ["b"]},
+     {"status": "partial_success", "suggested_next_ids": ["b"]}),
     ({"status": "failure", "preferred_label": ""}, {"status": "fail"}), ({"status": "retry"}, {"status": "retry"})])
-def test_a_report_becomes_an_agent_report(given, told):
+def test_a_report_becomes_an_agent_report(given, report):
     kept = tools.check_report({"summary": "s", **given})
-    assert tools.to_agent_report(json.loads(json.dumps(kept))) == {**told, "notes": "s"}
+    assert tools.to_agent_report(json.loads(json.dumps(kept))) == {**report, "notes": "s"}
     assert tools.to_agent_report(None) == {}
 
 
@@ -176,7 +173,7 @@ def test_an_invalid_report_is_refused(given, word):
         tools.check_report(given)
 
 
-# ---- the CLI run by people: which program, which environment, and what a log-in is not given
+# ---- the CLI run by users: which program, which environment, without keys for a log-in
 
 
 RUN = "import sys; from pathlib import Path; from garrison.agents.claude.settings import ClaudeSettings as S; " \
@@ -185,7 +182,7 @@ SOURCE = {"PATH": "/bin", "HOME": "/h", "ANTHROPIC_API_KEY": "k", "ANTHROPIC_AUT
           "ANTHROPIC_BASE_URL": "u", "CLAUDECODE": "1", "CLAUDE_CODE_SESSION_ID": "x", "GARRISON_LIFE": "l"}
 
 
-def test_a_log_in_has_a_sessions_environment_without_keys(tmp_path):
+def test_a_log_in_executes_the_cli_in_the_environment_of_a_session_without_keys(tmp_path):
     found = cli_process.log_in_environment(tmp_path, ClaudeSettings(set={"MINE": "1"}), ENVIRONMENT, SOURCE)
     assert found["CLAUDE_CONFIG_DIR"] == str(tmp_path / "claude")
     assert (found["MINE"], found["ANTHROPIC_BASE_URL"]) == ("1", "u")
@@ -193,10 +190,6 @@ def test_a_log_in_has_a_sessions_environment_without_keys(tmp_path):
     assert cli_process.find_cli(ClaudeSettings()).endswith("claude")
     assert not {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "SECRET", "CLAUDECODE", "CLAUDE_CODE_SESSION_ID",
                 "GARRISON_LIFE"} & set(found)
-
-
-def test_log_in_executes_the_cli(tmp_path):
-    """The same path with a program that tells what it got: its words, its folder (made, private)."""
     (tmp_path / "cli").write_text('#!/bin/sh\necho "$@"\nls -ld "$CLAUDE_CONFIG_DIR"\n')
     (tmp_path / "cli").chmod(0o755)
     done = subprocess.run([sys.executable, "-P", "-c", RUN, str(tmp_path), str(tmp_path / "cli"), "auth", "status"],
@@ -207,4 +200,4 @@ def test_log_in_executes_the_cli(tmp_path):
 def test_a_takeover_resumes_the_session_with_the_nodes_model():
     words = takeover.resume_argv(ClaudeSettings(model="haiku"), "an-id")
     assert words[1:5] == ["--resume", "an-id", "--model", "haiku"]
-    assert words[5:] == ["--permission-mode", "default", "--setting-sources", ""], "a person is asked"
+    assert words[5:] == ["--permission-mode", "default", "--setting-sources", ""], "the user is asked"

@@ -1,4 +1,4 @@
-"""The copy of a session's transcript: what is kept, what is put back, and what is not believed."""
+"""The copy of a session's transcript: what is kept, what is restored, and what is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def said(name: str, parent: str | None = None) -> dict[str, object]:
 
 @pytest.fixture
 def place(tmp_path):
-    """(the CLI's folder, the copy's)."""
+    """Return the folder of the CLI and that of the copy."""
     return tmp_path / "config", tmp_path / "copy"
 
 
@@ -38,10 +38,10 @@ def test_nothing_to_resume_is_unknown(place):
     assert transcripts.prepare(config, copy, "s", "-tree") == "unknown"
     TranscriptStore(copy).add(KEY, [{"type": "mode"}])
     append_line(own(config), {"type": "mode"})
-    assert transcripts.prepare(config, copy, "s", "-tree") == "unknown", "nobody has said anything in either"
+    assert transcripts.prepare(config, copy, "s", "-tree") == "unknown", "neither has a message"
 
 
-def test_the_copy_catches_up_with_what_a_kill_cost_it(place):
+def test_the_copy_catches_up_after_a_kill(place):
     config, copy = place
     store = TranscriptStore(copy)
     store.add(KEY, [said("1"), {"type": "title", "of": "x"}])
@@ -69,8 +69,8 @@ def test_a_missing_transcript_is_restored_with_its_subagents(place):
     assert len(store.read(SUB) or []) == 3, "and nothing is copied back as new"
 
 
-def test_what_was_kept_of_a_session_in_another_place_moves_to_where_it_runs_now(place):
-    """An earlier version ran the CLI at the worktree's own path; a person's terminal still does."""
+def test_the_copy_of_a_session_from_another_place_moves_to_where_it_runs_now(place):
+    """An earlier version ran the CLI at the path of the worktree, as a user's terminal still does."""
     config, copy = place
     TranscriptStore(copy).add(KEY, [said("1")])
     TranscriptStore(copy).add(SUB, [said("a")])
@@ -82,8 +82,8 @@ def test_what_was_kept_of_a_session_in_another_place_moves_to_where_it_runs_now(
         assert [path.parent.name for path in copy.glob("*/s.jsonl")] == [project]
 
 
-def test_a_transcript_that_lost_its_beginning_is_restored(place):
-    """It was removed while the CLI still wrote: what is there goes on from what only the copy has."""
+def test_a_transcript_without_its_first_entries_is_restored(place):
+    """It was removed while the CLI still wrote: the rest continues what only the copy has."""
     config, copy = place
     TranscriptStore(copy).add(KEY, [said("1"), said("2", "1")])
     append_lines(own(config), [said("3", "2")])
@@ -93,7 +93,7 @@ def test_a_transcript_that_lost_its_beginning_is_restored(place):
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_fork_leaves_out_the_system_prompt(place, gone):
-    """From the CLI's own transcript, else from the copy that an attempt kept; the other one stays as it was."""
+    """It uses the CLI's own transcript, else the copy that an attempt kept, and changes neither."""
     config, copy = place
     prompt = {"type": "attachment", "uuid": "2", "parentUuid": "1", "attachment": {"type": "prompt_snapshot"}}
     entries = [{"type": "mode"}, said("1"), prompt, said("3", "2"), said("4", "3")]

@@ -1,4 +1,4 @@
-"""Settings of command agents: what is read, and what is refused with the line that says what to write."""
+"""Settings of command agents: what is read, and what is refused with a line that names the remedy; presets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read(home: Path, text: str) -> CommandProfile:
     return found
 
 
-def test_the_settings_of_a_profile(tmp_path: Path) -> None:
+def test_all_settings_of_a_profile_are_read(tmp_path: Path) -> None:
     found = read(tmp_path, 'stream = "codex"\nstdin = "prompt"\nresume_argv = ["x", "{session}"]\nexclude = [".x*"]\n'
                            'set = {A = "b"}\nsuccess = {exit = [0, 2], stdout_not = "^E", json = "ok == true"}\n')
     assert (found.stream, found.stdin, found.resume_argv, found.exclude, dict(found.set), found.tty) == (
@@ -90,14 +90,14 @@ def test_the_rule_that_refuses_is_named(rule: SuccessRule, output: str, why: str
     assert rule.objection(output) == why
 
 
-def test_a_text_made_to_keep_a_regular_expression_busy_is_given_up() -> None:
+def test_a_regular_expression_that_takes_too_long_is_given_up() -> None:
     began = time.monotonic()
     why = SuccessRule(stdout_not="(a+)+$").objection("a" * 5000 + "b")
     assert why == "success.stdout_not = '(a+)+$' took longer than 2 s on its output; simplify it"
     assert time.monotonic() - began < 20
 
 
-def test_the_last_object_of_an_output() -> None:
+def test_the_last_object_of_an_output_is_found() -> None:
     assert last_object('{"a": 1}\n{"b": {"c": 2}}\n') == {"b": {"c": 2}}
     assert last_object('said\n{\n  "a": [\n{"x": 1}\n]\n}\nthe end\n') == {"x": 1}
     assert last_object('{"a": 1\n') is None
@@ -115,7 +115,7 @@ def test_a_program_that_the_sandbox_does_not_show_is_refused(tmp_path: Path) -> 
     link.symlink_to(program)
     environ = {"PATH": f"{link.parent}:/usr/bin", "HOME": str(tmp_path / "user"), "GARRISON_SANDBOX": "bubblewrap"}
     read(tmp_path, "")
-    registry.check_program("x", tmp_path, environ)  # it is shown with the packages beside it
+    registry.check_program("x", tmp_path, environ)  # shown with the packages next to it
     environ["GARRISON_HOME"] = str(tmp_path / "tools")
     with pytest.raises(Refused) as caught:
         registry.check_program("x", tmp_path, environ)
@@ -166,27 +166,27 @@ def test_the_command_lists_and_prints_them() -> None:
     assert find_preset("codx") == "no preset 'codx'; did you mean codex?"
 
 
-def test_the_doctor_says_which_are_installed_and_which_profile_names_no_program(tmp_path: Path) -> None:
+def test_the_doctor_lists_installed_presets_and_profiles_without_a_program(tmp_path: Path) -> None:
     (tmp_path / "codex-acp").write_text("#!/bin/sh\n")
     (tmp_path / "codex-acp").chmod(0o755)
     (tmp_path / "config.toml").write_text('[agents.mine]\nkind = "acp"\nargv = ["no-such-agent"]\n')
     environ = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     runtime: Any = SimpleNamespace(home=tmp_path, environ=environ)
 
-    def told() -> str:
+    def line() -> str:
         return next(examine_agents(ExaminedState(cast("Any", runtime), {}))).text
 
-    assert told() == ("codex is installed, no key and no log-in: set OPENAI_API_KEY where you launch, or run `codex "
+    assert line() == ("codex is installed, no key and no log-in: set OPENAI_API_KEY where you launch, or run `codex "
                       "login`; its profile: `garrison agents presets codex`")
     log_in = tmp_path / ".codex/auth.json"
     log_in.parent.mkdir()
-    os.mkfifo(log_in)  # would block whoever reads it
-    assert "no log-in" in told()
+    os.mkfifo(log_in)  # would block a reader
+    assert "no log-in" in line()
     log_in.unlink()
     log_in.touch(0o000)
-    assert told().startswith(f"codex is installed, logged in ({log_in}, which a sandbox shows only if `read` names it")
+    assert line().startswith(f"codex is installed, logged in ({log_in}, which a sandbox shows only if `read` names it")
     environ["OPENAI_API_KEY"] = "sk-secret"
-    assert told().startswith("codex is installed, OPENAI_API_KEY is set;")
+    assert line().startswith("codex is installed, OPENAI_API_KEY is set;")
     found = list(examine_agents(ExaminedState(cast("Any", runtime), {})))
     assert not any("sk-secret" in finding.text or finding.wrong for finding in found)
     assert any("agent mine runs no-such-agent, which is not on the PATH" in finding.text for finding in found[1:])

@@ -1,7 +1,8 @@
-"""The condition language: evaluation, syntax errors with their offset, and the keys of a condition."""
+"""The condition language, its errors with their offset, the keys of a condition; and outcomes."""
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -9,14 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.pipeline.condition import (
-    ConditionSyntax,
-    clauses_of,
-    holds,
-    keys_of,
-    parse_condition,
+from garrison.errors import UsageError
+from garrison.pipeline.condition import ConditionSyntax, clauses_of, holds, keys_of, parse_condition
+from garrison.pipeline.outcome import (
+    FAIL,
+    PARTIAL,
+    RETRY,
+    SKIPPED,
+    STATUSES,
+    SUCCESS,
+    Outcome,
+    check_json,
+    normalize_label,
+    normalize_status,
 )
-from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, STATUSES, SUCCESS, Outcome, normalize_label
+from garrison.records.record import from_data
+from garrison.values import asdict
 
 CONTEXT: dict[str, Any] = {
     "x": "1", "n": 3, "f": 2.5, "flag": True, "off": False, "empty": "", "none": None, "name": "Ada Lovelace",
@@ -41,23 +50,20 @@ test.__test__ = False  # type: ignore[attr-defined]
     "flag=True", "flag", "off=false", "!off", "!empty", "!missing", "!word", "none=\"\"", 'missing=""', "missing!=x",
     "name=Ada Lovelace", 'name="Ada Lovelace"', "name contains Love", "list contains a", "list contains 3",
     "map contains in", "map.in.deep=7", "context.map.in.deep=7", "a.b.c.d=far", "n>2", "n>=3", "n<4", "n<=3", "f<3",
-    "text_number>9", "n > 2 && n < 4", "context.outcome=ok", "name!=ada lovelace",
+    "text_number>9", "n > 2 && n < 4", "context.outcome=ok", "name!=ada lovelace", "x",
 ])
 def test_true_conditions(text: str) -> None:
     assert test(text)
 
 
 @pytest.mark.parametrize("text", [
-    "false", "outcome=fail", "fail", "partial", "outcome!=success", "outcome=Failed", "x=2", "x", "n=33", "x!=1",
+    "false", "outcome=fail", "fail", "partial", "outcome!=success", "outcome=Failed", "x=2", "n=33", "x!=1",
     "missing=x", "missing", "n>3", "n<3", "name>3", "missing<1", "flag>0", "n>abc", "name=ada lovelace", "word",
     "name contains love", "list contains z", "list contains ab", "map.in=7", "outcome=retry || x=2", "pass && x=2",
     "off", "none", "empty", "outcome=needs_review", "session=plan", "preferred_label=x",
 ])
 def test_false_conditions(text: str) -> None:
-    if text == "x":
-        assert test(text)  # "1" is true
-    else:
-        assert not test(text)
+    assert not test(text)
 
 
 def test_and_binds_tighter_than_or_and_an_unknown_outcome_compares_the_label() -> None:
@@ -137,9 +143,9 @@ def test_keys_and_clauses_in_their_order_and_what_is_always_true() -> None:
 def test_length_costs_linear_time_and_depth_is_bounded() -> None:
     def cost(clauses: int) -> float:
         text = " && ".join(f"context.key{number} = some value {number}" for number in range(clauses))
-        begun = time.process_time()
+        began = time.process_time()
         parse_condition(text)
-        return time.process_time() - begun
+        return time.process_time() - began
 
     cost(100)
     assert cost(5_000) < 20 * 10 * max(cost(500), 0.001)
@@ -176,3 +182,43 @@ def test_any_text_parses_or_is_refused_and_evaluation_never_raises(text: str, st
     else:
         assert holds(condition, Outcome(status), CONTEXT) in (True, False)
         assert parse_condition(condition.text).tree == condition.tree
+
+
+# ---- outcomes: status words, their JSON, and status files of agents
+
+
+@pytest.mark.parametrize(("word", "status"), [
+    ("ok", SUCCESS), ("Passed", SUCCESS), ("succeeded", SUCCESS), (" done ", SUCCESS), ("completed", SUCCESS),
+    ("failed", FAIL), ("ERROR", FAIL), ("partial", PARTIAL), ("Partial-Success", PARTIAL), ("partial success", PARTIAL),
+    ("retry", RETRY), ("skip", SKIPPED), ("yes", None), ("", None), (None, None), (3, None),
+])
+def test_status_words_are_normalized(word: object, status: str | None) -> None:
+    assert normalize_status(word) == status
+
+
+def test_an_outcome_normalizes_its_status_and_suggestions() -> None:
+    assert Outcome("Passed") == Outcome(SUCCESS)
+    with pytest.raises(UsageError, match="'perhaps' is not a status; write success, partial_success, retry, fail"):
+        Outcome("perhaps")
+    assert Outcome("ok", suggested_next_ids=["a", "b"]).suggested_next_ids == ("a", "b")  # type: ignore[arg-type]
+    assert Outcome("ok", suggested_next_ids="a").suggested_next_ids == ("a",)  # type: ignore[arg-type]
+    assert [Outcome(word).good for word in STATUSES] == [True, True, False, False, True]
+    assert [Outcome(word).failed for word in STATUSES] == [False, False, False, True, False]
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+                    max_leaves=5)
+
+
+@given(st.builds(Outcome, st.sampled_from(STATUSES), st.text(max_size=5), st.lists(st.text(max_size=3)).map(tuple),
+                 st.dictionaries(st.text(max_size=4), JSON, max_size=3), st.text(max_size=3), st.text(max_size=3),
+                 st.text(max_size=3), st.text(max_size=3)))
+def test_an_outcome_survives_json(outcome: Outcome) -> None:
+    assert from_data(Outcome, json.loads(json.dumps(asdict(outcome)))) == outcome
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), b"x", float("nan"), {1: "x"}, (1, 2)])
+def test_a_value_that_is_not_json_is_refused_with_its_key(value: object) -> None:
+    with pytest.raises(UsageError, match=r"'result' .* cannot be stored as JSON"):
+        check_json({"fine": {"a": [1, None, "x", 1.5]}, "result": value})

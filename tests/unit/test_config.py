@@ -1,4 +1,4 @@
-"""Settings: where state lives, how patient the layers are, and what the check of an agent's configuration finds."""
+"""Settings: where state is stored, timeouts, and what the check of the configuration finds."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ def test_defaults_and_overrides() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "-1", "nan", "inf", "1e9", "5s"])
-def test_no_number_of_seconds(text: str) -> None:
+def test_a_setting_that_is_no_number_of_seconds_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"GARRISON_RESCAN='.*' should be a number of seconds above 0"):
         Timing.read({"GARRISON_RESCAN": text})
 
 
-def test_the_home_is_named_else_the_checkouts_else_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_is_named_else_the_checkouts_else_the_users_absolute_and_a_link_stays_a_link(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = directories.checkout()
     assert found is not None and (found / "tests/unit/test_config.py").is_file(), "the checkout is this one"
     named = {"GARRISON_HOME": "/b", "XDG_STATE_HOME": "/x"}
@@ -46,9 +47,6 @@ def test_the_home_is_named_else_the_checkouts_else_the_users(tmp_path: Path, mon
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     assert find_home(None, {}) == tmp_path / ".local/state/garrison"
-
-
-def test_the_home_is_absolute_and_a_link_stays_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     monkeypatch.chdir(tmp_path)
@@ -65,7 +63,7 @@ def test_trees_and_the_list_of_homes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert trees_root({}) == tmp_path / ".cache/garrison"
 
 
-# ---- A misspelt key of config.toml keeps a launch from starting; messages name file and line
+# ---- a misspelt key of config.toml refuses a launch; messages name file and line
 
 
 AIDER = '[agents.aider]\nargv = ["aider"]\n'
@@ -97,7 +95,7 @@ def test_a_misspelt_key_is_named_with_its_line(text: str, line: int, message: st
         check_configuration(tmp_path, print)
 
 
-def test_other_unknown_keys_are_reported(tmp_path: Path) -> None:
+def test_other_unknown_keys_are_reported_and_known_ones_and_those_of_the_user_pass(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         AIDER + 'colour = "red"\nx_note = "mine"\n[x_mine]\na = 1\n[weather]\nsun = 1\n')
     notes: list[str] = []
@@ -109,12 +107,8 @@ def test_other_unknown_keys_are_reported(tmp_path: Path) -> None:
         "begin with x_",
         f"note: {path}:3: [agents.aider] colour is not a setting; there are kind, env, failover, argv, success, "
         "tty, stdin, stream, resume_argv, exclude, set, silence, budget, budget_run, budget_day, max_turns, sandbox, "
-        "network, hosts, host_ports, read, write, hide, push, image, devcontainer; "
-            "your own keys begin with x_"]
+        "network, hosts, host_ports, read, write, hide, push, image, devcontainer; your own keys begin with x_"]
     assert registry.find_profile("aider", tmp_path).name == "aider"
-
-
-def test_known_keys_and_notes_of_ones_own_pass(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         AIDER + 'x_team = "a"\n[agents.big]\nkind = "claude"\nx_team = "b"\n[agents.big.set]\nANY = "1"\n[notify]\n'
         'command = ["say"]\nx_why = "c"\n')
@@ -124,7 +118,7 @@ def test_known_keys_and_notes_of_ones_own_pass(tmp_path: Path) -> None:
     assert read_config(tmp_path).notify().command == ("say",)
 
 
-def test_the_line_of_a_key() -> None:
+def test_the_line_of_a_key_is_found() -> None:
     text = 'a = """\nb = 1\n"""\n[t]\n"odd key" = 1\n[[u]]\nv = 1\n[t.w]\nb = [1,\n2]\nc = 1\n'
     assert [line_of(text, keys) for keys in (("a",), ("b",), ("t",), ("t", "odd key"), ("t", "w", "b"), ("t", "w", "c"))
             ] == [1, None, 4, 5, 9, 11]

@@ -1,4 +1,4 @@
-"""The acceptance criteria of workflows and sessions, and how the tests of each are called."""
+"""Acceptance criteria of workflows and sessions, each with tests of its name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 CRITERIA = {
-    "ac_001": "a command becomes steps, state is kept across them, progress is told, tools may be async",
+    "ac_001": "a command becomes steps, state is kept across them, progress is reported, tools may be async",
     "ac_002": "tools of Python and of MCP servers, over stdio and HTTP; their failures are kept",
     "ac_003": "state on disk, resume after a failure or a kill, clean-up after success",
     "ac_004": "dependency order, real concurrency, results that flow, an end at a critical failure",
@@ -19,6 +19,6 @@ CRITERIA = {
 _NAME = re.compile(r"^(?:async )?def test_(ac_\d{3}|1[a-e])_", re.MULTILINE)
 
 
-def test_each_criterion_has_tests_that_are_called_by_it() -> None:
+def test_each_criterion_has_tests_with_its_name() -> None:
     found = {name for path in Path(__file__).parents[1].rglob("test_*.py") for name in _NAME.findall(path.read_text())}
     assert CRITERIA.keys() - found == set(), "no test is called test_CRITERION_…"

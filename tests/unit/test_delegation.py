@@ -47,10 +47,10 @@ def test_2_3_1_and_2_the_butler_lets_the_specialist_of_the_intent_work(intent: s
                                  f"agent_start({agent})", f"text({agent})", f"agent_complete({agent})",
                                  "agent_resume(butler)", "text(butler)", "agent_complete(butler)", "done()"]
     assert [event.id for event in events] == list(range(1, 10))
-    assert scripted.sessions == ["butler", agent, "butler"], "nobody else is begun; the butler classifies on its own"
+    assert scripted.sessions == ["butler", agent, "butler"], "no other agent; the butler classifies itself"
     assert f"{agent} says so" in scripted.prompts[-1][1], "the butler folds the result in"
     assert scripted.last.graph.get_control_relationships() == {"butler": sorted(CREW.specialists)}
-    assert "Agent 'butler' (delegates to you)" in scripted.told[agent], "each specialist is told its director"
+    assert "Agent 'butler' (delegates to you)" in scripted.told[agent], "each specialist knows its director"
     assert "Control Hierarchy" not in scripted.told["butler"]
 
 
@@ -89,7 +89,7 @@ def test_2_3_3_the_context_has_entities_times_preferences_and_history() -> None:
     assert given["delegationReasoning"] == "triage knows"
 
 
-def test_a_context_that_is_too_large_loses_its_oldest_history_with_a_note() -> None:
+def test_a_context_that_is_too_large_loses_its_oldest_history_but_no_message_entity_or_time() -> None:
     history = [ChatTurn(role="user", content=f"{number} " + "x" * 400) for number in range(100)]
     wanted = DelegationRequest(intent="delegate_triage", reasoning="r", relevant_entities=("e",),
                                time_constraints="today")
@@ -100,14 +100,11 @@ def test_a_context_that_is_too_large_loses_its_oldest_history_with_a_note() -> N
     one_more = given.model_copy(update={"history_cut": given.history_cut - 1, "conversation_history": tuple(
         history[given.history_cut - 1:])})
     assert classify.context_tokens(one_more) > classify.MAX_TOKENS, "no more was cut than had to be"
-
-
-def test_message_entities_and_times_are_never_cut() -> None:
     wanted = DelegationRequest(intent="delegate_triage", reasoning="r", relevant_entities=("e" * 3000,),
                                time_constraints="today")
     preferences = [Preference(key=f"k{number}", value="v" * 300, confidence=number / 100) for number in range(60)]
     given = classify.build_context("triage", wanted, "m" * 20_000, [ChatTurn(role="user", content="old")], NOW,
-                          preferences=preferences)
+                                   preferences=preferences)
     assert (len(given.original_user_message), given.relevant_entities[0]) == (20_000, "e" * 3000)
     assert given.time_constraints == "today"
     assert given.conversation_history == ()
@@ -166,37 +163,34 @@ def test_a_specialist_that_fails_or_hangs_is_a_result_and_the_order_holds(fate: 
     assert set(scripted.last.states.values()) == {AgentState.IDLE}
 
 
-def test_a_classification_that_cannot_be_read_is_asked_for_once_more() -> None:
+def test_an_unreadable_classification_is_requested_once_more_and_then_the_butler_answers_with_a_note() -> None:
     scripted = ScriptedCrew(delegations(delegation("triage")))
     scripted.classified.insert(0, delegations(delegation("fly")))
     scripted.run("What died?")
     assert "no specialist has the intent 'delegate_fly'" in scripted.prompts[1][1]
-    assert ("triage" in scripted.sessions) is True
-
-
-def test_a_butler_that_never_answers_in_json_answers_itself_with_a_note() -> None:
+    assert "triage" in scripted.sessions
     scripted = ScriptedCrew("I would rather talk.")
     [events] = scripted.run("What died?")
     assert summarize(events) == ["agent_start(butler)", "text(butler)", "text(butler)", "agent_complete(butler)",
                                  "done()"]
-    assert "could not decide whom to ask" in events[1].content, "the person is told"
+    assert "could not decide whom to ask" in events[1].content, "the user sees it"
     assert "could not be read" in events[1].content
     assert "could not be read" in scripted.last.get_conversation_history()[1].note
 
 
-@pytest.mark.parametrize(("failure", "told", "success"), [
+@pytest.mark.parametrize(("failure", "texts", "success"), [
     (AgentFailure("I cannot help with that", error="refusal"), [
         "I could not decide whom to ask, so I answer alone: the classification failed: I cannot help with that.\n\n",
         "Hello."], True),
     (AgentFailure("run `garrison login`", needs_person=True), ["no answer: run `garrison login`"], False)])
-def test_a_model_that_refuses_to_classify_is_told_and_a_missing_log_in_once(failure: AgentFailure, told: list[str],
-                                                                           success: bool) -> None:
+def test_a_model_that_refuses_to_classify_is_reported_and_a_missing_log_in_once(failure: AgentFailure, texts: list[str],
+                                                                                success: bool) -> None:
     [events] = ScriptedCrew(butler=lambda prompt: failure if prompt.startswith("CLASSIFY") else "Hello.").run("Hi")
-    assert [event.content for event in events if event.type == "text"] == told
+    assert [event.content for event in events if event.type == "text"] == texts
     assert [event.success for event in events if event.type == "agent_complete"] == [success]
 
 
-def test_a_new_session_of_the_butler_is_told_the_conversation_and_one_that_remembers_is_not(tmp_path: Path) -> None:
+def test_only_a_new_session_of_the_butler_gets_the_conversation(tmp_path: Path) -> None:
     first, second = ScriptedCrew(), ScriptedCrew()
     first.run("My name is Ann", conversation=Conversation(tmp_path))
     second.run("Who am I?", "Really?", conversation=Conversation(tmp_path))
@@ -227,16 +221,11 @@ def test_tools_and_tokens_are_counted_and_data_is_read() -> None:
                                       tools_used=("runs",), tokens_used=12)
 
 
-async def test_messages_of_one_conversation_wait_for_one_another() -> None:
+async def test_messages_of_one_conversation_wait_for_one_another_and_invalid_ones_start_no_agent() -> None:
     scripted = ScriptedCrew()
     async with AgentOrchestrator(CREW, connect=lambda spec: ScriptedSession(spec, scripted)) as desk:
         await asyncio.gather(*(desk.handle_user_message(f"m{number}") for number in range(3)))
         assert [one.role for one in desk.get_conversation_history()] == ["user", "assistant"] * 3
-
-
-async def test_unknown_agents_are_not_started_and_an_empty_request_starts_none() -> None:
-    scripted = ScriptedCrew()
-    async with AgentOrchestrator(CREW, connect=lambda spec: ScriptedSession(spec, scripted)) as desk:
         given = DelegationContext(target_agent="x", original_user_message="m", delegation_reasoning="r")
         with pytest.raises(NotFound, match="triage"):
             await desk.spawn_sub_agent("butler", given)
@@ -253,14 +242,14 @@ def test_no_agent_is_started_for_a_message_whose_client_has_left() -> None:
             asked = asyncio.create_task(desk.handle_user_message("What needs me?"))
             while not scripted.sessions:
                 await asyncio.sleep(0)
-        begun = list(scripted.sessions)
+        started = list(scripted.sessions)
         await asyncio.gather(asked, return_exceptions=True)
-        assert scripted.sessions == begun
+        assert scripted.sessions == started
         return [name for name in desk.graph.nodes if desk.graph.get_agent_status(name)["is_running"]]
     assert asyncio.run(scene()) == []
 
 
-# ---- what the person has to agree to
+# ---- what the user has to confirm
 
 
 def proposing(asked: list[list[str]], **options: Any) -> tuple[ScriptedCrew, Confirmations]:
@@ -275,30 +264,30 @@ def proposing(asked: list[list[str]], **options: Any) -> tuple[ScriptedCrew, Con
     return ScriptedCrew(delegations(delegation("schedule")), scheduler=scheduler, **options), confirm
 
 
-def test_what_stops_a_run_is_done_only_when_the_person_agrees_and_without_a_model(tmp_path: Path) -> None:
+def test_a_command_that_stops_a_run_needs_a_confirmation_and_no_model(tmp_path: Path) -> None:
     asked: list[list[str]] = []
     scripted, confirm = proposing(asked)
     [events] = scripted.run("Stop r1", confirm=confirm, conversation=Conversation(tmp_path, "c1"))
     assert asked == []
     assert events[-3].content.endswith("Answer `yes`; any other answer drops it.\n    garrison stop r1")
     assert events[-3].proposals == ("garrison stop r1",)
-    begun = len(scripted.sessions)
+    started = len(scripted.sessions)
     [agreed, again] = scripted.run("Yes.", "yes", confirm=confirm, conversation=Conversation(tmp_path, "c1"))
-    assert asked == [["stop", "r1"]], "a later process knows what was asked, and a second yes does nothing"
+    assert asked == [["stop", "r1"]], "a later process knows the proposal, and a second yes does nothing"
     assert [event.content for event in agreed if event.type == "text"] == ["`garrison stop r1`: r1 is stopped"]
     assert summarize(agreed) == ["agent_start(butler)", "text(butler)", "agent_complete(butler)", "done()"]
     assert "agent_delegate(butler>scheduler)" in summarize(again)
-    assert begun == 3, "the agreement needs no model"
+    assert started == 3, "the confirmation needs no model"
 
 
-def test_a_plain_no_drops_a_proposal_without_a_model(tmp_path: Path) -> None:
+def test_a_no_drops_a_proposal_without_a_model(tmp_path: Path) -> None:
     asked: list[list[str]] = []
     scripted, confirm = proposing(asked)
     scripted.run("Stop r1", confirm=confirm, conversation=Conversation(tmp_path, "c1"))
-    begun = len(scripted.sessions)
+    started = len(scripted.sessions)
     [dropped] = scripted.run("No.", confirm=confirm, conversation=Conversation(tmp_path, "c1"))
     assert [event.content for event in dropped if event.type == "text"] == ["Nothing was changed."]
-    assert len(scripted.sessions) == begun
+    assert len(scripted.sessions) == started
     assert asked == []
 
 
@@ -311,7 +300,7 @@ def test_any_other_answer_drops_a_proposal(answer: str) -> None:
     assert asked == []
 
 
-def test_a_command_that_fails_after_the_agreement_is_told() -> None:
+def test_a_confirmed_command_that_fails_is_reported() -> None:
     async def refuse(_: Any) -> str:
         raise Refused("no run r1")
     confirm = Confirmations(refuse)
@@ -321,10 +310,10 @@ def test_a_command_that_fails_after_the_agreement_is_told() -> None:
     assert confirm.take() == ()
 
 
-# ---- pure parts
+# ---- parts without sessions
 
 
-def test_an_answer_is_passed_on_while_it_is_written_and_only_once() -> None:
+def test_an_answer_is_streamed_while_it_is_written_and_only_once() -> None:
     pieces: list[str] = []
     stream = TextStream(pieces.append)
     for number in range(30):
@@ -344,7 +333,7 @@ def test_an_answer_is_passed_on_while_it_is_written_and_only_once() -> None:
     ('{"runs": ["r1", "r2"], "dead": {"a": 1}}', "- runs: r1, r2\n- dead: a 1"),
     ("{not json} after all", "{not json} after all"), ("an array [1, 2]", "an array [1, 2]"),
     ('As it is:\n```json\n{"a": 1}\n```\nand more', 'As it is:\n```json\n{"a": 1}\n```\nand more')])
-def test_no_bubble_shows_the_json_that_is_for_the_butler(said: str, shown: str) -> None:
+def test_the_json_for_the_butler_is_not_shown(said: str, shown: str) -> None:
     assert classify.readable(said).strip() == shown.strip()
     for step in (1, 7, len(said)):
         pieces: list[str] = []
@@ -356,7 +345,7 @@ def test_no_bubble_shows_the_json_that_is_for_the_butler(said: str, shown: str) 
         assert "".join(pieces).strip() == shown, step
 
 
-def test_sessions_end_when_nobody_writes_and_the_next_message_starts_them_with_the_conversation() -> None:
+def test_idle_sessions_end_and_the_next_message_starts_them_with_the_conversation() -> None:
     crew = ScriptedCrew()
 
     async def scene() -> None:
@@ -372,7 +361,7 @@ def test_sessions_end_when_nobody_writes_and_the_next_message_starts_them_with_t
     assert last.startswith("ANSWER") and "user: one" in last and "and now?\n\n(asked from the page of run r1" in last
 
 
-def test_the_states_are_a_table() -> None:
+def test_only_the_listed_states_follow_each_other() -> None:
     for old in AgentState:
         for new in AgentState:
             if new in TRANSITIONS[old]:
@@ -382,7 +371,7 @@ def test_the_states_are_a_table() -> None:
                     check_transition("a", old, new)
 
 
-def test_events_out_of_order_are_a_mistake_of_this_program() -> None:
+def test_events_out_of_order_are_refused() -> None:
     numbers = Numbers()
     with pytest.raises(OrderBroken):
         numbers.event("text", NOW, agent="butler", content="x")
@@ -401,7 +390,7 @@ def test_events_out_of_order_are_a_mistake_of_this_program() -> None:
         'id: 4\ndata: {"id":4,"type":"text","timestamp":"2026-01-15T10:00:00Z","agent":"triage","content":"a\\nb"}\n\n')
 
 
-def test_models_read_both_spellings_and_refuse_what_they_do_not_know() -> None:
+def test_models_read_both_spellings_and_refuse_unknown_fields() -> None:
     body = {"agentType": "triage", "success": True, "summary": "s", "tokensUsed": 3}
     known = AgentResult(agent_type="triage", success=True, summary="s", tokens_used=3)
     assert AgentResult.model_validate(body) == known
@@ -436,7 +425,7 @@ def test_an_object_is_found_in_any_text(said: str, found: Any) -> None:
 # ---- the crew's files
 
 
-def test_a_homes_own_crew_takes_the_place_of_the_shipped_one(tmp_path: Path) -> None:
+def test_the_crew_of_a_home_replaces_the_shipped_one(tmp_path: Path) -> None:
     assert tuple(CREW.specialists) == ("triage", "scheduler", "communicator", "navigator", "preference_learner")
     (tmp_path / "delegation.toml").write_text(
         '[butler]\ntext = "You serve."\n[agents.cook]\nprompt = "cook.md"\nmodel = "haiku"\ntools = ["runs"]\n')
@@ -458,7 +447,7 @@ def test_a_homes_own_crew_takes_the_place_of_the_shipped_one(tmp_path: Path) -> 
     ("[butler]\ntext='x'\n[agents.a]\ntext='y'\ntimeout=0", "delegation.toml:5: .* should be seconds above 0"),
     ("[butler]\ntext='x'\n[agents.a]\ntext='y'\nintent='i'\n[agents.b]\ntext='y'\nintent='i'",
      r"delegation.toml:\d: .*two specialists")])
-def test_a_crew_that_cannot_be_meant_is_refused_in_a_line(tmp_path: Path, text: str, why: str) -> None:
+def test_an_invalid_crew_is_refused_in_one_line(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "delegation.toml").write_text(text)
     with pytest.raises(GarrisonError, match=why) as caught:
         read_crew(tmp_path)
@@ -470,7 +459,7 @@ def test_a_crew_that_cannot_be_meant_is_refused_in_a_line(tmp_path: Path, text: 
 
 @pytest.mark.parametrize("hangs", ["triage", "butler"])
 def test_an_abandoned_message_ends_gracefully_and_the_next_is_answered(hangs: str, tmp_path: Path) -> None:
-    """2.3.5 besides: the conversation says so, and goes on."""
+    """Also 2.3.5: the conversation notes it and continues."""
     first = [True]
 
     def hang(prompt: str) -> str | None:
@@ -483,15 +472,15 @@ def test_an_abandoned_message_ends_gracefully_and_the_next_is_answered(hangs: st
 
     async def scene() -> list[list[Any]]:
         async with scripted.orchestrator(kept) as desk:
-            assert not await desk.cancel(), "nothing is under way"
-            told: list[Any] = []
+            assert not await desk.cancel(), "no message is in progress"
+            events: list[Any] = []
             async for event in desk.stream("what waits?"):
-                told.append(event)
+                events.append(event)
                 if event.type == ("agent_delegate" if hangs == "triage" else "agent_resume"):
                     asyncio.get_running_loop().call_later(0.02, lambda: asyncio.ensure_future(desk.cancel()))
             first[0] = False
             assert set(desk.states.values()) == {AgentState.IDLE}
-            return [told, [event async for event in desk.stream("and now?")]]
+            return [events, [event async for event in desk.stream("and now?")]]
 
     given_up, answered = asyncio.run(scene())
     end = ["text(butler)", "agent_complete(butler)", "done()"]

@@ -1,4 +1,4 @@
-"""What the specialists can do: every shipped tool exists, a model's words are not options, preferences are kept."""
+"""Tools of the specialists: every shipped one exists, a model's words are not options, preferences are kept."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_tool_of_the_shipped_crew_exists_and_every_tool_is_used(tmp_path: 
         made.of(Specialist("x", "p", tools=("fly",)))
 
 
-def test_a_tool_is_a_command_as_a_person_would_type_it(tmp_path: Path) -> None:
+def test_a_tool_is_a_command_as_the_user_would_type_it(tmp_path: Path) -> None:
     made, typed = desk(tmp_path)
     assert call(made, "why", name="build", run="r1") == "ok"
     assert call(made, "why", name="build") == "ok"
@@ -67,8 +67,8 @@ def test_an_argument_that_could_be_an_option_is_refused(tmp_path: Path, given: d
 def test_a_tool_that_changes_a_run_only_proposes_its_command(tmp_path: Path, tool: str, given: dict[str, str],
                                                              command: str) -> None:
     made, typed = desk(tmp_path)
-    told = call(made, tool, **given)
-    assert told.startswith("NOT DONE YET") and command in told
+    answer = call(made, tool, **given)
+    assert answer.startswith("NOT DONE YET") and command in answer
     assert typed == []
     assert [str(one) for one in made.confirmations.take()] == [command]
 

@@ -1,4 +1,4 @@
-"""The demonstration: what it reports as not shown, the commands it proposes, sessions and keys it looks for."""
+"""The demonstration: what it reports as missing, and the sessions and keys it looks for."""
 
 from __future__ import annotations
 
@@ -28,12 +28,9 @@ def chaos(**back_after):
     return Chaos(PLAN, lambda _line, _colour: None, kills)
 
 
-def test_a_complete_demonstration_has_no_shortfall():
+def test_each_shortfall_is_a_line_and_a_complete_demonstration_has_none():
     assert list_shortfalls(landed("m", "s"), REWORK, chaos()) == []
     assert {planned.role for planned in PLAN} == {"launcher", "guardian", "runner", "orchestrator", "processor"}
-
-
-def test_each_shortfall_is_a_line():
     state = landed("m")
     state.nodes["s"] = NodeState("failed", reason="exit code 3: no\nmore")
     assert list_shortfalls(state, REWORK, chaos()) == ["s is failed, not landed: exit code 3: no"]
@@ -64,10 +61,10 @@ def test_a_tool_runs_until_its_result_and_only_a_later_incarnation_resumes_a_ses
     assert running_tool([TOOL]) == TOOL
     assert running_tool([TOOL, {"kind": "tool_result", "id": "1"}]) is None
     assert running_tool([{**TOOL, "name": "Read"}]) is None
-    begin = {"kind": "begin", "resumed": False, "life": 1}
-    assert not is_resumed([begin, TOOL], 1)
-    assert not is_resumed([begin, {**begin, "resumed": True}], 1)
-    assert is_resumed([begin, {**begin, "resumed": True, "life": 2}], 1)
+    start = {"kind": "begin", "resumed": False, "life": 1}
+    assert not is_resumed([start, TOOL], 1)
+    assert not is_resumed([start, {**start, "resumed": True}], 1)
+    assert is_resumed([start, {**start, "resumed": True, "life": 2}], 1)
 
 
 def test_steps_that_the_script_did_not_show_are_listed():
@@ -75,15 +72,12 @@ def test_steps_that_the_script_did_not_show_are_listed():
     assert len(list_unseen([], [], ["payees", "account_tree"])) == 4
 
 
-def test_a_key_or_a_log_in_is_found(tmp_path):
+def test_a_key_or_a_log_in_is_found_and_settings_are_written_as_toml(tmp_path):
     assert not has_key({"ANTHROPIC_API_KEY": ""}, tmp_path)
     assert has_key({"ANTHROPIC_API_KEY": "k"}, tmp_path)
     (tmp_path / "claude").mkdir()
     (tmp_path / "claude/.credentials.json").touch()
     assert has_key({}, tmp_path)
-
-
-def test_settings_are_written_as_toml(tmp_path):
     write_config(tmp_path / "home", {"budget_run": 5.0, "set": {"A": 'b "c"'}})
     read = tomllib.loads((tmp_path / "home/config.toml").read_text())
     assert read == {"agents": {"claude": {"budget_run": 5.0, "set": {"A": 'b "c"'}}}}

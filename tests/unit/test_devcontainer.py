@@ -19,7 +19,7 @@ COMMENTED = """\
 """
 
 
-def test_comments_and_last_commas_are_no_part_of_it() -> None:
+def test_comments_and_trailing_commas_are_ignored() -> None:
     body = devcontainer.parse(COMMENTED, FILE)
     assert body["image"] == "a//b"
     assert devcontainer.variables_of(body, "/w/s", FILE) == {
@@ -39,18 +39,20 @@ def test_comments_and_last_commas_are_no_part_of_it() -> None:
     ('{"initializeCommand": "rm -rf ~"}', f"{FILE}:1: initializeCommand asks for a command on the machine itself"),
     ('{"securityOpt": ["seccomp=unconfined"]}', f"{FILE}:1: securityOpt asks for "),
 ])
-def test_what_agents_may_not_decide_is_refused_with_its_line(text: str, message: str) -> None:
+def test_a_setting_that_agents_may_not_choose_is_refused_with_its_line(text: str, message: str) -> None:
     with pytest.raises(Refused, match=message.replace("[", r"\[")):
         devcontainer.check(devcontainer.parse(text, FILE), text, FILE, ())
 
 
-def test_what_the_user_allows_becomes_options() -> None:
+def test_settings_that_the_user_allows_become_options_and_an_unknown_form_of_a_command_is_refused() -> None:
     body: dict[str, object] = {"mounts": [{"type": "volume", "source": "v", "target": "/v"}, "type=tmpfs,target=/t"],
                                "runArgs": ["--device=/dev/kvm"], "privileged": True}
     devcontainer.check(body, "", FILE, devcontainer.GUARDED)
     assert devcontainer.options_of(body, FILE) == (
         "--privileged", "--mount", "type=volume,source=v,target=/v", "--mount", "type=tmpfs,target=/t",
         "--device=/dev/kvm")
+    with pytest.raises(Refused, match="postCreateCommand should be a command, a list of its words, or an object"):
+        devcontainer.setup_of({"postCreateCommand": 3}, FILE)
 
 
 @pytest.mark.parametrize(("commands", "line"), [
@@ -59,10 +61,5 @@ def test_what_the_user_allows_becomes_options() -> None:
     ({"postCreateCommand": {"x": "a", "y": ["b", "$c"]}, "onCreateCommand": "first || true"},
      "(first || true) && (a) && (b '$c')"),
 ])
-def test_its_commands_are_a_set_up(commands: dict[str, object], line: str) -> None:
+def test_its_commands_are_the_set_up(commands: dict[str, object], line: str) -> None:
     assert devcontainer.setup_of(commands, FILE) == line
-
-
-def test_another_form_of_a_command_is_refused() -> None:
-    with pytest.raises(Refused, match="postCreateCommand should be a command, a list of its words, or an object"):
-        devcontainer.setup_of({"postCreateCommand": 3}, FILE)

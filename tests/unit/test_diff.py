@@ -1,4 +1,4 @@
-"""What git prints about a change, as the lines that a person sees; and the pieces of a conflict."""
+"""Output of git about a change as lines for the user; parts of a conflict; comments on lines."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_lines_of_a_diff_are_numbered_on_both_sides_and_spelled_out() -> None:
     assert line[2].text == "a‹U+001B›]0;; rm -r data;‹U+0007›‹U+202E›‹U+000D›"
 
 
-def test_a_conflict_is_shown_with_both_sides_and_a_little_around_it() -> None:
+def test_a_conflict_is_shown_with_both_sides_and_some_context() -> None:
     text = "\n".join(["1", "2", "3", "4", "<<<<<<< main", "ours", "=======", "theirs", "=======", ">>>>>>> node", "5",
                       "6", "7", "<<<<<<<no", "=======", ""])
     lines = conflict_lines(text)
@@ -53,7 +53,7 @@ def test_a_conflict_is_shown_with_both_sides_and_a_little_around_it() -> None:
     assert conflict_lines("no\nconflict\n=======\n") == []
 
 
-def test_a_comment_names_a_line_of_the_newer_or_of_the_older_file() -> None:
+def test_a_comment_names_a_line_of_the_new_or_the_old_file() -> None:
     def lines(place: str) -> tuple[str, int, int]:
         comment = parse_comment(place, "x")
         return comment.path, comment.line, comment.last
@@ -67,7 +67,7 @@ def test_a_comment_names_a_line_of_the_newer_or_of_the_older_file() -> None:
             parse_comment(place, "x")
 
 
-def test_what_became_of_a_comment_is_read_from_what_the_next_attempt_changed_and_answered() -> None:
+def test_the_state_of_a_comment_follows_from_changes_and_answers_of_the_next_attempt() -> None:
     one, several = ReviewComment("a.py", 5, "why?"), ReviewComment("a.py", 5, "why?", last=7)
     removed = ReviewComment("a.py", -5, "keep it")
     states = [

@@ -1,4 +1,4 @@
-"""Classifier of a change: what hardly ever belongs in a history, by name, size, number and the beginning of a file."""
+"""Classifier of a change: files that hardly ever belong in a history, by name, size, number and first bytes."""
 
 from __future__ import annotations
 
@@ -110,10 +110,11 @@ def package(**more: object) -> bytes:
     return json.dumps({**PACKAGE, **more}).encode()
 
 
-def told(before: Files, after: Files, gate: str = "sh run.sh", *, links: Sequence[str] = (), nested: Sequence[str] = (),
-         executable: Sequence[str] = (), files: tuple[str, ...] = (), landed: Sequence[Landed] = (),
-         history: Sequence[tuple[str, bytes]] = (), **limits: object) -> dict[str, tuple[str, ...]]:
-    """Return kind → names of what is told of the change from `before` to `after`."""
+def judged(before: Files, after: Files, gate: str = "sh run.sh", *, links: Sequence[str] = (),
+           nested: Sequence[str] = (), executable: Sequence[str] = (), files: tuple[str, ...] = (),
+           landed: Sequence[Landed] = (), history: Sequence[tuple[str, bytes]] = (),
+           **limits: object) -> dict[str, tuple[str, ...]]:
+    """Return kind → names of the findings about the change from `before` to `after`."""
     blobs = {hashlib.sha1(data).hexdigest(): data for side in (before, after) for data in side.values()
              if data is not None}
     blobs |= {hashlib.sha1(data).hexdigest(): data for _, data in history}
@@ -216,9 +217,9 @@ def told(before: Files, after: Files, gate: str = "sh run.sh", *, links: Sequenc
     ({}, {"a" * 250 + "/test_x.py": b"x"}, {"tests": ("a" * 250 + "/test_x.py",)}),
     ({}, {}, {}),
 ])
-def test_a_diff_is_told_by_its_names_and_by_what_stands_in_its_files(before: Files, after: Files,
-                                                                    expected: dict[str, tuple[str, ...]]) -> None:
-    assert told(before, after) == expected
+def test_a_diff_is_classified_by_the_names_and_contents_of_its_files(before: Files, after: Files,
+                                                                     expected: dict[str, tuple[str, ...]]) -> None:
+    assert judged(before, after) == expected
 
 
 @pytest.mark.parametrize(("gate", "before", "after", "names"), [
@@ -261,60 +262,59 @@ def test_a_diff_is_told_by_its_names_and_by_what_stands_in_its_files(before: Fil
     ("./link", {"link": b"ci/real", "ci/real": b"a"}, {"link": b"ci/real", "ci/real": b"b"}, ("ci/real",)),
     ("sh /abs/x.sh; sh ../out.sh; $X; sh \"$Y\"; sh 'open", {}, {"abs/x.sh": b"x", "out.sh": b"x"}, ()),
 ])
-def test_the_gate_s_own_files_are_what_its_command_names_and_its_sections_of_shared_manifests(
+def test_files_of_the_gate_are_those_in_its_command_and_its_sections_of_shared_manifests(
         gate: str, before: Files, after: Files, names: tuple[str, ...]) -> None:
-    assert told(before, after, gate).get("gate", ()) == names
+    assert judged(before, after, gate).get("gate", ()) == names
 
 
-def test_links_modes_and_nested_repositories_count_as_what_they_are() -> None:
-    assert told(SCRIPT, SCRIPT, executable=["run.sh"]) == {"gate": ("run.sh",)}
-    assert told({"ci/run.sh": b"x"}, {"ci/run.sh": None, "ci": b"/tmp"}, "sh ci/run.sh", links=["ci"]) == {
+def test_links_modes_and_nested_repositories_are_recognized() -> None:
+    assert judged(SCRIPT, SCRIPT, executable=["run.sh"]) == {"gate": ("run.sh",)}
+    assert judged({"ci/run.sh": b"x"}, {"ci/run.sh": None, "ci": b"/tmp"}, "sh ci/run.sh", links=["ci"]) == {
         "gate": ("ci", "ci/run.sh")}
-    assert told({"test_a.py": CASE}, {"test_a.py": b"/dev/null"}, links=["test_a.py"]) == {
+    assert judged({"test_a.py": CASE}, {"test_a.py": b"/dev/null"}, links=["test_a.py"]) == {
         "deleted_tests": ("test_a.py",)}
-    assert told({}, {".claude": b"elsewhere"}, links=[".claude"]) == {"instructions": (".claude",)}
-    assert told({}, {"inner": b"x"}, nested=["inner"]) == {"nested_repositories": ("inner",)}
-    assert told({}, {"inner": b"x", ".gitmodules": b'[submodule "i"]\n\tpath = inner\n'}, nested=["inner"]) == {
+    assert judged({}, {".claude": b"elsewhere"}, links=[".claude"]) == {"instructions": (".claude",)}
+    assert judged({}, {"inner": b"x"}, nested=["inner"]) == {"nested_repositories": ("inner",)}
+    assert judged({}, {"inner": b"x", ".gitmodules": b'[submodule "i"]\n\tpath = inner\n'}, nested=["inner"]) == {
         "dependencies": (".gitmodules",)}
-    assert told({}, {"inner": b"x"}, nested=["inner"], allow=("inner",)) == {}
+    assert judged({}, {"inner": b"x"}, nested=["inner"], allow=("inner",)) == {}
 
 
 @pytest.mark.parametrize("secret", ["", "7d0f9e2b4c6a81357d0f9e2b4c6a8135"])
-def test_a_key_that_opens_nothing_but_the_proxy_is_no_secret(secret: str) -> None:
+def test_a_key_that_only_opens_the_proxy_is_no_secret(secret: str) -> None:
     keys = [dummy_key(key, secret) for api in APIS.values() for key in api.keys]
     assert find_secrets(" ".join(keys).encode()) == {}
     assert find_secrets(keys[0].replace("garrison", "one-that-opens").encode()) or not secret
 
 
-def test_what_a_commit_added_and_another_removed_lands_in_the_history_and_is_told() -> None:
-    assert told({}, {"a": b"x"}, history=[("k.py", TOKEN)]) == {"secrets": ("k.py (a GitHub token)",)}
-    assert told({}, {"a": b"x"}, history=[("k.py", TOKEN)], allow=("k.py",)) == {}
-    assert told({}, {"a": b"x"}, history=[("big", b"x" * 11)], max_file=10) == {
+def test_a_file_that_one_commit_adds_and_another_removes_is_found_in_the_history() -> None:
+    assert judged({}, {"a": b"x"}, history=[("k.py", TOKEN)]) == {"secrets": ("k.py (a GitHub token)",)}
+    assert judged({}, {"a": b"x"}, history=[("k.py", TOKEN)], allow=("k.py",)) == {}
+    assert judged({}, {"a": b"x"}, history=[("big", b"x" * 11)], max_file=10) == {
         "size": ("big (11 bytes, over max_file = 10 bytes)",)}
 
 
-def test_work_that_puts_files_back_reverts_what_landed_and_other_changes_of_them_do_not() -> None:
+def test_work_that_restores_files_reverts_what_landed_and_other_changes_do_not() -> None:
     def landing(name: str, status: str, old: bytes, new: bytes) -> Landed:
         oid = [hashlib.sha1(data).hexdigest() if data else "0" * 40 for data in (old, new)]
         modes = ["100644" if data else "000000" for data in (old, new)]
         return Landed("c0ffee" + "0" * 34, [ChangedPath(name, modes[1], oid[1], status, modes[0], oid[0])])
 
     changed, added = landing("a", "M", b"1", b"2"), landing("b", "A", b"", b"2")
-    assert told({"a": b"2"}, {"a": b"1"}, landed=[changed]) == {"reverts": ("c0ffee0000 in a",)}
-    assert told({"a": b"3"}, {"a": b"1"}, landed=[changed]) == {"reverts": ("c0ffee0000 in a",)}
-    assert told({"a": b"2"}, {"a": b"3"}, landed=[changed, added]) == {}
-    assert told({"b": b"2"}, {"b": None}, landed=[added]) == {"reverts": ("c0ffee0000 in b",)}
+    assert judged({"a": b"2"}, {"a": b"1"}, landed=[changed]) == {"reverts": ("c0ffee0000 in a",)}
+    assert judged({"a": b"3"}, {"a": b"1"}, landed=[changed]) == {"reverts": ("c0ffee0000 in a",)}
+    assert judged({"a": b"2"}, {"a": b"3"}, landed=[changed, added]) == {}
+    assert judged({"b": b"2"}, {"b": None}, landed=[added]) == {"reverts": ("c0ffee0000 in b",)}
     raw = f":100644 100644 {'1' * 40} {'2' * 40} M"
     assert parse_log(f"{'a' * 40}\0\0{raw}\0x\ny\0{raw}\0z\0{'b' * 40}\0") == [
         Landed("a" * 40, [ChangedPath(name, "100644", "2" * 40, "M", "100644", "1" * 40) for name in ("x\ny", "z")]),
         Landed("b" * 40, [])]
 
 
-def test_a_node_s_files_bound_what_it_changes_and_many_names_are_counted() -> None:
-    assert told({}, {"docs/a.md": b"x", "src/b.c": b"x"}, files=("docs", "*.txt")) == {"outside_files": ("src/b.c",)}
-    diff = Diff([ChangedPath(f"tests/{number}.py", "100644", "1" * 40, "A", "000000",
-                             "0" * 40) for number in range(5000)],
-                lambda _names: {})
+def test_files_outside_those_of_the_node_are_found_and_many_names_are_counted() -> None:
+    assert judged({}, {"docs/a.md": b"x", "src/b.c": b"x"}, files=("docs", "*.txt")) == {"outside_files": ("src/b.c",)}
+    diff = Diff([ChangedPath(f"tests/{number}.py", "100644", "1" * 40, "A", "000000", "0" * 40)
+                 for number in range(5000)], lambda _names: {})
     found = inspect_diff(diff, GuardConfig(max_files=None))
     assert [(each.kind, each.number, len(each.names)) for each in found] == [("tests", 5000, 5)]
     assert describe_change(found[0], most=2) == "changes 5000 tests: tests/0.py, tests/1.py and 4,998 more"
@@ -333,7 +333,7 @@ def test_each_kind_has_its_effect_which_the_table_changes() -> None:
         Table("here", {"gate": "no"}).read(GuardConfig)
 
 
-# ---- what a launch says of the repository's commit hooks, and where `[guard] hooks` may stand
+# ---- commit hooks of the repository in the line of a launch, and where `[guard] hooks` may be set
 
 
 AGENT, GATE, NONE = GuardHooks
@@ -350,11 +350,11 @@ AGENT, GATE, NONE = GuardHooks
     (("commit-msg",), GATE, True, 'commit-msg does not run ([guard] hooks = "gate")'),
     (("pre-commit", "commit-msg"), NONE, True, 'pre-commit, commit-msg do not run ([guard] hooks = "none")'),
 ])
-def test_a_launch_says_in_one_line_whether_hooks_run(names, mode, has_gate, line):
+def test_a_launch_prints_in_one_line_whether_hooks_run(names, mode, has_gate, line):
     assert describe_hooks(names, mode, has_gate=has_gate) == (f"hooks: {line}" if line else "")
 
 
-def test_hooks_are_chosen_by_the_home_alone_and_by_a_known_word():
+def test_hooks_are_chosen_only_by_the_home_and_one_in_the_gate_makes_another_gate():
     assert Table("config.toml", {}).read(GuardConfig).hooks is AGENT
     assert Table("config.toml", {"hooks": "none"}).read(GuardConfig).hooks is NONE
     assert GuardConfig(hooks=GATE).with_project(Table("garrison.toml", {"max_files": 3})).hooks is GATE
@@ -362,9 +362,6 @@ def test_hooks_are_chosen_by_the_home_alone_and_by_a_known_word():
         Table("config.toml", {"hooks": "off"}).read(GuardConfig)
     with pytest.raises(UsageError, match="hooks has no effect there, since agents can change that file"):
         GuardConfig().with_project(Table("garrison.toml", {"hooks": "none"}))
-
-
-def test_a_hook_in_the_gate_is_another_gate():
     plain, hooked = QueueConfig("true"), QueueConfig("true", commit_hook="refs/heads/it's")
     assert plain.gate_command == "true"
     assert plain.command_key != hooked.command_key

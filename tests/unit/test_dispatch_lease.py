@@ -1,8 +1,9 @@
-"""Leases: the worker has stopped before its successor begins, whatever the network and the two clocks do."""
+"""Leases: the worker has stopped before its successor starts, whatever the network and the two clocks do."""
 
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -11,7 +12,7 @@ from garrison.hosts.lease import Duty, GrantedLease, HeldLease, worker_clock
 from garrison.values import replace
 
 FRESH = HeldLease(10.0)
-HELD = HeldLease(10.0, answered=100.0, sent=100.0)
+ANSWERED = HeldLease(10.0, answered=100.0, sent=100.0)
 
 
 @pytest.mark.parametrize(("lease", "now", "duty"), [
@@ -19,22 +20,22 @@ HELD = HeldLease(10.0, answered=100.0, sent=100.0)
     (FRESH.note_sent(100.0), 101.9, Duty.WAIT),
     (FRESH.note_sent(100.0), 102.0, Duty.BEAT),
     (FRESH.note_sent(100.0), 500.0, Duty.BEAT),
-    (HELD, 100.0, Duty.WAIT),
-    (HELD, 101.9, Duty.WAIT),
-    (HELD, 102.0, Duty.BEAT),
-    (HELD.note_sent(102.0), 103.9, Duty.WAIT),
-    (HELD.note_sent(106.0), 107.9, Duty.WAIT),
-    (HELD.note_sent(107.9), 108.0, Duty.STOP),  # an answer may be on its way; it is not waited for
-    (HELD, 108.0, Duty.STOP),
-    (HELD, 1e9, Duty.STOP),  # it was suspended
+    (ANSWERED, 100.0, Duty.WAIT),
+    (ANSWERED, 101.9, Duty.WAIT),
+    (ANSWERED, 102.0, Duty.BEAT),
+    (ANSWERED.note_sent(102.0), 103.9, Duty.WAIT),
+    (ANSWERED.note_sent(106.0), 107.9, Duty.WAIT),
+    (ANSWERED.note_sent(107.9), 108.0, Duty.STOP),  # an answer may be on its way; the worker does not wait
+    (ANSWERED, 108.0, Duty.STOP),
+    (ANSWERED, 1e9, Duty.STOP),  # it was suspended
 ])
-def test_what_a_worker_does(lease: HeldLease, now: float, duty: Duty) -> None:
+def test_a_worker_waits_beats_or_stops_by_its_lease(lease: HeldLease, now: float, duty: Duty) -> None:
     assert lease.decide(now) is duty
     assert lease.may_work(now) is (lease.answered is not None and duty is not Duty.STOP)
 
 
 def test_a_lease_counts_from_when_the_answered_heartbeat_was_sent() -> None:
-    lease = HELD.note_sent(102.0).note_sent(104.0)
+    lease = ANSWERED.note_sent(102.0).note_sent(104.0)
     assert lease.stop_at == 108.0
     assert lease.note_answer(102.0).stop_at == 110.0
     assert lease.note_answer(104.0).note_answer(102.0).stop_at == 112.0  # answers overtake each other
@@ -50,8 +51,6 @@ def test_a_successor_waits_for_the_whole_lease(now: float, over: bool) -> None:
 
 
 def test_the_workers_clock_counts_suspended_time() -> None:
-    import time
-
     assert abs(worker_clock() - time.clock_gettime(time.CLOCK_BOOTTIME)) < 5
 
 
@@ -66,15 +65,15 @@ class StopsLate(HeldLease):
         return None if self.answered is None else self.answered + self.seconds
 
 
-class BeginsAtOnce(HeldLease):
-    """Mistake: a claim counts as a lease that begins when the claim arrives."""
+class StartsAtOnce(HeldLease):
+    """Mistake: a claim counts as a lease from its arrival."""
 
     def note_sent(self, at: float) -> HeldLease:
         return replace(self, sent=at, answered=self.answered if self.answered is not None else at)
 
 
 class SucceedsEarly(GrantedLease):
-    """Mistake: the successor begins when the worker should have stopped."""
+    """Mistake: the successor starts when the worker should have stopped."""
 
     @property
     def ends_at(self) -> float:
@@ -85,7 +84,7 @@ class SucceedsEarly(GrantedLease):
 class Rules:
     """The two sides of a lease, and whether the worker counts from the answer."""
 
-    held: type[HeldLease] = HeldLease
+    worker: type[HeldLease] = HeldLease
     granted: type[GrantedLease] = GrantedLease
     from_answer: bool = False
 
@@ -105,10 +104,10 @@ class Claimed:
         self.cut_at, self.loses_answers = self.dice.uniform(0.0, 12.0), self.dice.random() < 0.5
         self.arrives = self.dice.choice([0.01, 0.5, 3.0, 4.9])
         self.is_slow = self.dice.random() < 0.5
-        self.granted, self.held = rules.granted(5.0, 0.0), rules.held(5.0)
+        self.granted, self.lease = rules.granted(5.0, 0.0), rules.worker(5.0)
         self.beats: list[tuple[float, float]] = []
         self.answers: list[tuple[float, float]] = []
-        """What is on its way: when it arrives, and when the worker sent the heartbeat."""
+        """Messages on their way: when they arrive, and when the worker sent the heartbeat."""
         self.stopped_at: float | None = None
 
     def local(self, true: float) -> float:
@@ -128,18 +127,18 @@ class Claimed:
     def worker(self, true: float) -> None:
         for answer in [each for each in self.answers if each[0] <= true]:
             self.answers.remove(answer)
-            self.held = self.held.note_answer(self.local(true) if self.rules.from_answer else answer[1])
+            self.lease = self.lease.note_answer(self.local(true) if self.rules.from_answer else answer[1])
         now = self.local(true)
-        duty = self.held.decide(now)
+        duty = self.lease.decide(now)
         if duty is Duty.STOP:
             self.stopped_at = true + KILLING
         elif duty is Duty.BEAT:
-            self.held = self.held.note_sent(now)
+            self.lease = self.lease.note_sent(now)
             if true < self.cut_at:
                 self.beats.append((true + self.delay(), now))
 
     def overlap(self) -> float:
-        """Return for how many seconds the agent runs beside its successor."""
+        """Return for how many seconds agent and successor run together."""
         true = 0.0
         while not self.granted.is_over(true):
             self.engine(true)
@@ -147,7 +146,7 @@ class Claimed:
                 self.worker(true)
             true += STEP
         stopped_at = self.stopped_at
-        if stopped_at is None and (stop_at := self.held.stop_at) is not None:
+        if stopped_at is None and (stop_at := self.lease.stop_at) is not None:
             stopped_at = (stop_at - self.offset) / self.rate + KILLING
         return max(0.0, (stopped_at or 0.0) - true)
 
@@ -155,12 +154,12 @@ class Claimed:
 SEEDS = range(200)
 
 
-def test_no_agent_runs_beside_its_successor() -> None:
+def test_no_agent_runs_while_its_successor_does() -> None:
     assert [seed for seed in SEEDS if Claimed(seed, Rules()).overlap() > 0] == []
 
 
 @pytest.mark.parametrize("planted", [
-    Rules(held=StopsLate), Rules(held=BeginsAtOnce), Rules(granted=SucceedsEarly), Rules(from_answer=True),
+    Rules(worker=StopsLate), Rules(worker=StartsAtOnce), Rules(granted=SucceedsEarly), Rules(from_answer=True),
 ], ids=["stops at the end of the lease", "works from the claim on", "successor at 0.8", "counts from the answer"])
 def test_the_schedules_find_planted_mistakes(planted: Rules) -> None:
     assert any(Claimed(seed, planted).overlap() > 0 for seed in SEEDS)

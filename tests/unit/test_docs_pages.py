@@ -1,4 +1,4 @@
-"""README, docs/ and the other pages: links and paths exist, and every configuration is one that garrison takes."""
+"""README, docs/ and the other pages: links and paths exist, and garrison accepts every configuration."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def find_dead_links(page: Path, text: str) -> list[str]:
 
 
 def find_missing_paths(page: Path, text: str) -> list[str]:
-    """Return the paths that a page names and that are neither in the checkout, nor in src/garrison, nor beside it."""
+    """Return the paths on a page that are neither in the checkout, nor in src/garrison, nor next to the page."""
     return [path for path in _PATH.findall(text) if not path.startswith(IN_THE_HOME)
             and not any((folder / path).exists() for folder in (ROOT, ROOT / "src/garrison", page.parent))]
 
@@ -51,7 +51,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
-def test_links_and_paths_are_those_of_today(page: Path) -> None:
+def test_links_and_paths_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert find_dead_links(page, text) == []
     assert find_missing_paths(page, text) == []
@@ -70,13 +70,13 @@ _INDENTED = re.compile(r"^ {4}\[(?:agents|sandbox|guard|launch|notify)[.\w]*\]$\
 
 
 def configurations(page: Path) -> list[str]:
-    """Return what a page shows of config.toml, garrison.toml and delegation.toml."""
+    """Return the configuration files that a page shows."""
     fenced = [block.text for block in blocks(page) if block.language == "toml"]
     return fenced + [re.sub("(?m)^ {4}", "", found[0]) for found in _INDENTED.finditer(page.read_text("utf-8"))]
 
 
 def load(text: str, folder: Path) -> None:
-    """Read a file as the commands that need it do, whichever it is."""
+    """Read a configuration file as the commands that need it do."""
     tables = tomllib.loads(text).keys()
     if "butler" in tables:
         for name in re.findall(r'^prompt = "(.+?)"', text, re.MULTILINE):
@@ -99,11 +99,11 @@ SHOWN = [pytest.param(text, id=f"{page.name}-{number}") for page in PAGES
 
 
 @pytest.mark.parametrize("text", SHOWN)
-def test_every_configuration_of_a_page_is_taken(text: str, tmp_path: Path) -> None:
+def test_every_configuration_of_a_page_is_accepted(text: str, tmp_path: Path) -> None:
     load(text, tmp_path)
 
 
-def test_no_page_shows_a_configuration_that_is_not_found() -> None:
+def test_the_configurations_of_all_pages_are_found() -> None:
     assert {each.id.rpartition("-")[0] for each in SHOWN if each.id} == {
         "agents.md", "capacity.md", "claude.md", "committed-files.md", "configuration.md", "containers.md",
         "delegation.md", "first-agent.md", "how-to.md", "network.md", "notify.md", "scale-out.md", "security.md",
@@ -165,14 +165,11 @@ def test_each_public_class_and_function_of_more_than_three_lines_has_a_docstring
                 for name in _without_docstring(ast.parse(path.read_text(encoding="utf-8")))}
 
 
-# ---- docs/security.md says how many attacks succeed in each mode; the data of the cases says it, too
+# ---- docs/security.md says how many attacks succeed in each mode, as the data of the cases does
 
 
-def test_the_tables_are_those_of_the_cases() -> None:
+def test_the_tables_match_the_cases_each_of_which_has_a_unique_name() -> None:
     text = PAGE.read_text()
     assert text == fill(text), "run: .venv/bin/python -m tests.hostile --tables"
-
-
-def test_each_case_has_a_name_of_its_own() -> None:
     names = [case.name for case in CASES]
     assert len(set(names)) == len(names) >= 60

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from garrison.cli import clean
 from garrison.cli.clean import parse_duration
 from garrison.doctor import cleanup, findings
 from garrison.doctor.examine import CHECK_NAMES
@@ -14,6 +15,7 @@ from garrison.doctor.fixes import REMEDIES, Remedy, end_process, fence_incarnati
 from garrison.doctor.machine import file_system
 from garrison.errors import UsageError
 from garrison.node.snapshots import next_delay
+from garrison.processes.runtime import Runtime
 from garrison.records.identity import Identity
 from garrison.records.run import Launch
 from garrison.run.status import RunStatus
@@ -32,7 +34,7 @@ def summary(finding: Finding | None) -> tuple[str, str, str] | None:
     return finding.check, finding.severity, finding.remedy
 
 
-def test_every_fix_has_its_own_name_and_description() -> None:
+def test_every_fix_has_a_unique_name_and_description() -> None:
     assert len({each.name for each in REMEDIES}) == len({each.description for each in REMEDIES}) == len(REMEDIES) == 19
 
 
@@ -80,7 +82,7 @@ def test_only_a_torn_file_without_a_living_owner_is_moved(state: FileState, held
     assert finding.fix == (fix(path) if fix else None)
 
 
-def test_disks_and_file_systems() -> None:
+def test_disks_and_file_systems_whose_type_is_in_the_mount_table() -> None:
     path = Path("/h")
     assert findings.judge_disk(path, 0, 0, 1) is None, "a file system without a size"
     for free, total, severity in ((10, 10**12, "error"), (10**8, 10**12, "warning"), (10**8, 10**9, None),
@@ -93,9 +95,6 @@ def test_disks_and_file_systems() -> None:
                                         ("ext4", "no locks", "error")):
         finding = findings.judge_file_system(path, kind, flock_error)
         assert finding.severity == severity
-
-
-def test_the_type_of_a_file_system_is_read_from_the_mount_table() -> None:
     table = ("1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 0:5 / /mnt/with\\040space rw shared:1 - nfs4 host:/x rw\n"
              "3 1 0:6 / /mnt/w rw - tmpfs none rw\nnonsense\n")
     for path, kind in (("/home", "ext4"), ("/mnt/with space/x", "nfs4"), ("/mnt/w", "tmpfs"), ("/mnt/with", "ext4")):
@@ -118,7 +117,7 @@ def test_machines(changes: dict[str, object], expected: list[tuple[str, str]]) -
     assert all(finding.check in CHECK_NAMES for finding in result)
 
 
-def test_a_run_without_a_launcher_is_left_to_a_person() -> None:
+def test_a_run_without_a_launcher_is_left_to_the_user() -> None:
     status = RunStatus("r", "running")
     finding = findings.judge_run(status, needs_launcher=True)
     assert finding.wrong and finding.fix is None
@@ -126,15 +125,12 @@ def test_a_run_without_a_launcher_is_left_to_a_person() -> None:
     assert findings.judge_run(status, needs_launcher=False) is None
 
 
-def test_a_fixed_finding_is_not_wrong_and_a_note_never_is() -> None:
+def test_a_fixed_finding_is_not_wrong_a_note_never_is_and_both_are_json() -> None:
     finding = Finding("orphans", Severity.WARNING, "x", end_process("m", 1, 2))
     assert finding.wrong
     assert not finding.fixed().wrong
     assert finding.fixed("it still runs").wrong
     assert not Finding("tmux", Severity.NOTE, "x").wrong
-
-
-def test_a_finding_in_json() -> None:
     fix = fence_incarnation(Identity("id", "runner", "x", "r", AT))
     assert Finding("leases", Severity.WARNING, "x", fix).body() == {
         "check": "leases", "severity": "warning", "finding": "x", "remedy": "fence", "would": fix.description,
@@ -165,7 +161,7 @@ def test_only_a_run_that_is_over_may_be_removed(status: RunStatus, over: bool, o
     assert objection in status.objection
 
 
-def test_runs_are_old_enough_by_when_they_ended() -> None:
+def test_a_run_is_old_by_the_time_of_its_end() -> None:
     statuses = [RunStatus("old", "done", LAUNCH), RunStatus("young", "done", LAUNCH),
                 RunStatus("unfinished", "running", LAUNCH)]
     ended_at = {"old": 100.0, "young": 900.0, "unfinished": 0.0}
@@ -183,3 +179,22 @@ def test_durations_are_parsed() -> None:
 
 def test_failing_snapshots_are_retried_less_and_less_often() -> None:
     assert [next_delay(300, failures) for failures in (0, 1, 2, 5, 50)] == [300, 600, 1200, 9600, 9600]
+
+
+ENDED = "2026-01-01T00:00:00.000000Z"
+RUNS = [
+    RunStatus("over", "failed", ended_at=ENDED),
+    RunStatus("unlanded", "failed", resumable=True, ended_at=ENDED),
+    RunStatus("living", "failed", living=("launch@living",), resumable=True, ended_at=ENDED),
+    RunStatus("stopped", "stopped", ended_at=ENDED),
+]
+
+
+def test_clean_leaves_a_failed_run_that_can_continue_and_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(clean, "run_statuses", lambda runtime: {run.run: run for run in RUNS})
+    runtime = Runtime.real(tmp_path, {})
+    assert [run.run for run in clean.select_runs(runtime, None, 0.0, force=False)] == ["over"]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "run unlanded stays" in said[0] and "--run unlanded --force" in said[0]

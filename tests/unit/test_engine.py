@@ -1,4 +1,4 @@
-"""`garrison.pipeline.run` as a program uses it: handlers, context, retries, branches, refusals, resume."""
+"""`garrison.pipeline.run` in programs: handlers, context, retries, branches, refusals, resume."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_plain_async_and_object_handlers() -> None:
     assert result.context["k"] == [1]
 
 
-def test_run_works_within_a_running_loop_and_beside_others(tmp_path: Path) -> None:
+def test_run_works_within_a_running_loop_and_in_parallel_with_others(tmp_path: Path) -> None:
     async def main() -> tuple[RunResult, RunResult, RunResult]:
         inner = run(LINE, handlers={"work": ok})
         return inner, *await asyncio.gather(run_async(LINE, handlers={"work": ok}), run_async(LOOP, handlers={
@@ -208,7 +208,7 @@ def test_a_listener_that_fails_does_not_end_the_run() -> None:
 
 
 def test_branches_run_concurrently() -> None:
-    """Each branch waits until the other has begun: one after the other they would wait for ever."""
+    """Each branch waits until the other has started: one after the other they would wait for ever."""
     meeting = threading.Barrier(2, timeout=60)
 
     async def meets_async(call: Call) -> Outcome:
@@ -281,7 +281,7 @@ def test_types_of_the_engine_cannot_be_replaced() -> None:
 # ---- a run directory -------------------------------------------------------------------------------------------------
 
 
-def test_a_run_directory_holds_everything(tmp_path: Path) -> None:
+def test_a_run_directory_has_everything(tmp_path: Path) -> None:
     result = run(LINE, handlers={"work": ok}, run_dir=tmp_path / "r1")
     folder = RunDirectory(tmp_path / "r1")
     checkpoint = json.loads(folder.checkpoint.read_text())
@@ -299,7 +299,7 @@ def test_a_run_directory_holds_everything(tmp_path: Path) -> None:
 
 def interrupted(graph: str, directory: Path, at: Callable[[Call], bool], handler: Callable[[Call], Any],
                 **options: Any) -> None:
-    """A run that a person stops in the middle of a node."""
+    """Run until the user interrupts it in the middle of a node."""
 
     def work(call: Call) -> Any:
         if at(call):
@@ -346,7 +346,7 @@ def test_resume_runs_only_the_unfinished_branch(tmp_path: Path) -> None:
     assert again == [("r", 2)]
 
 
-def test_a_node_with_side_effects_may_refuse_a_rerun_with_another_budget_as_well(tmp_path: Path) -> None:
+def test_a_node_with_side_effects_may_refuse_a_rerun_even_with_another_budget(tmp_path: Path) -> None:
     graph = LINE.replace("a [type=work]", "a [type=work, side_effecting=true, on_resume=fail]")
     for directory, budget in ((tmp_path / "same", None), (tmp_path / "other", 99)):
         interrupted(graph, directory, lambda call: call.node.id == "a", ok)
@@ -375,7 +375,7 @@ def test_a_node_with_side_effects_may_ask_before_a_rerun(tmp_path: Path) -> None
         assert (ended.status, again) == (status, calls)
 
 
-def test_a_stopped_or_failed_run_goes_on_when_asked(tmp_path: Path) -> None:
+def test_a_stopped_or_failed_run_continues_on_request(tmp_path: Path) -> None:
     stopped = run(LOOP, handlers={"work": counting}, run_dir=tmp_path / "r", max_steps=6)
     assert (stopped.status, stopped.reason, stopped.steps) == ("fail", "max_steps_exceeded", 6)
     same = run(run_dir=tmp_path / "r", handlers={"work": counting}, resume=True)
@@ -466,7 +466,7 @@ def test_a_waiting_handler_suspends_the_run_but_no_other_branch(tmp_path: Path) 
     assert done == ["r", "l"]
 
 
-def test_large_values_are_stored_beside_the_journal(tmp_path: Path) -> None:
+def test_large_values_are_stored_outside_the_journal(tmp_path: Path) -> None:
     text = "ü" * 50_000
     values = {"text": text, "nested": {"list": [text], "odd\udc80": 1}, "small": {"$blob": "value0"}, "n": 3}
     event = Finished("a#1", Outcome("success", context_updates=values), 1)
@@ -500,22 +500,22 @@ def test_a_torn_first_record_is_not_a_run(tmp_path: Path) -> None:
 
 
 def test_a_handler_may_change_the_data_of_an_event_it_emitted(tmp_path: Path) -> None:
-    """A line of events.jsonl is written later; it says what was so when the handler told it, in that order."""
-    def tells(call: Call) -> str:
-        told = [1]
-        call.emit("Mine", seen=told)
-        told.append(2)
+    """A line of events.jsonl is written later, with the data as they were when the handler emitted them, in order."""
+    def emits(call: Call) -> str:
+        data = [1]
+        call.emit("Mine", seen=data)
+        data.append(2)
         return "success"
 
-    run(LINE, handlers={"work": tells}, run_dir=tmp_path / "r")
+    run(LINE, handlers={"work": emits}, run_dir=tmp_path / "r")
     events = [json.loads(line) for line in (tmp_path / "r/events.jsonl").read_text().splitlines()]
     assert [event["seen"] for event in events if event["event"] == "Mine"] == [[1], [1]]
     kinds = [event["event"] for event in events if event.get("node") == "a"]
     assert kinds.index("NodeStarted") < kinds.index("Mine") < kinds.index("NodeFinished")
 
 
-def test_a_handler_cannot_change_what_the_run_knows(tmp_path: Path) -> None:
-    """A resumed run takes the same way as one that was not killed: what a handler changed in memory would be lost."""
+def test_a_handler_cannot_change_the_state_of_the_run(tmp_path: Path) -> None:
+    """A resumed run takes the same route as one that was not killed; changes in memory would be lost."""
     refused: list[str] = []
 
     def attempt(change: Callable[[], None]) -> None:
@@ -547,7 +547,7 @@ def test_a_handler_cannot_change_what_the_run_knows(tmp_path: Path) -> None:
     assert refused == ["refused"] * 10
 
 
-def test_what_a_handler_changes_in_the_context_stays_with_it() -> None:
+def test_changes_of_a_handler_in_its_context_stay_local() -> None:
     reads: list[Callable[[Any], list[int]]] = [
         lambda context: context["items"], lambda context: context.get("items"), lambda context: dict(context)["items"],
         lambda context: {**context}["items"], lambda context: (context | {})["items"],
@@ -564,7 +564,7 @@ def test_what_a_handler_changes_in_the_context_stays_with_it() -> None:
         assert seen.get("none", 7) == 7 and "none" not in seen and isinstance(seen, dict)
 
 
-def test_the_time_of_a_run_is_over_though_its_handlers_return_at_once(tmp_path: Path) -> None:
+def test_the_time_limit_of_a_run_applies_although_its_handlers_return_at_once(tmp_path: Path) -> None:
     graph = f"""digraph {{ max_pipeline_duration=50ms; max_steps=1000000; {ENDS} a [type=work]; b [type=work]
         start -> a -> b; b -> a [condition="outcome=success"]; b -> x [condition="outcome=fail"] }}"""
 

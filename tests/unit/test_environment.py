@@ -1,4 +1,4 @@
-"""Environment of processes: whose PATH, which variables, and what the launch recorded of them."""
+"""Environment of processes: PATH, variables, and the settings that the launch recorded."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_a_virtual_environment_passes_only_inside_the_tree(virtual: str, passes:
 @pytest.mark.parametrize(("path", "own"), [
     ("node_modules/.bin::/usr/bin:.:/bin:../bin:~/bin", "/usr/bin:/bin"), ("/usr/bin:", "/usr/bin"),
     ("bin", os.defpath), ("", os.defpath), ("/opt/a b/bin:/bin", "/opt/a b/bin:/bin")])
-def test_garrison_finds_its_own_programs_in_no_folder_of_where_it_works(path: str, own: str,
-                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen: with `node_modules/.bin` in PATH, garrison's git was the one that an agent had put into its worktree."""
+def test_garrison_finds_its_own_programs_only_in_absolute_folders(path: str, own: str,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: with `node_modules/.bin` in PATH, garrison ran the git that an agent had put into its worktree."""
     assert absolute_path(path) == repository.environment({"PATH": path})["PATH"] == own
     monkeypatch.setenv("PATH", path)
     typed: dict[str, str] = {}
@@ -67,29 +67,21 @@ def test_garrison_finds_its_own_programs_in_no_folder_of_where_it_works(path: st
     assert environment.typed_environment(typed)["PATH"] == path, "agents and gates find what the user finds"
 
 
-# ---- environment of a run's processes: what the launch recorded holds, also where cron resumes the run
+# ---- environment of a run's processes: as the launch recorded it, also when cron resumes the run
 
 
 NEW = {"sandbox": "sandbox: bubblewrap"}
 
 
-@pytest.mark.parametrize(("recorded", "environ", "mode"), [
-    ({**NEW, "sandbox_mode": "none"}, {}, "none"),
-    ({**NEW, "sandbox_mode": "none"}, {"GARRISON_SANDBOX": "bubblewrap"}, "bubblewrap"),
-    (NEW, {}, None),
-    ({}, {}, "none"),
-    ({"adhoc": True}, {}, None),
-], ids=["as launched", "stated at the resume", "as configured", "of an older edition", "by hand"])
+@pytest.mark.parametrize(("recorded", "environ", "mode", "auto"), [
+    ({**NEW, "sandbox_mode": "none"}, {}, "none", None),
+    ({**NEW, "sandbox_mode": "none"}, {"GARRISON_SANDBOX": "bubblewrap"}, "bubblewrap", None),
+    (NEW, {}, None, None), ({}, {}, "none", None), ({"adhoc": True}, {}, None, None),
+    ({"sandbox": "sandbox: landlock 4, which leaves gaps"}, {}, None, "landlock"),
+], ids=["as launched", "stated at the resume", "as configured", "of an older edition", "by hand", "auto of then"])
 def test_a_run_keeps_the_mode_of_its_sandbox(recorded: dict[str, Any], environ: dict[str, str],
-                                             mode: str | None) -> None:
+                                             mode: str | None, auto: str | None) -> None:
     launch = Launch("r1", "g", "/repo", "main", "0", "now", **recorded)
     runtime: Any = SimpleNamespace(environ=environ, home=Path("/home"))
-    assert Runtime.environment(runtime, launch, {}).get("GARRISON_SANDBOX") == mode
-
-
-@pytest.mark.parametrize(("recorded", "auto"), [
-    ({"sandbox": "sandbox: landlock 4, which leaves gaps"}, "landlock"), (NEW, None), ({}, None)])
-def test_what_auto_was_to_an_earlier_version_holds_for_its_runs(recorded: dict[str, Any], auto: str | None) -> None:
-    launch = Launch("r1", "g", "/repo", "main", "0", "now", **recorded)
-    runtime: Any = SimpleNamespace(environ={}, home=Path("/home"))
-    assert Runtime.environment(runtime, launch, {}).get("GARRISON_SANDBOX_AUTO") == auto
+    made = Runtime.environment(runtime, launch, {})
+    assert (made.get("GARRISON_SANDBOX"), made.get("GARRISON_SANDBOX_AUTO")) == (mode, auto)

@@ -1,8 +1,9 @@
-"""A run's events: which records of a merge queue that several runs share are about it."""
+"""Events of a run: its records in a merge queue that several runs share."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,39 +25,39 @@ RECORDS = (
 )
 
 
+def write_records(home: Path, seconds: Sequence[int]) -> None:
+    """Write the records into the journal of a merge queue, at these seconds of a minute."""
+    folder = home / "merge-queue/repo/main"
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_bytes(b"".join(
+        encode_line(Entry(seq, 1, "p@r#1", f"2026-01-01T00:00:{second:02}Z", kind, data))
+        for seq, (second, (kind, data)) in enumerate(zip(seconds, RECORDS, strict=True), 1)))
+
+
 @pytest.mark.parametrize(("run", "kinds"), [
     ("mine", ["enq", "verdict", "landing", "landed"]),
     ("other", ["enq", "verdict", "verdict", "landing", "landed"]),
 ])
 def test_a_record_about_a_batch_belongs_to_each_run_that_has_an_entry_in_it(tmp_path: Path, run: str,
                                                                             kinds: list[str]) -> None:
-    folder = tmp_path / "merge-queue/repo/main"
-    folder.mkdir(parents=True)
-    lines = [encode_line(Entry(seq, 1, "p@r#1", f"2026-01-01T00:00:0{seq}Z", kind, data))
-             for seq, (kind, data) in enumerate(RECORDS, 1)]
-    (folder / "journal.jsonl").write_bytes(b"".join(lines))
+    write_records(tmp_path, range(1, 8))
     events = EventLog(tmp_path, run).read()
     assert [event.kind for event in events] == kinds
     assert {event.node for event in events} == {"first" if run == "mine" else "n"}
 
 
 def test_each_journal_keeps_its_order_although_the_clock_was_set_back(tmp_path: Path) -> None:
-    """A landing stood before the entry that it was about, and `verify` accused a sound run."""
-    folder = tmp_path / "merge-queue/repo/main"
-    folder.mkdir(parents=True)
-    seconds = [20, 21, 22, 12, 13, 14, 15]
-    (folder / "journal.jsonl").write_bytes(b"".join(
-        encode_line(Entry(seq, 1, "p@r#1", f"2026-01-01T00:00:{seconds[seq - 1]}Z", kind, data))
-        for seq, (kind, data) in enumerate(RECORDS, 1)))
+    """Seen: a landing came before its entry, and `verify` reported a sound run."""
+    write_records(tmp_path, [20, 21, 22, 12, 13, 14, 15])
     events = EventLog(tmp_path, "other").read()
     assert [event.seq for event in events] == sorted(event.seq for event in events) and len(events) == 5
 
 
-BEGIN = "2026-01-01T00:00:00.000000Z"
+START = "2026-01-01T00:00:00.000000Z"
 
 
 class SharedQueue:
-    """Merge queue of which a test writes the journal, as its processors do."""
+    """Merge queue whose journal a test writes, as its processors do."""
 
     def __init__(self, home: Path) -> None:
         self.path = home / "merge-queue/repo/main/journal.jsonl"
@@ -66,11 +67,18 @@ class SharedQueue:
     def append(self, kind: str = "enq", run: str = "mine") -> None:
         self.seq += 1
         data = {"entry": f"e{self.seq}", "run": run, "node": f"n{self.seq}"}
-        journal.append_shared(self.path, "p@r#1", kind, data, iso(from_iso(BEGIN) + self.seq))
+        journal.append_shared(self.path, "p@r#1", kind, data, iso(from_iso(START) + self.seq))
+
+    def fill(self, parts: int) -> None:
+        """Write two records and archive them, several times."""
+        for _ in range(parts):
+            self.append()
+            self.append()
+            self.compact()
 
     def compact(self) -> None:
         journal.archive(self.path, self.seq)
-        journal.replace_shared(self.path, Entry(self.seq, 1, "p@r#1", iso(from_iso(BEGIN) + self.seq), "snapshot", {}))
+        journal.replace_shared(self.path, Entry(self.seq, 1, "p@r#1", iso(from_iso(START) + self.seq), "snapshot", {}))
 
     def part(self, number: int) -> Path:
         return self.path.with_name(f"journal-{number}.jsonl")
@@ -82,21 +90,18 @@ def queue(tmp_path: Path) -> SharedQueue:
 
 
 def launch(home: Path, after: float) -> None:
-    """Record that the run was launched so many seconds after BEGIN."""
+    """Record that the run was launched `after` seconds after START."""
     files = RunFiles(home, "mine")
     files.root.mkdir(parents=True)
-    run.save(files.launch, Launch("mine", "", "", "", iso(from_iso(BEGIN) + after), ""))
+    run.save(files.launch, Launch("mine", "", "", "", iso(from_iso(START) + after), ""))
 
 
 def numbers(log: EventLog) -> list[int]:
     return [event.seq for event in log.read()]
 
 
-def test_records_that_the_queue_has_archived_since_are_read(tmp_path: Path, queue: SharedQueue) -> None:
-    for _ in range(3):
-        queue.append()
-        queue.append()
-        queue.compact()
+def test_archived_records_are_read(tmp_path: Path, queue: SharedQueue) -> None:
+    queue.fill(3)
     queue.append()
     log = EventLog(tmp_path, "mine")
     assert numbers(log) == [1, 2, 3, 4, 5, 6, 7]
@@ -126,14 +131,11 @@ def test_a_follower_misses_nothing_that_was_archived_between_two_reads(tmp_path:
     ([2], 0, "records 1 to 2 of "), ([4], 0, "records 3 to 4 of "), ([2, 4], 0, "records 1 to 4 of "),
     ([2], 10, None), ([4], 3, "records 3 to 4 of "), ([2], 3.5, None),
 ])
-def test_records_that_are_gone_are_told_if_the_run_may_have_had_them(tmp_path: Path, queue: SharedQueue,
-                                                                     removed: list[int], launched_after: float,
-                                                                     gap: str | None) -> None:
+def test_missing_records_are_reported_if_the_run_may_have_had_them(tmp_path: Path, queue: SharedQueue,
+                                                                   removed: list[int], launched_after: float,
+                                                                   gap: str | None) -> None:
     launch(tmp_path, launched_after)
-    for _ in range(2):
-        queue.append()
-        queue.append()
-        queue.compact()
+    queue.fill(2)
     queue.append()
     for number in removed:
         queue.part(number).unlink()
@@ -148,9 +150,9 @@ def test_parts_that_are_older_than_the_run_are_not_read(tmp_path: Path, queue: S
     for days in (1, 9.5):
         queue.append("enq", "other")
         queue.compact()
-        written = from_iso(BEGIN) + days * CLOCK_MARGIN
+        written = from_iso(START) + days * CLOCK_MARGIN
         if days == 1:
-            queue.part(queue.seq).write_bytes(b"who reads it is told that it is damaged\n")
+            queue.part(queue.seq).write_bytes(b"a reader would report damage\n")
         os.utime(queue.part(queue.seq), (written, written))
     queue.append()
     log = EventLog(tmp_path, "mine")
@@ -159,16 +161,13 @@ def test_parts_that_are_older_than_the_run_are_not_read(tmp_path: Path, queue: S
 
 
 @pytest.mark.parametrize(("missing", "snapshots"), [("", [6]), ("removed", [2, 6]), ("older than the run", [2, 6])])
-def test_a_snapshot_stands_for_what_is_not_read_before_it(tmp_path: Path, queue: SharedQueue, missing: str,
-                                                          snapshots: list[int]) -> None:
-    """Seen: `record 1002 of merge-queue cannot be shown: no merge entry …`, of an entry that another run had left."""
+def test_a_snapshot_replaces_what_is_not_read_before_it(tmp_path: Path, queue: SharedQueue, missing: str,
+                                                        snapshots: list[int]) -> None:
+    """Seen: `record 1002 of merge-queue cannot be shown: no merge entry …`, for an entry of another run."""
     launch(tmp_path, 10 * CLOCK_MARGIN)
-    for _ in range(3):
-        queue.append()
-        queue.append()
-        queue.compact()
+    queue.fill(3)
     for number in (2, 4):
-        written = from_iso(BEGIN) + (1 if missing == "older than the run" and number == 2 else 10) * CLOCK_MARGIN
+        written = from_iso(START) + (1 if missing == "older than the run" and number == 2 else 10) * CLOCK_MARGIN
         os.utime(queue.part(number), (written, written))
     if missing == "removed":
         queue.part(2).unlink()
@@ -177,7 +176,7 @@ def test_a_snapshot_stands_for_what_is_not_read_before_it(tmp_path: Path, queue:
     assert [entry.seq for entry in read if entry.kind != "snapshot"] == list(range(3 if missing else 1, 7))
 
 
-def test_a_damaged_part_is_told_and_hides_nothing_else(tmp_path: Path, queue: SharedQueue) -> None:
+def test_a_damaged_part_is_reported_and_hides_nothing_else(tmp_path: Path, queue: SharedQueue) -> None:
     launch(tmp_path, 0)
     for _ in range(2):
         queue.append()

@@ -1,13 +1,17 @@
-"""Journal records as typed events: the form on disk is that of the first edition, and every event survives it."""
+"""Journal records: every event survives the form of the first edition on disk; a damaged line is noticed."""
 
 from __future__ import annotations
 
 import json
+import zlib
 from typing import Any, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from garrison.records import events
+from garrison.records.journal import Entry, decode_line, encode_line
 
 ON_DISK: list[tuple[events.Event, dict[str, Any]]] = [
     (events.ProcessOpened(2, 77), {"incarnation": 2, "pid": 77}),
@@ -116,18 +120,71 @@ def test_a_closed_gate_and_a_closed_manager_are_recorded_as_closed() -> None:
     assert isinstance(manager, events.ManagerCycled) and manager.closed
 
 
-def test_fields_that_an_older_writer_left_out_are_filled_in() -> None:
+def test_missing_fields_of_older_records_are_filled_in_unknown_ones_ignored_and_needed_ones_required() -> None:
     died = events.decode_data("death", {"full": "guardian-p@r", "incarnation": 1, "monotonic": 1.0, "boot_id": "b"})
     assert isinstance(died, events.ChildDied) and (died.attempt, died.death_class) == (1, "crash")
     spawned = events.decode_data("spawn", {"full": "guardian-p@r", "incarnation": 1, "why": "started"})
     assert isinstance(spawned, events.ChildSpawned) and spawned.attempt == 1
-
-
-def test_fields_that_a_newer_writer_added_are_ignored() -> None:
     assert events.decode_data("run", {"status": "done", "reason": "", "colour": "blue"}) == events.RunChanged("done")
     assert events.decode_data("aurora", {"brightness": 3}) is None
-
-
-def test_a_record_without_its_fields_is_refused() -> None:
     with pytest.raises(ValueError, match="missing required field `status`"):
         events.decode_data("node", {"node": "a"})
+
+
+# ---- one journal line: there and back, and every damage noticed
+
+
+TEXT = st.text(max_size=30)
+ENTRIES = st.builds(Entry, st.integers(), st.integers(), TEXT, TEXT, TEXT,
+                    st.dictionaries(TEXT, st.none() | st.integers() | TEXT | st.lists(TEXT, max_size=2), max_size=3))
+ONE = Entry(7, 2, "guardian-demo@r1#3", "2026-01-31T12:00:00.000000Z", "node", {"node": "a", "text": "größer 🦀\r\n"})
+
+
+@given(ENTRIES)
+def test_any_entry_survives_its_line(entry: Entry) -> None:
+    line = encode_line(entry)
+    assert line.endswith(b"\n") and line.count(b"\n") == 1 and b"\r" not in line
+    assert decode_line(line) == entry
+
+
+def test_a_line_is_json_with_its_checksum_last_and_undecodable_bytes_survive() -> None:
+    line = encode_line(ONE)
+    body = json.loads(line)
+    assert list(body) == ["seq", "epoch", "schema", "token", "at", "kind", "data", "crc"]
+    assert body["crc"] == f"{zlib.crc32(line[:line.rindex(b',')] + b'}'):08x}"
+    assert "größer 🦀" in line.decode()
+    entry = Entry(1, 1, "t", "at", "note", {"text": "caf\udce9"})
+    assert encode_line(entry).decode("utf-8", errors="strict")
+    assert decode_line(encode_line(entry)) == entry
+
+
+def test_every_flipped_bit_is_detected() -> None:
+    line = encode_line(ONE)
+    for place in range(len(line)):
+        for bit in range(8):
+            damaged = bytearray(line)
+            damaged[place] ^= 1 << bit
+            try:
+                found = decode_line(bytes(damaged))
+            except ValueError:
+                continue
+            assert found == ONE, (place, bit)  # only the case of a checksum digit may differ
+
+
+def test_every_cut_and_every_repetition_is_detected() -> None:
+    line = encode_line(ONE)
+    for place in range(len(line)):
+        for damaged in (line[:place], line[:place] + b"\n", line[place + 1:], line + line[place:]):
+            if damaged != line + line[:0]:
+                with pytest.raises(ValueError, match=r"checksum|journal record"):
+                    decode_line(damaged)
+
+
+@pytest.mark.parametrize("body", [[], {}, "x", 7, None, {"seq": 1, "epoch": 1, "token": "t", "at": "a", "kind": "k"}])
+def test_a_foreign_line_with_a_correct_checksum_is_refused(body: Any) -> None:
+    raw = json.dumps(body).encode()
+    if not isinstance(body, dict):
+        raw += b"}"
+    line = raw[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(raw)
+    with pytest.raises(ValueError, match=r"journal record|JSON|Extra data|Expecting"):
+        decode_line(line)

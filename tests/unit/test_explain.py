@@ -84,31 +84,35 @@ def _decision(act: str, view: ChildState) -> LoggedEvent:
     return _event("decision", {"act": act, "why": step.why, "basis": encode_inputs(step.basis)})
 
 
-def test_a_decision_and_its_effect_are_one_line() -> None:
+def test_a_decision_and_its_effect_are_one_line_and_one_without_effect_has_its_own() -> None:
     fenced = _event("fenced", {"full": "runner-a@r1", "incarnation": 1, "why": "process 42 is gone"}, 2)
     lines = explain([_decision("replace", _dead()), fenced], frozenset({"runner-a@r1"}))
     assert [(line.kind, line.same) for line in lines] == [("fenced", True)]
     assert lines[0].observed == ("incarnation 1 is recorded active; no process 42; last heartbeat 3.2s ago; "
                                  "verdict dead: process 42 is gone")
     assert lines[0].rule == "process 42 is gone"
-
-
-def test_a_verdict_that_only_repeats_the_record_is_left_out() -> None:
-    identity = Identity("id", "runner", "a", "r1", NOW, pid=42, status="crashed", metadata={"reason": "killed"})
-    verdict = judge(identity, Observation("h", "b", "n"))
-    basis = DecisionInputs("next_step", ChildState(identity, verdict, Observation("h", "b", "n")), [], 1.0, "b")
-    assert verdict.state == "ended"
-    assert observation(basis) == "incarnation 1 is recorded crashed (killed)"
-
-
-def test_a_decision_without_effect_has_a_line_of_its_own() -> None:
     note = _event("note", {"who": "a", "text": "something else"}, 2)
     lines = explain([_decision("replace", _dead()), note], frozenset())
     assert [line.text for line in lines] == ["decided to end what was left of it", "something else"]
 
 
+def test_an_observation_omits_a_verdict_that_repeats_the_record_and_names_a_reused_pid() -> None:
+    identity = Identity("id", "runner", "a", "r1", NOW, pid=42, status="crashed", metadata={"reason": "killed"})
+    verdict = judge(identity, Observation("h", "b", "n"))
+    basis = DecisionInputs("next_step", ChildState(identity, verdict, Observation("h", "b", "n")), [], 1.0, "b")
+    assert verdict.state == "ended"
+    assert observation(basis) == "incarnation 1 is recorded crashed (killed)"
+    dead = _dead()
+    assert dead.identity is not None
+    seen = Observation("h", "b", "n", pid_ticks=8)
+    view = ChildState(dead.identity, judge(dead.identity, seen), seen)
+    basis = decide_restart(view, [], 1.0, "b", Policy()).basis
+    assert basis is not None
+    assert "pid 42 belongs to another process" in observation(basis)
+
+
 def test_a_decision_that_does_not_follow_from_its_inputs_is_marked() -> None:
-    """Somebody wrote `start` over a life that was dead and not replaced: no rule of ours does that."""
+    """The record says `start` for a dead process that was not replaced: no rule decides that."""
     lines = explain([_decision("start", _dead())], frozenset())
     assert [line.same for line in lines] == [False]
 
@@ -119,19 +123,19 @@ def _verdict(result: str, tree: str = "t1", reason: str = "exit code 1", entry: 
 
 
 def test_a_repeated_gate_verdict_is_one_line() -> None:
-    """What is red alone is run once more before it is rejected: one red gate, for whoever reads."""
+    """An entry that is red alone is tested once more before it is rejected, which readers see as one red gate."""
     rejected = _event("state", {"status": "rejected", "reason": "exit code 1"}, about="", journal=QUEUE)
     lines = explain([_verdict("red"), _verdict("red"), rejected], frozenset())
     assert [line.text for line in lines] == ["gate red in 2 runs: exit code 1", "merge entry rejected: exit code 1"]
 
 
-@pytest.mark.parametrize(("second", "told"), [
+@pytest.mark.parametrize(("second", "text"), [
     (_verdict("green", reason=""), "gate green"), (_verdict("red", tree="t2"), "gate red: exit code 1"),
     (_verdict("red", reason="exit code 2"), "gate red: exit code 2"), (_verdict("red", entry="a-2"),
                                                                        "gate red: exit code 1")])
-def test_another_gate_verdict_has_a_line_of_its_own(second: LoggedEvent, told: str) -> None:
+def test_another_gate_verdict_has_its_own_line(second: LoggedEvent, text: str) -> None:
     lines = explain([_verdict("red"), second], frozenset())
-    assert [line.text for line in lines] == ["gate red: exit code 1", told]
+    assert [line.text for line in lines] == ["gate red: exit code 1", text]
 
 
 @pytest.mark.parametrize("spoilt", [{"rule": "next_step", "identity": {"role": "runner", "name": "a"}}, {}])
@@ -143,27 +147,16 @@ def test_a_decision_that_cannot_be_replayed_is_marked(spoilt: dict[str, object])
 
 def test_only_lines_about_the_subject_are_returned() -> None:
     events = [_event("note", {"who": "a", "text": "of a"}),
-              LoggedEvent(NOW, "r1", "guardian", "g#1", 2, "node", "b", "",
-                                                      {"node": "b", "status": "active"})]
+              LoggedEvent(NOW, "r1", "guardian", "g#1", 2, "node", "b", "", {"node": "b", "status": "active"})]
     assert [line.text for line in explain(events, frozenset({"runner-a@r1"}))] == ["of a"]
     assert [line.text for line in explain(events, frozenset({"x"}), "b")] == ["node working, attempt 1"]
-
-
-def test_a_reused_pid_is_observed_as_another_process() -> None:
-    dead = _dead()
-    assert dead.identity is not None
-    seen = Observation("h", "b", "n", pid_ticks=8)
-    view = ChildState(dead.identity, judge(dead.identity, seen), seen)
-    basis = decide_restart(view, [], 1.0, "b", Policy()).basis
-    assert basis is not None
-    assert "pid 42 belongs to another process" in observation(basis)
 
 
 @pytest.mark.parametrize(("journal", "data", "about"), [
     ("launch", {}, "launch@r1"), ("runner-a-b", {}, "runner-a-b@r1"),
     ("guardian", {"full": "runner-a@r1"}, "runner-a@r1"),
 ])
-def test_the_subject_of_a_record(journal: str, data: dict[str, object], about: str) -> None:
+def test_a_record_is_about_the_process_that_it_names(journal: str, data: dict[str, object], about: str) -> None:
     found = subject_of(Entry(1, 1, "t", NOW, "open", dict(data)), journal, "r1")
     assert found.full == about
 
@@ -186,6 +179,6 @@ def test_the_subject_of_a_record(journal: str, data: dict[str, object], about: s
      "`incarnation`"),
     ("of a later version", "guardian", {}, None),
 ])
-def test_the_description_of_a_record(kind: str, journal: str, data: dict[str, object], text: str | None) -> None:
+def test_each_kind_of_record_is_described(kind: str, journal: str, data: dict[str, object], text: str | None) -> None:
     line = describe(_event(kind, data, journal=journal))
     assert (line.text if line else None) == text

@@ -1,4 +1,4 @@
-"""Failover: which failures another agent takes over, which agent that is, and in which order it is written down."""
+"""Failover: which failures another agent takes over, which agent that is, and what is recorded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _gives_up(*endings: ConnectionEnd) -> bool:
     ([ConnectionEnd("rate_limit", 0.0, resets_at=200.0)], False),
     ([ConnectionEnd("rate_limit", 0.0)], False),
     ([ConnectionEnd("rate_limit", at) for at in (0.0, 30.0, 90.0, 210.0)], True),
-    # nobody says when it ends: for 7 minutes
+    # without a known end: for 7 minutes
     ([ConnectionEnd("overloaded", 0.0)], False),
     ([ConnectionEnd("server", 60.0 * n) for n in range(9)], True),  # given up
     ([ConnectionEnd("network", 45.0 * n) for n in range(8)], True),
@@ -59,7 +59,7 @@ def _gives_up(*endings: ConnectionEnd) -> bool:
     ([ConnectionEnd("stopped", 0.0)], False),
     ([ConnectionEnd("reported", 0.0, "it is impossible")], False), ([ConnectionEnd("person", 0.0)], False),
 ], ids=lambda value: f"{len(value)} {value[-1].kind}" if isinstance(value, list) else str(value))
-def test_what_is_no_verdict_on_the_task_fails_over(endings: list[ConnectionEnd], expected: bool) -> None:
+def test_a_failure_that_is_no_verdict_on_the_task_fails_over(endings: list[ConnectionEnd], expected: bool) -> None:
     assert _gives_up(*endings) is expected
     assert set(TroubleKind) <= failover.RULES.keys(), "every class of failures has a rule"
 
@@ -71,7 +71,7 @@ def test_what_is_no_verdict_on_the_task_fails_over(endings: list[ConnectionEnd],
     (1, "2 tests failed", None), (1, "the network test timed out", None),
     (0, "it failed: usage limit reached", "rate_limit"),
     (-9, "usage limit reached", None), (None, "usage limit reached", None)])
-def test_a_program_that_says_why_it_cannot_work(code: int | None, output: str, kind: str | None) -> None:
+def test_the_output_of_a_program_shows_why_it_cannot_work(code: int | None, output: str, kind: str | None) -> None:
     found = find_trouble(End(code), f"working\n{output}\n")
     assert (found.kind if found else None) == kind
     assert found is None or gives_up(found, PATIENCE)
@@ -81,20 +81,20 @@ def test_the_agents_take_turns_until_none_is_left() -> None:
     first = Failover(10.0, "claude", "codex", "rate_limit", until=500.0)
     second = Failover(20.0, "codex", "gemini", "authentication")
     assert choose_next(ALL, [], {}, 10.0) == "codex"
-    assert choose_next(ALL, [], {"codex": 99.0}, 10.0) == "gemini"  # its limit holds, as another node has met it
+    assert choose_next(ALL, [], {"codex": 99.0}, 10.0) == "gemini"  # its limit applies, as another node has met it
     assert choose_next(ALL, [first], {}, 20.0) == "gemini"
     assert choose_next(ALL, [first, second], {}, 30.0) is None
     assert choose_next(ALL, [first, second], {}, 500.0) == "claude"  # its limit is reset, a key is not
     assert failover.next_reset([first, second], 30.0) == 500.0
     assert failover.list_tried([first, second]) == "claude (rate limit), codex (authentication)"
     assert choose_next(ALL[:2], [first] * failover.MAX_FAILOVERS, {}, 9e9) is None
-    assert choose_first(ALL, {}, 0.0) == "claude", "the next attempt begins with the first one, unless its limit holds"
+    assert choose_first(ALL, {}, 0.0) == "claude", "the next attempt starts with the first, unless limited"
     assert choose_first(ALL, {"claude": 50.0, "codex": 60.0}, 40.0) == "gemini"
     assert choose_first(ALL, {"claude": 50.0}, 50.0) == "claude"
     assert choose_first(ALL, dict.fromkeys(ALL, 99.0), 50.0) == "claude"  # it waits, as without a failover
 
 
-def test_the_list_of_agents() -> None:
+def test_a_list_of_agents_is_parsed() -> None:
     assert parse_failover("node a", "codex, claude,codex") == ("codex", "claude")
     assert parse_failover("node a", ["codex"]) == ("codex",)
     assert parse_failover("node a", "none") == parse_failover("node a", "") == ()
@@ -114,7 +114,7 @@ def test_a_failover_is_read_as_it_was_written_and_a_torn_one_is_none(tmp_path: P
     assert [agent_at("claude", made, at) for at in (1.0, 1.5, 2.0, 9.0)] == ["claude", "codex", "codex", "x"]
 
 
-def test_each_agent_has_sessions_of_its_own_whatever_kills_the_hand_over(tmp_path: Path) -> None:
+def test_each_agent_has_its_own_sessions_even_if_the_hand_over_is_killed(tmp_path: Path) -> None:
     made = [Failover(1.0, "claude", "tool"), Failover(2.0, "tool", "codex")]
     (tmp_path / "claude").mkdir()
     (tmp_path / "claude/session.json").write_text("claude's")

@@ -1,4 +1,4 @@
-"""What an agent learns about the run so far: only of what is upstream of it."""
+"""An agent learns of the run so far only what is upstream of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from garrison.pipeline.parser import parse
 ENDS = "start [shape=Mdiamond]; exit [shape=Msquare];"
 
 
-def told(body: str, *finished: tuple[str, dict[str, Any]], flow: str = "walk") -> dict[str, str]:
-    """The preamble of each node in flight after these nodes have finished, with these context updates."""
+def preambles(body: str, *finished: tuple[str, dict[str, Any]], flow: str = "walk") -> dict[str, str]:
+    """Return the preamble of each node in flight after these nodes have finished with these context updates."""
     program = compile_graph(parse(f"digraph {{ {ENDS} {body} }}"), flow=flow)
     state, _ = start(program)
     for node, updates in finished:
@@ -29,25 +29,25 @@ def told(body: str, *finished: tuple[str, dict[str, Any]], flow: str = "walk") -
 
 def test_an_agent_of_a_dag_learns_of_the_nodes_that_lead_to_it_alone() -> None:
     body = "a; b; c; d; start -> a -> c -> exit; start -> b -> d -> exit"
-    found = told(body, ("a", {"of.a": 1}), ("b", {"of.b": 2}), flow="dag")
+    found = preambles(body, ("a", {"of.a": 1}), ("b", {"of.b": 2}), flow="dag")
     assert "a: success" in found["c"] and "of.a: 1" in found["c"]
     assert "b: success" not in found["c"] and "of.b" not in found["c"]
     assert "b: success" in found["d"] and "of.a" not in found["d"]
     body = "a; b; c; start -> a -> c -> exit; start -> b -> exit"
-    assert "shared: 1" in told(body, ("a", {"shared": 1}), flow="dag")["c"]
-    assert "shared" not in told(body, ("a", {"shared": 1}), ("b", {"shared": 2}), flow="dag")["c"]
+    assert "shared: 1" in preambles(body, ("a", {"shared": 1}), flow="dag")["c"]
+    assert "shared" not in preambles(body, ("a", {"shared": 1}), ("b", {"shared": 2}), flow="dag")["c"]
     body = "a; b [on_error=continue]; c; d; start -> a -> c -> exit; start -> b -> d -> exit"
-    found = told(body, ("a", {}), ("b", {"failure": "no disk"}), flow="dag")
+    found = preambles(body, ("a", {}), ("b", {"failure": "no disk"}), flow="dag")
     assert "no disk" not in found["c"] and "no disk" in found["d"]
 
 
 def test_a_branch_of_a_parallel_learns_nothing_of_the_others() -> None:
     body = """before; fan [shape=component]; l1; l2; r1; r2; join [shape=tripleoctagon]; after
               start -> before -> fan; fan -> l1 -> l2 -> join; fan -> r1 -> r2 -> join; join -> after -> exit"""
-    found = told(body, ("before", {}), ("l1", {}), ("r1", {}))
+    found = preambles(body, ("before", {}), ("l1", {}), ("r1", {}))
     assert "before: success" in found["l2"] and "l1: success" in found["l2"] and "r1" not in found["l2"]
     assert "r1: success" in found["r2"] and "l1" not in found["r2"]
-    joined = told(body, ("before", {}), ("l1", {}), ("r1", {}), ("l2", {}), ("r2", {}))
+    joined = preambles(body, ("before", {}), ("l1", {}), ("r1", {}), ("l2", {}), ("r2", {}))
     assert all(f"{name}: success" in joined["after"] for name in ("before", "l1", "l2", "r1", "r2"))
 
 

@@ -1,4 +1,4 @@
-"""Figures of the pages: taken from the programs' rows, written between markers, kept where nothing was measured."""
+"""Figures of the pages: taken from the programs' rows, written between markers, kept if nothing was measured."""
 
 from __future__ import annotations
 
@@ -26,21 +26,14 @@ ROWS = {"supervision": [
     for name, median in (("garrison", 7.84), ("runit", 3.5), ("pm2", 6.94), ("supervisord", 1008.4))]}
 
 
-def test_figures_are_written_as_a_person_would_and_a_missing_peer_is_left_out() -> None:
+def test_figures_are_rounded_a_missing_peer_is_left_out_and_a_line_that_was_not_measured_stays() -> None:
     text, kept = README.render(ROWS, "Measured here.", OLD)
     assert ("| `kill -9` of a trivial child → its successor | 7.8 ms | runit 3.5, pm2 6.9, supervisord 1,008 "
             "| `benchmarks/supervision.py` |") in text.splitlines()
     assert text.startswith("\nMeasured here. Each row names its command;")
     assert "landing with an empty gate" in kept
-
-
-def test_a_line_that_was_not_measured_stays_and_is_named() -> None:
-    text, _ = README.render(ROWS, "Measured here.", OLD)
     assert "| landing with an empty gate | 29 ms | agcoord 308 | `benchmarks/merge_queue.py` |" in text.splitlines()
     assert "Measured earlier: landing with an empty gate" in text
-
-
-def test_without_any_figure_the_block_stays_as_it_is() -> None:
     text, kept = README.render({}, "Measured here.", OLD)
     assert text == OLD
     assert len(kept) == len(README.lines)
@@ -68,8 +61,12 @@ def test_each_cell_has_as_many_places_as_figures(block: Block) -> None:
         assert {figure.program for figure in line.figures} <= {one.name for one in all_figures.PROGRAMS}
 
 
-def test_every_program_is_there() -> None:
+def test_every_program_exists_and_an_unknown_one_is_refused_in_one_line() -> None:
     assert [one.name for one in all_figures.PROGRAMS if not (ROOT / f"benchmarks/{one.name}.py").is_file()] == []
+    done = subprocess.run([sys.executable, ROOT / "benchmarks/all_figures.py", "--only", "nothing"],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no such program: nothing; there are supervision, merge_queue," in done.stderr
 
 
 @pytest.mark.parametrize(("load", "flag", "code"), [(0.1, False, True), (3.0, False, False), (3.0, True, True)])
@@ -93,13 +90,6 @@ def test_a_program_that_fails_is_left_out_with_its_reason(monkeypatch: pytest.Mo
     assert "no such row: none" in session.notes[0]
 
 
-def test_an_unknown_program_is_refused_in_one_line() -> None:
-    done = subprocess.run([sys.executable, ROOT / "benchmarks/all_figures.py", "--only", "nothing"],
-                          capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "no such program: nothing; there are supervision, merge_queue," in done.stderr
-
-
 def find_module(name: str) -> ModuleType | None:
     """Return a module that is not loaded yet; None if there is none of that name."""
     with suppress(ModuleNotFoundError):  # what is before it in the name is no package
@@ -108,8 +98,8 @@ def find_module(name: str) -> ModuleType | None:
     return None
 
 
-def test_benchmarks_name_only_what_there_is() -> None:
-    """Seen: a function went, and only whoever ran the benchmark noticed."""
+def test_benchmarks_name_only_existing_objects() -> None:
+    """Seen: a function was removed, which only a run of the benchmark showed."""
     gone = []
     for path in sorted((ROOT / "benchmarks").glob("*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text())))

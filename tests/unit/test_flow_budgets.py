@@ -8,15 +8,7 @@ from hypothesis import strategies as st
 
 from flow_driver import OK, FlowRun, drive, fail, program_of, reloaded
 from garrison.errors import ForbiddenTransition, Refused
-from garrison.pipeline.flow import (
-    Aborted,
-    Finished,
-    Restarted,
-    Resumed,
-    Suspended,
-    TimedOut,
-    event_from_data,
-)
+from garrison.pipeline.flow import Aborted, Finished, Restarted, Resumed, Suspended, TimedOut, event_from_data
 from garrison.pipeline.flow.program import PRESETS, RetryPolicy
 from garrison.pipeline.flow.state import FLOW_STATUS
 from garrison.pipeline.outcome import PARTIAL, RETRY, SUCCESS, Outcome
@@ -182,7 +174,7 @@ def test_a_stuck_node_has_all_its_attempts_again_when_resumed_and_a_parallel_all
     assert run.run().result == "done"
 
 
-# ---- time, people, and going on
+# ---- time, people, and resumption
 
 PARALLEL = "p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> c -> exit"
 

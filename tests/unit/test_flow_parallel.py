@@ -38,7 +38,7 @@ def results(run: FlowRun) -> list[tuple[str, str]]:
     ("p -> {a b} -> {d c} -> exit", "c", "a b d exit"),
     ("p -> {a b} -> f; a -> exit [condition=\"fail\"]; f -> exit", "f", "a b exit"),
 ])
-def test_joins_of_branches(edges: str, join: str, region: str) -> None:
+def test_branches_join_at_the_nearest_fan_in_or_common_node(edges: str, join: str, region: str) -> None:
     shapes = "p [shape=component] f [shape=tripleoctagon]" if " f" in edges else "p [shape=component]"
     fan_out = program_of(f"{shapes} start -> p; {edges}").units["p"].fan_out
     assert (fan_out.join, " ".join(sorted(fan_out.region))) == (join, region)
@@ -144,7 +144,7 @@ def test_an_edge_opens_a_branch_wherever_it_leads() -> None:
     (", join_policy=quorum, quorum=1", "++-", FAIL), (", error_policy=ignore", "---", SUCCESS),
     (", error_policy=fail_fast", "+++", SUCCESS),
 ])
-def test_policies(policy: str, outcomes: str, status: str) -> None:
+def test_a_join_policy_decides_by_the_outcomes_of_its_branches(policy: str, outcomes: str, status: str) -> None:
     """The others are in contract/test_conformance.py."""
     words = {"+": OK, "-": fail(), "s": Outcome(SKIPPED)}
     run = drive(THREE % policy, {node: words[sign] for node, sign in zip("abc", outcomes, strict=True)})
@@ -186,7 +186,7 @@ FAILURES: list[tuple[str, str, Script, str, str]] = [
     ("is judged by a conditional that is the join", "p [shape=component] d [shape=diamond] start -> p -> {a b} -> d; "
      "d -> exit [condition=pass]; d -> mend [condition=fail]; mend -> exit", BROKEN, "a b mend", ""),
     ("fails the run at a plain join", PLAIN % "", BROKEN, "a b", NONE),
-    ("goes on with on_error=continue", PLAIN % ", on_error=continue", {"a": fail(), "b": fail()}, "a b c", ""),
+    ("continues with on_error=continue", PLAIN % ", on_error=continue", {"a": fail(), "b": fail()}, "a b c", ""),
     ("goes back to its retry target", PLAIN % ", retry_target=p", {"a": [fail(), OK], "b": [fail(), OK]}, "a b a b c",
      ""),
     ("goes back before its fan-in", THREE % ", retry_target=p", {node: [fail(), OK] for node in "abc"}, "a b c a b c",
@@ -244,7 +244,7 @@ NESTED = """p [shape=component] q [shape=component] f [shape=tripleoctagon] g [s
             start -> p -> q -> {a b} -> g -> d -> f; p -> c -> f; f -> exit """
 
 
-def test_parallels_within_parallels() -> None:
+def test_parallels_nest() -> None:
     run = FlowRun(NESTED)
     assert sorted(run.state.in_flight) == ["p#1/c/c#1", "p#1/q/q#1/a/a#1", "p#1/q/q#1/b/b#1"]
     run.run()
@@ -321,7 +321,7 @@ def test_a_retry_target_leaves_only_as_many_parallels_as_needed() -> None:
 # ---- loading in the middle
 
 
-def test_finished_branches_are_kept() -> None:
+def test_finished_branches_survive_a_reload() -> None:
     run = FlowRun(THREE % ", max_parallel=2", {"a": Outcome(SUCCESS, context_updates={"from": "a"})})
     run.finish(run.state.in_flight["p#1/a/a#1"])
     state = reloaded(run.state)
@@ -335,7 +335,7 @@ def test_finished_branches_are_kept() -> None:
 
 
 def test_a_failed_parallel_is_retried_as_often_as_its_max_retries() -> None:
-    """Its own retries; the graph's default is for the nodes in it."""
+    """By its own retries; the graph's default is for the nodes in it."""
     body = THREE % ", join_policy=all_success, max_retries=1" + "default_max_retries=0"
     run = drive(body, {"b": [fail("red"), OK]})
     assert run.path == "a b c a b c"
@@ -351,7 +351,7 @@ def test_a_failed_parallel_is_retried_as_often_as_its_max_retries() -> None:
 
 
 def test_a_resume_retries_the_node_that_failed_not_the_one_that_passed_it_on() -> None:
-    """A fan-in that was visited again alone once took the branch that had succeeded for a success of all."""
+    """Seen: a fan-in, visited again alone, counted the one branch that had succeeded as a success of all."""
     passes = 'c [shape=diamond] start -> a -> b -> c; c -> exit [condition="outcome=success"]'
     for body, ran in ((THREE % ", join_policy=all_success", "a b c a b c"), (passes, "a b b"),
                       ("flow=dag " + passes, "a b b")):

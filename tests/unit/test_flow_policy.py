@@ -1,4 +1,4 @@
-"""Flow and nodes of a run are brought into agreement, rule by rule."""
+"""The flow and the nodes of a run are reconciled, rule by rule."""
 
 from __future__ import annotations
 
@@ -34,19 +34,24 @@ RUN = "r1"
 LAUNCH = Launch(RUN, "p", "repo", "main", AT, "trees")
 ENDS = "start [shape=Mdiamond] exit [shape=Msquare]"
 
-LOOP = plan_run(parse(f"""digraph {{ {ENDS} way [shape=diamond]
-    start -> work -> test -> way; way -> work [condition="outcome=fail"]
-    way -> exit [condition="outcome=success"] }}"""))
-ASK = plan_run(parse(f"""digraph {{ {ENDS} ask [shape=hexagon, label="Ship it?", timeout=1h, human.default_choice=Yes]
+
+
+def plan_of(body: str, **options: Any) -> RunPlan:
+    return plan_run(parse(f"digraph {{ {ENDS} {body} }}"), **options)
+
+
+LOOP = plan_of("""way [shape=diamond] start -> work -> test -> way; way -> work [condition="outcome=fail"]
+    way -> exit [condition="outcome=success"]""")
+ASK = plan_of("""ask [shape=hexagon, label="Ship it?", timeout=1h, human.default_choice=Yes]
     hear [type=wait.signal, signal=ready] start -> ask; ask -> hear [label="[Y] Yes"]; ask -> no [label="[N] No"]
-    hear -> exit; no -> exit }}"""))
-RACE = plan_run(parse(f"""digraph {{ {ENDS} fan [shape=component, join_policy=first_success] join [shape=tripleoctagon]
-    start -> fan -> {{a b}} -> join -> exit }}"""))
-RETRY = plan_run(parse(f"digraph {{ {ENDS} a [max_retries=2] start -> a -> exit }}"))
+    hear -> exit; no -> exit""")
+RACE = plan_of("""fan [shape=component, join_policy=first_success] join [shape=tripleoctagon]
+    start -> fan -> {a b} -> join -> exit""")
+RETRY = plan_of("a [max_retries=2] start -> a -> exit")
 
 
 class Story:
-    """A run told record by record."""
+    """A run, written record by record."""
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan, self.count, self.wall = plan, 0, WALL
@@ -74,17 +79,17 @@ class Story:
         return GuardianView(RUN, 5000.0, "b1", wall=self.wall, **seen)
 
     def act(self, **seen: Any) -> Action | None:
-        """The one thing that flow and nodes owe each other."""
+        """Return the next step that reconciles flow and nodes."""
         return next(iter(flow_policy.reconcile(self.plan, self.state, self.view(**seen))), None)
 
     def settle(self, **seen: Any) -> Story:
-        """Do all they owe each other."""
+        """Reconcile flow and nodes."""
         while act := self.act(**seen):
             self.record(NodeCancelled(act.target) if act.kind is ActionKind.CANCEL_NODE else act.payload)
         return self
 
-    def begin(self) -> list[str]:
-        """Let all that may start become active; their names."""
+    def start(self) -> list[str]:
+        """Activate all nodes that may start; return their names."""
         names = flow_policy.startable(self.plan, self.state, self.view())
         for name in names:
             self.record(flow_policy.node_activation(self.state, name, self.plan.tasks[name].kind))
@@ -113,14 +118,14 @@ def gone(name: str, reason: str = "done", status: str = "terminated") -> dict[st
 
 def test_a_loop_restarts_a_landed_node_with_the_reason() -> None:
     story = Story(LOOP)
-    assert story.begin() == ["work"]
-    assert story.land("work").begin() == ["test"]
+    assert story.start() == ["work"]
+    assert story.land("work").start() == ["test"]
     story.fail("test", "exit code 1: two tests")
     again = story.state.nodes["work"]
     assert (again.status, again.attempt, again.step, again.first) == ("pending", 2, "work#2:1", 2)
     assert "test" in again.reason and "two tests" in again.reason
-    assert story.begin() == ["work"]
-    assert story.land("work").begin() == ["test"]
+    assert story.start() == ["work"]
+    assert story.land("work").start() == ["test"]
     assert story.state.nodes["test"].attempt == 2
     assert story.land("test").state.flow.over == "done"
     assert guardian_policy.decide(LOOP, story.state, story.view(), 2, Policy()).actions == [
@@ -130,25 +135,25 @@ def test_a_loop_restarts_a_landed_node_with_the_reason() -> None:
 
 @pytest.mark.parametrize(("runner", "waits"), [
     (gone("work", status="active"), True), (gone("work", "orphaned"), True), (gone("work"), False), ({}, False)])
-def test_a_node_is_not_begun_again_before_its_tree_is_gone(runner: dict[str, ChildState], waits: bool) -> None:
+def test_a_node_does_not_start_again_before_its_worktree_is_gone(runner: dict[str, ChildState], waits: bool) -> None:
     story = Story(LOOP)
-    story.begin()
-    story.land("work").begin()
+    story.start()
+    story.land("work").start()
     story.node("test", "failed", reason="red").settle(runners=runner)
     assert story.state.nodes["work"].status == ("validated" if waits else "pending")
 
 
 def test_a_retry_waits_for_its_delay_and_gets_the_reason() -> None:
     story = Story(RETRY)
-    story.begin()
+    story.start()
     story.fail("a", "no network")
     node = story.state.nodes["a"]
     assert (node.status, node.attempt, node.step, node.reason) == ("pending", 2, "a#1:2", "no network")
-    assert story.begin() == []
+    assert story.start() == []
     due = flow_policy.wake_at(RETRY, story.state, story.view())
     assert due is not None and 5000.1 <= due <= 5000.3
     story.wall += 0.3
-    assert story.begin() == ["a"]
+    assert story.start() == ["a"]
     context = flow_policy.task_context(story.state, "a", "codergen")[0]
     assert context["internal.retry_count.a"] == 1
 
@@ -158,7 +163,7 @@ def test_a_retry_waits_for_its_delay_and_gets_the_reason() -> None:
     ("gate", {"status": "retry"}, True)])
 def test_a_failure_that_a_retry_cannot_fix_is_not_retried(kind: str, said: dict[str, Any], again: bool) -> None:
     story = Story(RETRY)
-    story.begin()
+    story.start()
     story.node("a", "failed", reason="red", kind=kind)
     story.settle(results={"a": Result(RUN, "a", 1, 1, "fail", AT, said=said)})
     assert (story.state.flow.over == "") is again
@@ -166,7 +171,7 @@ def test_a_failure_that_a_retry_cannot_fix_is_not_retried(kind: str, said: dict[
 
 def test_an_agents_result_reaches_the_flow() -> None:
     story = Story(LOOP)
-    story.begin()
+    story.start()
     said = {"status": "partial_success", "preferred_label": "x", "context_updates": {"k": 1}, "notes": "n"}
     act = story.node("work", "impl_complete", "validated").act(
         results={"work": Result(RUN, "work", 1, 1, "success", AT, said=said)})
@@ -178,17 +183,16 @@ def test_an_agents_result_reaches_the_flow() -> None:
     assert lied.status == "fail" and lied.failure_reason == "red"
 
 
-THREAD = plan_run(parse(f"""digraph {{ {ENDS} goal=Greet; talk [thread_id=t, prompt=P]; plain [prompt=P]
-    on [fidelity=full, prompt=P]; again [fidelity=full, thread_id=t, prompt=P]
-    start -> talk -> plain -> on -> again -> exit }}"""))
+THREAD = plan_of("""goal=Greet; talk [thread_id=t, prompt=P]; plain [prompt=P]; on [fidelity=full, prompt=P]
+    again [fidelity=full, thread_id=t, prompt=P] start -> talk -> plain -> on -> again -> exit""")
 
 
 def test_a_session_continues_in_its_thread_or_from_the_node_before_and_others_get_a_summary() -> None:
-    """What the runner's task says of the run before it: a session to go on from, or the preamble of the fidelity."""
+    """The runner's task has the session to continue, or the preamble of the fidelity."""
     story = Story(THREAD)
     told = {}
     for name in THREAD.tasks:
-        story.begin()
+        story.start()
         context, carried = flow_policy.task_context(story.state, name, "codergen")
         task = build_task(THREAD.tasks[name], LAUNCH, THREAD, story.state.nodes[name], context, carried)
         told[name] = (task.continues, task.preamble)
@@ -198,18 +202,16 @@ def test_a_session_continues_in_its_thread_or_from_the_node_before_and_others_ge
     assert told["plain"][0] == "" and told["plain"][1].startswith("Done so far:\n- talk: success")
     assert [told[name][0] for name in ("on", "again")] == ["s-plain", "s-talk"]
     assert "- plain: success" in told["on"][1] and "last_response: it works" in told["on"][1]
-    assert "Greet" not in "".join(words for _, words in told.values()), "the goal stands in every prompt"
+    assert "Greet" not in "".join(words for _, words in told.values()), "every prompt has the goal anyway"
     assert story.state.flow.over == "done"
 
 
 def test_a_retry_continues_from_the_same_session_as_the_first_attempt_and_a_tool_gets_no_context() -> None:
-    plan = plan_run(parse(f"""digraph {{ {ENDS} node [fidelity=full]; a; b [max_retries=1]
-        start -> a -> b -> exit }}"""))
-    story = Story(plan)
-    story.begin()
+    story = Story(plan_of("node [fidelity=full]; a; b [max_retries=1] start -> a -> b -> exit"))
+    story.start()
     story.node("a", "impl_complete", "validated").settle(
         results={"a": Result(RUN, "a", 1, 1, "success", AT, session="s-a")})
-    story.begin()
+    story.start()
     story.fail("b", results={"b": Result(RUN, "b", 1, 1, "fail", AT, session="s-b")})
     assert story.state.nodes["b"].attempt == 2
     assert flow_policy.task_context(story.state, "b", "codergen")[1].session == "s-a"
@@ -218,7 +220,7 @@ def test_a_retry_continues_from_the_same_session_as_the_first_attempt_and_a_tool
 
 def test_the_loser_of_a_race_is_cancelled_once_and_what_waits_to_land_lands() -> None:
     story = Story(RACE)
-    assert story.begin() == ["a", "b"]
+    assert story.start() == ["a", "b"]
     story.node("a", "impl_complete", "validated")
     assert [story.act().kind] == ["flow"]
     story.record(story.act().payload)
@@ -247,14 +249,17 @@ def answer(story: Story, text: str, place: str = "ask#1", node: str = "ask") -> 
     return guardian_policy.decide(ASK, story.state, view, 2, Policy()).actions[0]
 
 
-def test_a_gate_is_journaled_and_waits() -> None:
+def test_a_gate_is_journaled_waits_and_survives_a_snapshot() -> None:
     story = asked()
     gate = story.state.waits["ask#1"]
     assert (gate.question.text, gate.deadline, gate.question.default) == ("Ship it?", iso(WALL + 3600), "Yes")
     assert story.act() is None
     assert guardian_policy.decide(ASK, story.state, story.view(), 2, Policy()).actions == []
     assert gate.summary().startswith("asks you: Ship it? (garrison answer ask LABEL, one of [Y] Yes, [N] No)")
-    assert replay_run(story.entries).waits == story.state.waits, "who has no graph sees the same"
+    assert replay_run(story.entries).waits == story.state.waits, "the same without the graph"
+    copy = RunState(flow=RunFlow(ASK.program, RUN)).apply(Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state)))
+    assert to_snapshot(copy) == to_snapshot(story.state) and copy == story.state
+    assert to_snapshot(replay_run(story.entries, ASK.program, RUN)) == to_snapshot(story.state)
 
 
 @pytest.mark.parametrize(("text", "to"), [("Yes", "hear"), ("y", "hear"), ("no", "no"), ("[N] No", "no")])
@@ -266,7 +271,7 @@ def test_an_answer_leads_on(text: str, to: str) -> None:
     assert [place.node for place in story.state.flow.places.values()] == [to]
     assert "ask#1" not in story.state.waits
     late = answer(story, "Yes")
-    assert (late.kind, late.why) == ("take", "")  # the same signal again is recognised
+    assert (late.kind, late.why) == ("take", "")  # the same signal again is recognized
 
 
 def test_an_invalid_answer_is_refused_with_the_options() -> None:
@@ -276,13 +281,12 @@ def test_an_invalid_answer_is_refused_with_the_options() -> None:
 
 
 def test_a_gate_without_options_fails_at_once() -> None:
-    plan = plan_run(parse(f"digraph {{ flow=walk {ENDS} a [shape=hexagon, retry_target=b] b start -> a; b -> exit }}"))
-    story = Story(plan).settle()
+    story = Story(plan_of("flow=walk; a [shape=hexagon, retry_target=b] b start -> a; b -> exit")).settle()
     assert story.state.outcomes["a"].reason == "a has no edges to choose from; add some"
-    assert story.begin() == ["b"]
+    assert story.start() == ["b"]
 
 
-def test_time_and_the_launch_answer_for_a_person() -> None:
+def test_a_timeout_and_auto_approval_answer_for_the_user() -> None:
     story = asked()
     assert flow_policy.wake_at(ASK, story.state, story.view()) == 5000 + 3600
     assert body(story.act(auto_approve=True))["outcome"]["context_updates"]["human.gate.label"] == "Yes"
@@ -298,10 +302,9 @@ def test_time_and_the_launch_answer_for_a_person() -> None:
     assert with_default("").auto_approved().preferred_label == "Yes"
 
 
-def test_only_a_person_answers_with_an_irreversible_option() -> None:
-    story = Story(plan_run(parse(f"""digraph {{ {ENDS} ask [shape=hexagon, timeout=1h, human.default_choice=Yes] no
-        start -> ask; ask -> exit [label="[Y] Yes", irreversible=true]; ask -> no [label="[N] No"]; no -> exit }}""")
-                           )).settle()
+def test_only_the_user_answers_with_an_irreversible_option() -> None:
+    story = Story(plan_of("""ask [shape=hexagon, timeout=1h, human.default_choice=Yes] no; no -> exit
+        start -> ask; ask -> exit [label="[Y] Yes", irreversible=true]; ask -> no [label="[N] No"]""")).settle()
     gate = story.state.waits["ask#1"]
     assert gate.summary().endswith("UTC: asked again")
     assert story.act(auto_approve=True) is None, "it waits for the user"
@@ -321,10 +324,10 @@ def test_a_signal_is_kept_for_the_first_node_that_waits_for_it() -> None:
 # ---- budgets
 
 
-def test_a_flow_without_steps_left_stops_its_run_and_goes_on_with_more() -> None:
-    plan = plan_run(parse(f"digraph {{ {ENDS} start -> a -> b -> exit }}"), max_steps=2)
+def test_a_flow_without_steps_left_stops_its_run_which_continues_with_more() -> None:
+    plan = plan_of("start -> a -> b -> exit", max_steps=2)
     story = Story(plan)
-    story.begin()
+    story.start()
     story.land("a")
     (act,) = guardian_policy.decide(plan, story.state, story.view(), 2, Policy()).actions
     assert (act.kind, act.target) == ("stop_run", "") and "max_steps" in act.why
@@ -334,12 +337,12 @@ def test_a_flow_without_steps_left_stops_its_run_and_goes_on_with_more() -> None
     assert event.flow == FlowAdvanced({"event": "resumed", "max_steps": 9})
     story.record(replace(GUIDANCE, flow=event.flow))
     story.tell("run", {"status": "running"})
-    assert story.begin() == ["b"]
+    assert story.start() == ["b"]
 
 
-def test_a_run_that_failed_at_a_node_is_taken_up_again_only_where_that_is_asked_for() -> None:
-    story = Story(plan_run(parse(f"digraph {{ {ENDS} start -> a -> b -> exit }}")))
-    story.begin()
+def test_a_run_that_failed_at_a_node_is_resumed_there_only_on_request() -> None:
+    story = Story(plan_of("start -> a -> b -> exit"))
+    story.start()
     story.fail("a", "red").tell("run", {"status": "failed"})
     assert story.state.over
     assert guardian_policy.apply_guidance(story.state, story.view(), ResumeRun(), GUIDANCE).flow is None
@@ -350,8 +353,8 @@ def test_a_run_that_failed_at_a_node_is_taken_up_again_only_where_that_is_asked_
     story.settle()
     node = story.state.nodes["a"]
     assert (node.status, node.attempt, node.step, node.reason) == ("pending", 2, "a#2:1", "red")
-    assert story.begin() == ["a"]
-    assert story.land("a").begin() == ["b"]
+    assert story.start() == ["a"]
+    assert story.land("a").start() == ["b"]
     retried = guardian_policy.apply_guidance(story.state, story.view(), ResumeRun(retry_failed=True), GUIDANCE)
     assert retried.flow is None
 
@@ -359,9 +362,9 @@ def test_a_run_that_failed_at_a_node_is_taken_up_again_only_where_that_is_asked_
 TWO_FAIL = "flow=dag; start -> a -> c -> exit; start -> b -> exit; start -> d -> exit"
 
 
-def test_a_failed_node_is_tried_again_while_the_rest_of_its_run_goes_on() -> None:
-    story = Story(plan_run(parse(f"digraph {{ {ENDS} {TWO_FAIL} }}")))
-    story.begin()
+def test_a_failed_node_is_retried_while_its_run_continues() -> None:
+    story = Story(plan_of(TWO_FAIL))
+    story.start()
     story.fail("a", "red").fail("b", "red")
     assert flow_policy.retry_node(story.state, RUN, "d")[1] == "it has not failed: it is active"
     flow, objection = flow_policy.retry_node(story.state, RUN, "a")
@@ -372,57 +375,48 @@ def test_a_failed_node_is_tried_again_while_the_rest_of_its_run_goes_on() -> Non
     node = story.state.nodes["a"]
     assert (node.status, node.attempt, node.step, node.reason) == ("pending", 2, "a#2:1", "red")
     assert (story.state.nodes["b"].status, story.state.nodes["d"].status) == ("failed", "active")
-    assert story.begin() == ["a"]
-    assert story.land("a").begin() == ["c"]
+    assert story.start() == ["a"]
+    assert story.land("a").start() == ["c"]
     story.land("c").land("d")
     assert story.state.flow is not None and story.state.flow.over == "failed", "b is still failed"
     assert "b" in story.state.flow.why
 
 
-def test_of_a_run_that_failed_only_the_chosen_nodes_are_tried_again() -> None:
-    story = Story(plan_run(parse(f"digraph {{ {ENDS} {TWO_FAIL} }}")))
-    story.begin()
+def test_only_the_chosen_nodes_of_a_failed_run_are_retried() -> None:
+    story = Story(plan_of(TWO_FAIL))
+    story.start()
     story.fail("a", "red").fail("b", "red").land("d").tell("run", {"status": "failed"})
     assert "garrison resume" in flow_policy.retry_node(story.state, RUN, "a")[1]
     chosen = ResumeRun(retry_failed=True, nodes=("b",))
     event = guardian_policy.apply_guidance(story.state, story.view(), chosen, GUIDANCE)
     story.record(replace(GUIDANCE, flow=event.flow)).settle()
     assert (story.state.nodes["a"].status, story.state.nodes["b"].status) == ("failed", "pending")
-    assert story.begin() == ["b"]
+    assert story.start() == ["b"]
     story.land("b")
     assert story.state.flow is not None and story.state.flow.over == "failed"
     both = guardian_policy.apply_guidance(story.state, story.view(), ResumeRun(retry_failed=True), GUIDANCE)
     story.record(replace(GUIDANCE, flow=both.flow)).settle()
-    assert story.begin() == ["a"]
+    assert story.start() == ["a"]
 
 
-def test_a_walk_does_not_try_one_failed_node_again_while_it_goes_on() -> None:
-    story = Story(plan_run(parse(f'digraph {{ {ENDS} start -> a; a -> b [condition="outcome=fail"]; a -> exit; '
-                                 "b -> exit }")))
-    story.begin()
+def test_a_walk_retries_no_single_node_while_it_continues() -> None:
+    story = Story(plan_of('start -> a; a -> b [condition="outcome=fail"]; a -> exit; b -> exit'))
+    story.start()
     story.fail("a", "red")
     assert "follows one edge after the other" in flow_policy.retry_node(story.state, RUN, "a")[1]
 
 
-def test_a_run_that_lasts_too_long_stops() -> None:
-    plan = plan_run(parse(f"digraph {{ max_pipeline_duration=1h {ENDS} start -> a -> exit }}"))
+def test_a_run_that_lasts_too_long_stops_even_if_its_gates_are_approved_at_once() -> None:
+    plan = plan_of("max_pipeline_duration=1h; start -> a -> exit")
     story = Story(plan)
-    story.begin()
+    story.start()
     assert flow_policy.wake_at(plan, story.state, story.view()) == 5000 + 3600
     story.wall += 3600
     assert body(story.act()) == {"event": "timed_out"}
     story.record(story.act().payload)
     assert story.act().kind == "cancel"
-
-
-# ---- pipelines within a pipeline
-
-OUTER = f"""digraph {{ {ENDS} sub [type=subgraph, graph_ref="inner.dot"] start -> sub
-    sub -> good [condition="outcome=success"]; sub -> bad [condition="outcome=fail"]; good -> exit; bad -> exit }}"""
-def test_a_run_whose_gates_are_approved_at_once_stops_in_time() -> None:
-    plan = plan_run(parse(f"""digraph {{ max_pipeline_duration=1h max_steps=1000 {ENDS} ask [shape=hexagon]; t
-        start -> ask; ask -> ask [label=Again]; ask -> t [label=Done]; t -> exit }}"""))
-    story = Story(plan)
+    story = Story(plan_of("""max_pipeline_duration=1h; max_steps=1000; ask [shape=hexagon]; t
+        start -> ask; ask -> ask [label=Again]; ask -> t [label=Done]; t -> exit"""))
     for _ in range(5):
         act = story.act(auto_approve=True)
         assert act is not None and act.kind != "end"
@@ -431,6 +425,11 @@ def test_a_run_whose_gates_are_approved_at_once_stops_in_time() -> None:
     assert body(story.act(auto_approve=True)) == {"event": "timed_out"}
 
 
+# ---- pipelines within a pipeline
+
+
+OUTER = f"""digraph {{ {ENDS} sub [type=subgraph, graph_ref="inner.dot"] start -> sub
+    sub -> good [condition="outcome=success"]; sub -> bad [condition="outcome=fail"]; good -> exit; bad -> exit }}"""
 INNER = f"digraph {{ {ENDS} ask [shape=hexagon] start -> t -> ask; ask -> exit [label=yes]; ask -> t [label=again] }}"
 
 
@@ -438,12 +437,12 @@ def nested(inner: str = INNER) -> RunPlan:
     return plan_run(parse(OUTER), load=lambda name, graph, named: (inner, named))
 
 
-def test_a_pipeline_within_a_pipeline_runs_under_names_of_its_own() -> None:
+def test_a_pipeline_within_a_pipeline_has_its_own_names() -> None:
     plan = nested()
     assert list(plan.tasks) == ["good", "bad", "sub__t"] and list(plan.waits) == ["sub__ask"]
     assert plan.texts == {"sub": INNER} and plan.predecessors["sub__t"] == ("sub",)
     story = Story(plan)
-    assert story.begin() == ["sub__t"]
+    assert story.start() == ["sub__t"]
     story.land("sub__t")
     (gate,) = story.state.waits.values()
     assert (gate.node, gate.place) == ("sub__ask", "sub#1:1::ask#1")
@@ -454,7 +453,7 @@ def test_a_pipeline_within_a_pipeline_runs_under_names_of_its_own() -> None:
         copy = replay_run([Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state))], plan.program, RUN,
                           plan.children)
         assert to_snapshot(copy) == to_snapshot(story.state)
-        assert story.begin() == [node]
+        assert story.start() == [node]
         story.land(node)
     assert story.state.nodes["sub__t"].attempt == 2
     assert story.state.flow.over == "done"
@@ -462,9 +461,9 @@ def test_a_pipeline_within_a_pipeline_runs_under_names_of_its_own() -> None:
 
 def test_a_pipeline_within_that_fails_fails_its_node() -> None:
     story = Story(nested())
-    story.begin()
+    story.start()
     story.fail("sub__t", "broken")
-    assert story.begin() == ["bad"]
+    assert story.start() == ["bad"]
     (place,) = story.state.flow.places.values()
     assert story.state.flow.context(place)["last_failure"] == "its pipeline failed: broken"
 
@@ -482,12 +481,12 @@ def test_a_manager_observes_its_child_once_a_cycle_and_ends_with_it() -> None:
     story = Story(plan).settle()
     assert story.state.managers["m#1"].cycle == 1
     assert flow_policy.wake_at(plan, story.state, story.view()) == 5000 + 30
-    assert story.begin() == ["m__t"]
+    assert story.start() == ["m__t"]
     assert flow_policy.task_context(story.state, "m__t", "codergen")[0]["speed"] == "3"
     story.wall += 30
     assert story.settle().state.managers["m#1"].cycle == 2
     for name in ("m__t", "m__u", "m__v"):
-        story.begin()
+        story.start()
         copy = replay_run([Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state))], plan.program, RUN,
                           plan.children)
         assert to_snapshot(copy) == to_snapshot(story.state)
@@ -504,9 +503,9 @@ def test_a_manager_observes_its_child_once_a_cycle_and_ends_with_it() -> None:
     ("manager.max_cycles=1", ("fail", "the child of m was not done after 1 cycles"))])
 def test_a_manager_ends_its_child_in_the_middle(attributes: str, ends: tuple[str, str]) -> None:
     story = Story(managed(f", {attributes}")).settle()
-    story.begin()
+    story.start()
     story.land("m__t")
-    assert story.begin() == ["m__u"]
+    assert story.start() == ["m__u"]
     assert story.state.flow.over == ""
     story.wall += 30
     outcome = body(story.act())["outcome"]
@@ -522,18 +521,18 @@ def test_a_managers_guidance_goes_to_the_next_agent_of_its_child_once() -> None:
     story = Story(plan).settle()
     told = []
     for name in ("m__t", "m__u", "m__v"):
-        assert story.begin() == [name]
+        assert story.start() == [name]
         told.append(build_task(plan.tasks[name], LAUNCH, plan, story.state.nodes[name]).prompt)
         story.land(name)
     assert told == ["Hurry, success\n\nt", "u", "P"]
     plan = managed(", manager.actions=steer")
     story = Story(plan).settle()
-    story.begin()
+    story.start()
     story.wall += 30
     story.settle()
-    story.land("m__t").begin()
-    story.land("m__u").begin()
-    assert story.state.nodes["m__u"].steer == "", "a tool is told nothing"
+    story.land("m__t").start()
+    story.land("m__u").start()
+    assert story.state.nodes["m__u"].steer == "", "a tool gets no guidance"
     assert story.state.nodes["m__v"].steer == "Hurry, success"
 
 
@@ -543,10 +542,3 @@ def test_a_managers_guidance_goes_to_the_next_agent_of_its_child_once() -> None:
 def test_a_pipeline_within_that_cannot_be_run_is_refused_at_launch(inner: str, words: str) -> None:
     with pytest.raises(GarrisonError, match=words):
         nested(inner)
-
-
-def test_a_state_is_the_same_from_a_snapshot() -> None:
-    story = asked()
-    copy = RunState(flow=RunFlow(ASK.program, RUN)).apply(Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state)))
-    assert to_snapshot(copy) == to_snapshot(story.state) and copy == story.state
-    assert to_snapshot(replay_run(story.entries, ASK.program, RUN)) == to_snapshot(story.state)

@@ -70,9 +70,9 @@ def test_a_large_graph_is_compiled_in_linear_time() -> None:
     def cost(nodes: int) -> float:
         graph = parse("digraph { start -> " + " -> ".join(
             f'{{a{number} b{number}}} -> c{number}' for number in range(nodes // 3)) + " -> exit }")
-        begun = time.process_time()
+        began = time.process_time()
         compile_graph(graph)
-        return time.process_time() - begun
+        return time.process_time() - began
 
     cost(300)
     assert cost(1_500) < 20 * 5 * max(cost(300), 0.001)

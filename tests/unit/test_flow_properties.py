@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 
 from hypothesis import given, settings
@@ -55,19 +56,19 @@ class Maker:
         limit = "" if self.plain else f", max_parallel={self.chance.randint(1, 3)}"
         self.lines += [f"{first} [shape=component, join_policy={policy}{more}{limit}]", f"{last} [shape=tripleoctagon]"]
         for _ in range(self.chance.randint(2, 3)):
-            begin, end = self.row(depth + 1, self.chance.randint(1, 2))
-            self.lines += [f"{first} -> {begin}", f"{end} -> {last}"]
+            head, end = self.row(depth + 1, self.chance.randint(1, 2))
+            self.lines += [f"{first} -> {head}", f"{end} -> {last}"]
         return first, last
 
     def row(self, depth: int, length: int) -> tuple[str, str]:
         """Blocks one after another; within the row edges jump back and forth."""
         names: list[str] = []
-        begin = end = ""
+        head = end = ""
         for _ in range(length):
             one, other = self.parallel(depth) if depth < 2 and self.chance.random() < .25 else (self.node(),) * 2
-            if begin:
+            if head:
                 self.edge(end, one, self.maybe(.3))
-            begin, end = begin or one, other
+            head, end = head or one, other
             names.append(one)
         for name in names:
             if name.startswith("n") and self.maybe(.2):
@@ -75,7 +76,7 @@ class Maker:
             for _ in range(2):
                 if name.startswith("n") and self.maybe(.3):
                     self.edge(name, self.chance.choice(names), conditional=True)
-        return begin, end
+        return head, end
 
     def edge(self, source: str, target: str, conditional: bool) -> None:
         attrs = [f"label=L{self.chance.randint(0, 2)}"] if self.maybe(.3) else []
@@ -88,10 +89,10 @@ class Maker:
         self.lines.append(f"{source} -> {target} [{', '.join(attrs)}]")
 
     def body(self) -> str:
-        begin, end = self.row(0, self.chance.randint(1, 5))
+        head, end = self.row(0, self.chance.randint(1, 5))
         if self.nodes and self.maybe(.5):
             self.lines.append(f"retry_target={self.chance.choice(self.nodes)}")
-        return "\n".join([*self.lines, f"start -> {begin}", f"{end} -> exit"])
+        return "\n".join([*self.lines, f"start -> {head}", f"{end} -> exit"])
 
 
 def random_dag(chance: random.Random) -> str:
@@ -134,7 +135,7 @@ def pick_by(seed: int) -> Callable[[list[Visit]], Visit]:
 
 
 def check(run: FlowRun) -> None:
-    """What holds of every state."""
+    """Check the invariants of every state."""
     state = run.state
     assert state.ended or state.in_flight
     assert all(place.branch in state.contexts for place in state.in_flight.values())
@@ -194,15 +195,14 @@ def test_lost_attempts_change_only_the_number_of_attempts(seed: int) -> None:
     assert run.state.completed == calm.state.completed
     assert run.state.outcomes == calm.state.outcomes
     assert (run.result, run.state.steps) == (calm.result, calm.state.steps)
-    context = dict(run.state.context())
-    assert context == calm.state.context()
+    assert run.state.context() == calm.state.context()
 
 
 @settings(max_examples=30)
 @given(SEEDS, st.integers(1, 30))
 def test_a_run_resumed_with_more_steps_ends_as_one_with_enough(seed: int, few: int) -> None:
     text = Maker(random.Random(seed)).body()
-    # One branch at a time: who finishes first must not depend on where the run was stopped.
+    # One branch at a time: which finishes first must not depend on where the run was stopped.
     text = text.replace("shape=component", "shape=component, max_parallel=1")
     program = program_of(text, max_steps=80)
     enough = FlowRun(program, random_outcome(seed)).run()
@@ -244,13 +244,13 @@ def test_a_dag_and_the_same_graph_with_parallels_agree(seed: int, faults: bool) 
     walk = FlowRun(body.replace("join_policy", "max_parallel=9, join_policy"), give).run(pick=pick_by(seed))
     dag = FlowRun("flow=dag;" + body, give).run(pick=pick_by(seed + 1))
     assert walk.state.status == dag.state.status
-    works = {name for name in walk.program.units if name.startswith("n")}
-    assert ({node: outcome for node, outcome in walk.state.outcomes.items() if node in works}
-            == {node: outcome for node, outcome in dag.state.outcomes.items() if node in works})
+    works, others = ({node: outcome for node, outcome in run.state.outcomes.items() if node.startswith("n")}
+                     for run in (walk, dag))
+    assert works == others
 
 
 def test_random_graphs_are_not_all_alike() -> None:
-    """The generator reaches what the properties are about."""
+    """The generator covers what the properties are about."""
     runs = [FlowRun(random_program(seed), random_outcome(seed)).run(pick=pick_by(seed)) for seed in range(80)]
     assert any(max(run.state.visits.values()) > 1 for run in runs if run.program.flow == "dag")
     reasons = {run.result.split(":")[1].strip() for run in runs if run.state.status == "failed"}
@@ -264,14 +264,12 @@ def test_random_graphs_are_not_all_alike() -> None:
 
 def test_a_step_costs_microseconds_however_many_there_were() -> None:
     """The figure itself is benchmarks/engine.py's; here, that a step does not grow with those before it."""
-    import time
-
     def cost(run: FlowRun, steps: int) -> float:
-        begun = time.process_time()
+        began = time.process_time()
         for _ in range(steps):
             place = next(iter(run.state.in_flight.values()))
             advance(run.program, run.state, Finished(place.id, OK))
-        return (time.process_time() - begun) / steps
+        return (time.process_time() - began) / steps
 
     run = FlowRun('start -> a -> b -> a; b -> exit [condition="context.enough"]', max_steps=1_000_000)
     cost(run, 100)

@@ -1,4 +1,4 @@
-"""Edges that a run followed, as the page draws them: taken from the guardian's journal, counted, never in the way."""
+"""Edges that a run followed, as the page draws them: taken from the guardian's journal and counted."""
 
 from __future__ import annotations
 
@@ -29,12 +29,6 @@ def finished(place: str, label: str = "", seq: int = 1, **more: Any) -> StoredRe
         **more}))
 
 
-def loop() -> list[StoredRecord]:
-    """Work, ask, again, work, ask, yes."""
-    steps = [("work#1", ""), ("ask#1", "Again"), ("work#2", ""), ("ask#2", "Yes")]
-    return [finished(place, label, seq) for seq, (place, label) in enumerate(steps, 1)]
-
-
 def new_page() -> PageModel:
     program = plan_run(parse(GRAPH)).program
     assert program is not None
@@ -45,9 +39,10 @@ def test_the_page_gets_each_edge_when_it_is_followed() -> None:
     page = new_page()
     shown = asdict(page.snapshot())
     assert shown["followed"] == {START: 1}
-    told = [asdict(page.apply(record)) for record in loop()]
-    assert [patch["followed"] for patch in told] == [{TO_ASK: 1}, {AGAIN: 1}, {TO_ASK: 2}, {YES: 1}]
-    for patch in told:
+    steps = [("work#1", ""), ("ask#1", "Again"), ("work#2", ""), ("ask#2", "Yes")]
+    patches = [asdict(page.apply(finished(place, label, seq))) for seq, (place, label) in enumerate(steps, 1)]
+    assert [patch["followed"] for patch in patches] == [{TO_ASK: 1}, {AGAIN: 1}, {TO_ASK: 2}, {YES: 1}]
+    for patch in patches:
         shown = apply_patch(shown, patch)
     assert shown["followed"] == page.snapshot().followed == {START: 1, TO_ASK: 2, AGAIN: 1, YES: 1}
 

@@ -1,4 +1,4 @@
-"""Moves of branches that others made: of a worktree's branch, and of a run's target."""
+"""Foreign moves: of the branch of a worktree, and of the target of a run."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def log(*commits: str) -> list[ReflogLine]:
     ("a", "af", "a"),
     ("abc", "ab", None),  # detached, on a commit that the branch does not have
     ("abde", "abe", None),  # a rebase: its steps are in the log of HEAD alone
-    ("xab", "qwexab", None),  # what the branch was before this worktree began
+    ("xab", "qwexab", None),  # the branch before this worktree
     ("a", "", None),
     ("", "ab", None)])
 def test_the_last_own_commit_before_a_move_from_elsewhere(head: str, branch: str, own: str | None) -> None:
     assert find_last_own_commit(log(*head), log(*branch)) == (own and own * 40)
 
 
-def test_a_commit_on_top_of_a_foreign_one_is_not_ones_own() -> None:
+def test_a_commit_on_top_of_a_foreign_one_is_foreign() -> None:
     head = [*log("a", "b"), ReflogLine("f" * 40, "c" * 40)]
     assert find_last_own_commit(head, log("a", "b", "f", "c")) == "b" * 40
 
@@ -52,7 +52,7 @@ LANDED = {"b": "a", "c": "b", "e": "d"}
     ("c", "d", "d"), ("c", "e", "d"),  # a landing on top does not hide it
     ("c", "b", "a"),  # moved back: `b` is explained by `a`, which is not the last known
 ])
-def test_a_commit_that_no_landing_names_was_put_there_by_somebody_else(known: str, tip: str, foreign: str) -> None:
+def test_a_tip_that_no_landing_explains_is_a_foreign_move(known: str, tip: str, foreign: str) -> None:
     assert find_foreign_move(known, tip, LANDED) == foreign
 
 
@@ -71,7 +71,7 @@ def test_a_queue_knows_its_landings_before_they_are_done_and_after_a_snapshot() 
     assert again.moves == {}, "a snapshot of an earlier version"
 
 
-def test_a_foreign_move_is_told_in_words_on_the_page_and_kept_by_a_snapshot() -> None:
+def test_a_foreign_move_is_described_on_the_page_and_kept_by_a_snapshot() -> None:
     move = ForeignMove("main", "a" * 40, "b" * 40, ["x", "y"], "fix (Ann)")
     assert move.describe() == ("main was moved outside the merge queue, aaaaaaaaaa → bbbbbbbbbb while x, y were at "
                                "work: fix (Ann)")

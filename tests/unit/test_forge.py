@@ -1,4 +1,4 @@
-"""The forge as text: rate limits, moved repositories, remotes' addresses, and markers of what garrison writes."""
+"""Answers of a forge: rate limits, moved repositories; addresses of remotes, tokens, and markers in our texts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_rate_limit_names_its_end(status: int, headers: dict[str, str], wait: 
 
 @pytest.mark.parametrize("skew", [-7200, 7200])
 def test_a_wrong_clock_here_does_not_matter(skew: float) -> None:
-    """The forge names times by its own clock, which its Date header tells."""
+    """Times of the forge refer to its own clock, which its Date header shows."""
     date = formatdate(NOW + skew, usegmt=True)
     for headers in ({"x_ratelimit_remaining": "0", "x_ratelimit_reset": reset(skew + 40)},
                     {"retry_after": formatdate(NOW + skew + 40, usegmt=True)}):
@@ -74,13 +74,13 @@ def test_a_wrong_clock_here_does_not_matter(skew: float) -> None:
     assert caught.value.until == NOW + 40
 
 
-def test_a_repository_that_was_renamed_is_told_and_not_followed() -> None:
+def test_a_renamed_repository_is_reported_and_not_followed() -> None:
     with pytest.raises(ForgeRefused, match="the repository has moved; change the remote's URL"):
         session(301, location="https://elsewhere.example/repositories/1").get(dict, "/x")
 
 
-def test_a_forge_that_lies_about_what_has_not_changed_is_not_asked_for_that(tmp_path: Path) -> None:
-    """Each read but those that are to be anew gets a 304 for what it has an ETag of."""
+def test_a_forge_that_wrongly_answers_304_is_read_without_its_etag(tmp_path: Path) -> None:
+    """Each read with an ETag gets a 304."""
     class Liar:
         answers = iter(range(9))
 
@@ -95,7 +95,7 @@ def test_a_forge_that_lies_about_what_has_not_changed_is_not_asked_for_that(tmp_
     reads.is_anew = True
     assert reads.get(dict, "/x")["n"] == 1
     reads.is_anew = False
-    assert reads.get(dict, "/x")["n"] == 1, "what was read anew is kept"
+    assert reads.get(dict, "/x")["n"] == 1, "the latest answer is kept"
 
 
 class _Pull(Value):
@@ -110,7 +110,7 @@ class _Pull(Value):
     (b'{"number": "1"}', r"Expected `int`, got `str` - at `\$.number`"),
     (b'{"number": null}', "missing required field"),
     (b"[]", "Expected `object`, got `array`"), (b"{", "not JSON"), (b"", "not JSON")])
-def test_an_answer_that_is_not_as_documented_is_no_answer(body: bytes, found: _Pull | str) -> None:
+def test_an_undocumented_answer_is_refused(body: bytes, found: _Pull | str) -> None:
     asked = ForgeSession(Canned(200, {}, body), Token("t" * 20), clock=lambda: NOW)
     if isinstance(found, _Pull):
         assert asked.get(_Pull, "/x") == found
@@ -179,23 +179,16 @@ def test_a_hostile_or_unsuitable_remote_is_refused_without_its_password(url: str
     assert "secret" not in str(caught.value)
 
 
-def no_helper(*_: object) -> str:
-    return ""
-
-
-def test_a_token_of_the_environment_goes_only_to_its_host() -> None:
+def test_a_token_goes_only_to_its_host_is_never_printed_and_reaches_no_child() -> None:
     environ = {"GITHUB_TOKEN": "hub-secret", "GITEA_TOKEN": "tea-secret", "GITEA_HOST": "git.example.com"}
-    assert find_token(HUB, environ, no_helper).reveal() == "hub-secret"
+    assert find_token(HUB, environ, lambda *_: "").reveal() == "hub-secret"
     tea = Location(ForgeKind.GITEA, "git.example.com", "o", "n")
-    assert find_token(tea, environ, no_helper).reveal() == "tea-secret"
+    assert find_token(tea, environ, lambda *_: "").reveal() == "tea-secret"
     for elsewhere in (Location(ForgeKind.GITHUB, "github.evil.example", "o", "n"),
                       Location(ForgeKind.GITEA, "gitea.evil.example", "o", "n")):
         with pytest.raises(Unauthorized, match="no token for") as caught:
-            find_token(elsewhere, environ, no_helper)
+            find_token(elsewhere, environ, lambda *_: "")
         assert "secret" not in str(caught.value)
-
-
-def test_a_token_shows_nowhere_and_reaches_no_child() -> None:
     token = Token("very-secret")
     assert "very-secret" not in f"{token} {token!r} {[token]}"
     with pytest.raises(TypeError, match="never stored"):
@@ -210,30 +203,23 @@ def test_a_token_that_could_add_a_header_is_refused(value: str) -> None:
         Token(value)
 
 
-# ---- markers of what garrison writes on a forge
+# ---- markers of texts that garrison writes on a forge
 
 
-def test_a_marker_is_attached_once_and_found_among_other_lines() -> None:
+def test_a_marker_is_attached_once_and_found_unless_it_is_quoted_or_of_another_run() -> None:
     marker = make_marker("run-1", "pull")
     body = attach("Text\n", marker)
     assert body == f"Text\n\n{marker}"
     assert attach(body, marker) == body
     assert has_marker(body.replace("\n", "\r\n") + "\nmore", marker)
-
-
-def test_a_quoted_marker_and_that_of_another_run_do_not_count() -> None:
-    marker = make_marker("run-1", "pull")
     assert not has_marker(f"> {marker}", marker)
     assert not has_marker(make_marker("run-10", "pull"), marker)
 
 
 @pytest.mark.parametrize("part", ["", "a -->", "a b", "a\nb", "x" * 201])
-def test_a_part_that_could_end_the_comment_is_refused(part: str) -> None:
+def test_a_part_that_could_end_the_comment_is_refused_and_hyphens_do_not_end_it(part: str) -> None:
     with pytest.raises(ValueError, match="not a marker"):
         make_marker("run", part)
-
-
-def test_hyphens_do_not_end_the_comment() -> None:
     marker = make_marker("a--b", "pull")
     assert "--" not in marker.removeprefix("<!--").removesuffix("-->")
     assert marker != make_marker("a-b", "pull")

@@ -1,4 +1,4 @@
-"""When a guardian looks at the forge, and how long it has heard nothing new there."""
+"""When a guardian polls the forge, and how long it has had no news from there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FACTS = Facts(Relation.SAME, "c0ffee", "ba5e", 7, is_open=True)
 
 
 class Client:
-    """A client whose forge says what a test sets."""
+    """A client whose forge shows what a test sets."""
 
     facts = FACTS
     refusal: str | None = None
@@ -52,12 +52,11 @@ def hear(worker: ForgeWorker, client: Client, facts: Facts, now: float) -> None:
     assert worker.receive(now)
 
 
-def test_silence_is_counted_from_look_to_look_and_ends_with_each_piece_of_news(
-        worker: ForgeWorker, client: Client) -> None:
+def test_silence_is_counted_from_poll_to_poll_and_ends_with_each_change(worker: ForgeWorker, client: Client) -> None:
     hear(worker, client, FACTS, 1000.0)
     assert worker.silence == 0 and worker.due == 1030.0
     hear(worker, client, FACTS, 1030.0)
-    assert worker.silence == 30.0 and worker.due == 1060.0, "it looks when the silence has been long enough, not later"
+    assert worker.silence == 30.0 and worker.due == 1060.0, "it polls when the silence has been long enough, not later"
     hear(worker, client, replace(FACTS, checks=(CommitCheck("ci", CheckResult.PASSED, "c0ffee"),)), 1059.0)
     assert worker.silence == 0
     hear(worker, client, replace(FACTS, head="1dea"), 1119.0)
@@ -66,22 +65,22 @@ def test_silence_is_counted_from_look_to_look_and_ends_with_each_piece_of_news(
     assert worker.silence == 60.0, "a review is no news of a check"
 
 
-def test_what_was_refused_is_tried_again_when_a_person_asks_for_a_look(worker: ForgeWorker, client: Client) -> None:
-    """They have mended the token or the protection of the branch, which changes nothing that a look sees."""
+def test_a_refused_step_is_retried_when_the_user_asks_for_a_poll(worker: ForgeWorker, client: Client) -> None:
+    """The user has changed the token or the protection of the branch, which no poll shows."""
     hear(worker, client, FACTS, 1000.0)
     refused = ForgeStep(StepKind.MERGE, "c0ffee")
     client.refusal = "protected"
     worker.work(refused, PullRequest())
     assert worker.receive(1001.0) and worker.refused == refused
     hear(worker, client, FACTS, 1002.0)
-    assert worker.refused == refused, "the same look as before changes nothing"
+    assert worker.refused == refused, "the same facts as before change nothing"
     worker.wake()
     hear(worker, client, FACTS, 1003.0)
     assert worker.refused is None
 
 
-def test_a_step_that_shows_no_effect_is_not_repeated_without_a_pause(worker: ForgeWorker, client: Client) -> None:
-    """A forge that takes a step and goes on as before would be asked as fast as it answers."""
+def test_a_step_without_effect_is_not_repeated_without_a_pause(worker: ForgeWorker, client: Client) -> None:
+    """A forge that accepts a step without any effect would be asked as fast as it answers."""
     step = ForgeStep(StepKind.READY, "c0ffee")
 
     def take(now: float) -> float:
@@ -90,15 +89,14 @@ def test_a_step_that_shows_no_effect_is_not_repeated_without_a_pause(worker: For
         return worker.due
 
     hear(worker, client, FACTS, 1000.0)
-    assert take(1001.0) == 1001.0, "what came of it is looked at once"
+    assert take(1001.0) == 1001.0, "its effect is checked at once"
     hear(worker, client, FACTS, 1002.0)
     assert take(1003.0) > 1030.0
     hear(worker, client, replace(FACTS, approvals=1), 1050.0)
     assert take(1051.0) == 1051.0, "something else has changed"
 
 
-def test_a_look_that_a_person_asks_for_and_each_twentieth_believe_nothing_that_was_kept(
-        worker: ForgeWorker, client: Client) -> None:
+def test_a_poll_on_request_and_each_twentieth_use_no_cache(worker: ForgeWorker, client: Client) -> None:
     for look in range(45):
         if look == 5:
             worker.wake()

@@ -1,4 +1,4 @@
-"""Gates by path: which gates a change has to pass, and what counts as their verdict."""
+"""Gates by path: which gates a change has to pass, and which runs count as their verdict."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rules(text: str = FILE) -> GateRules:
     (["garrison.toml"], ()),
     ([], ()),
 ])
-def test_a_change_selects_the_gates_of_its_paths_and_their_dependants_and_else_the_whole_one(files, selected):
+def test_a_change_selects_the_gates_of_its_paths_and_their_dependants_or_the_whole_one(files, selected):
     assert rules().select(files) == selected
 
 
@@ -65,12 +65,12 @@ def test_the_queue_and_the_checker_match_the_same_files(pattern, file, is_match)
     assert checker.is_match(pattern, file) is is_match
 
 
-def test_no_pattern_takes_long_for_a_path_that_is_meant_to_confuse_it():
+def test_no_pattern_takes_long_for_a_hostile_path():
     rule = GateRule("g", ("**/" * 20 + "*a*" * 20 + "b",), "true")
     assert not rule.matches("/".join(["a" * 200] * 18))
 
 
-def test_several_gates_are_one_command_whose_parts_cannot_disturb_each_other():
+def test_several_gates_are_one_command_with_isolated_parts():
     assert rules().command(("web",)) == "cd packages/web && npm test  # slow"
     assert rules().command(("schema", "web")) == "(make schema) && (cd packages/web && npm test  # slow\n)"
     assert rules().command(("gone",)) is None
@@ -100,7 +100,7 @@ def book(state: QueueState, text: str = FILE) -> GateBook:
     return GateBook(QueueConfig("make test"), parse_rules(text.encode()), {"PATH": "/bin"})
 
 
-def test_a_verdict_of_gates_by_path_never_counts_for_the_whole_gate_and_the_whole_one_counts_for_all():
+def test_gates_by_path_never_count_for_the_whole_gate_which_counts_for_all():
     state = QueueState()
     found = book(state)
     web, both = found.of(("web",)), found.of(("api", "web"))
@@ -119,7 +119,7 @@ def test_a_verdict_of_gates_by_path_never_counts_for_the_whole_gate_and_the_whol
     assert changed.find_passed(state, "tree", changed.of(("web",))) is None, "the rule has another command now"
 
 
-def test_the_whole_gate_is_due_for_one_in_so_many_entries_and_after_it_the_count_begins_again():
+def test_the_whole_gate_is_due_for_one_of_n_entries_and_restarts_the_count():
     state = QueueState(partial_landings=(("t1", ("a", "b")), ("t2", ("c",))))
     found, files = book(state), ["packages/web/a.js"]
     assert landed_since_whole(state, found.whole.key) == ("a", "b", "c")

@@ -1,4 +1,4 @@
-"""What of the user's git configuration a confined tree gets."""
+"""Settings of the user's git configuration that a confined worktree gets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kept(*settings, push=False):
     "alias.st", "user.token", "merge.mysecret", "log.apitoken", "color.mine", "format.headers", "pull.mine",
     "commit.template", "lfs.customtransfer.x.args", "merge.tool", "submodule.s.update", "trailer.t.command",
     "push.pushoption", "remote.o.vcs", "fsck.badname", "advice.mine", "core.mine", "fetch.bundleuri", "url.x.mine"])
-def test_what_is_secret_or_runs_unasked_is_left_out(key):
+def test_secrets_and_commands_that_run_by_themselves_are_left_out(key):
     assert kept((key, "x")) == []
 
 
@@ -34,16 +34,16 @@ def test_what_is_secret_or_runs_unasked_is_left_out(key):
     "diff.image.textconv", "filter.lfs.clean", "filter.lfs.process", "submodule.a.b.url", "pull.rebase",
     "branch.main.merge", "extensions.objectformat", "extensions.worktreeconfig", "extensions.partialclone",
     "rerere.enabled", "lfs.url", "push.default", "i18n.commitencoding", "url.https://a/.insteadof"])
-def test_what_git_needs_to_work_on_files_and_commits_is_kept(key):
+def test_settings_for_work_on_files_and_commits_are_kept(key):
     assert kept((key, "x")) == [(key, "x")]
 
 
-def test_of_sections_with_a_switch_a_name_the_switches_are_kept():
+def test_switches_of_sections_with_a_switch_a_name_are_kept():
     settings = (("advice.detachedhead", "false"), ("advice.x", None), ("fsck.missingemail", "ignore"))
     assert kept(*settings) == list(settings)
 
 
-def test_addresses_lose_their_credentials_and_there_is_none_to_push_to():
+def test_addresses_lose_their_credentials_and_push_goes_nowhere_unless_allowed():
     assert kept(("remote.origin.url", "https://me:token@example.org/x.git"), ("remote.origin.pushurl", "ssh://x")) == [
         ("remote.origin.url", "https://example.org/x.git"), ("remote.origin.pushurl", NO_PUSH)]
     assert kept(("url.https://token@host/.insteadof", "gh:")) == [("url.https://host/.insteadof", "gh:")]
@@ -53,9 +53,6 @@ def test_addresses_lose_their_credentials_and_there_is_none_to_push_to():
         assert kept(("submodule.s.url", address)) == [("submodule.s.url", "https://host/x")]
     assert kept(("submodule.s.url", "ssh://me:p@SECRET@host/x")) == [("submodule.s.url", "ssh://host/x")]
     assert kept(("submodule.s.url", "ssh://me:pw@host/x")) == [("submodule.s.url", "ssh://host/x")]
-
-
-def test_a_profile_that_may_push_keeps_where_to():
     settings = (("remote.origin.url", "/srv/x"), ("remote.origin.pushurl", "/srv/y"), ("push.followtags", "true"))
     assert kept(*settings, push=True) == list(settings)
 
@@ -65,7 +62,7 @@ def test_a_narrower_scope_overrides_and_settings_of_the_call_itself_do_not():
     assert select(parse(listing), SCOPES) == [ConfigEntry("local", "user.name", "B")]
 
 
-def test_values_survive_being_written():
+def test_values_survive_rendering():
     odd = ConfigEntry("local", 'filter.a"b.c.clean', 'sh -c "x\\y" # no comment; \n\tz')
     text = render([odd, ConfigEntry("local", "a.b", None)])
     assert text == b'[filter "a\\"b.c"]\n\tclean = "sh -c \\"x\\\\y\\" # no comment; \\n\\tz"\n[a]\n\tb\n'

@@ -1,4 +1,4 @@
-"""Changes of a run's graph: what is refused, and that a task may come at any moment of a run."""
+"""Changes of the graph of a run: what is refused; a task may be added at any moment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OK = Outcome(SUCCESS)
 
 
 class Story:
-    """A run, told by the records of its journal; its graph may change."""
+    """A run, written by the records of its journal; its graph may change."""
 
     def __init__(self, launched: RunPlan, *records: tuple[str, dict[str, Any]]) -> None:
         self.launched, self.entries = launched, list[Entry]()
@@ -50,7 +50,7 @@ class Story:
         self.tell("flow", encode(event))
 
     def ask(self, change: AddNode | EditNode) -> None:
-        """Let the guardian judge a request, and journal what comes of it."""
+        """Let the guardian decide about a request, and journal the decision."""
         request = posted("GUIDANCE", f"s{len(self.entries)}", payload=change.to_data())
         [action] = guardian_policy.decide(self.plan, self.state, GuardianView(RUN, NOW, BOOT, inbox=[request]), 2,
                                           POLICY).actions
@@ -76,7 +76,7 @@ def add(name: str, after: str = "", prompt: str = "") -> AddNode:
     (EditNode("b", {"prompt": "do a"}), "has this task already, as a"),
     (EditNode("start", {"agent": "x"}), "start is not a task"),
 ])
-def test_what_a_run_cannot_do_is_refused_in_one_line(change: AddNode | EditNode, why: str) -> None:
+def test_an_impossible_change_is_refused_in_one_line(change: AddNode | EditNode, why: str) -> None:
     launched = plan_run(parse("digraph { flow=dag start [shape=Mdiamond] end [shape=Msquare] "
                               'a [prompt="do a"]; b [prompt="do b"]; start -> a -> b -> end }'))
     story = Story(launched, node("a", "active"))
@@ -84,16 +84,13 @@ def test_what_a_run_cannot_do_is_refused_in_one_line(change: AddNode | EditNode,
     assert isinstance(found, str) and why in found and "\n" not in found
 
 
-def test_a_run_whose_last_node_has_ended_takes_no_task() -> None:
+def test_no_task_follows_the_last_or_a_failed_node_and_an_independent_one_is_done() -> None:
     story = Story(TWO)
     story.finish("a")
     assert isinstance(change_graph(story.plan, story.state, RUN, add("c", "a")), ChangedGraph)
     story.finish("b")
     refused = change_graph(story.plan, story.state, RUN, add("c"))
     assert refused == f"run {RUN} is over; `garrison run TASK` starts another"
-
-
-def test_a_task_after_one_that_failed_is_refused_and_one_beside_it_is_done() -> None:
     story = Story(plan({"a": (), "b": ()}))
     story.finish("a", Outcome(FAIL))
     assert "a has failed" in str(change_graph(story.plan, story.state, RUN, add("c", "a")))
@@ -104,7 +101,7 @@ def test_a_task_after_one_that_failed_is_refused_and_one_beside_it_is_done() -> 
     assert story.state.flow.state.outcomes["c"].status == SUCCESS
 
 
-def test_an_edited_node_is_done_as_it_says_now() -> None:
+def test_an_edited_node_has_its_new_attributes() -> None:
     story = Story(TWO)
     story.ask(EditNode("b", {"prompt": 'say "no"\n\tand $x', "agent": "x", "budget": "2"}))
     task = story.plan.tasks["b"]
@@ -112,7 +109,7 @@ def test_an_edited_node_is_done_as_it_says_now() -> None:
     assert change_plan(story.launched, story.replayed().graph).tasks["b"] == task
 
 
-def test_in_a_walk_the_task_comes_between_its_predecessor_and_what_comes_next() -> None:
+def test_in_a_walk_a_task_is_inserted_after_its_predecessor() -> None:
     story = Story(plan_run(parse("digraph { flow=walk start [shape=Mdiamond] end [shape=Msquare] "
                                  "start -> a -> b -> end }")))
     assert "name a node that it has not left" in str(change_graph(story.plan, story.state, RUN, add("c")))
@@ -124,7 +121,7 @@ def test_in_a_walk_the_task_comes_between_its_predecessor_and_what_comes_next() 
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_task_that_comes_at_any_moment_is_done_once_and_its_run_ends(seed: int) -> None:
+def test_a_task_added_at_any_moment_is_done_once_and_its_run_ends(seed: int) -> None:
     """The journal alone, and a snapshot in the middle of it, lead to the same state."""
     chance = random.Random(seed)
     names = "abcdef"[:chance.randint(1, 6)]

@@ -44,7 +44,7 @@ from policy_support import (
 
 
 def keep_up(state: RunState, pipeline: RunPlan, **seen: Any) -> None:
-    """Tell the flow what the nodes of a history came to."""
+    """Tell the flow how the nodes of a history ended."""
     if state.flow is None:
         state.flow = RunFlow(pipeline.program, RUN)
     view = GuardianView(RUN, NOW, BOOT, **seen)
@@ -60,22 +60,9 @@ def guard(state: RunState, pipeline: RunPlan | None = None, max_agents: int = 2,
                                   max_rework)
 
 
-def test_a_new_run_journals_its_nodes_before_it_runs() -> None:
+def test_nodes_and_attempts_are_journaled_before_they_run() -> None:
     assert shown(guard(journal())) == [("node", "a"), ("node", "b"), ("run", "running")]
     assert shown(guard(journal(node("a", "pending")))) == [("node", "b"), ("run", "running")]
-
-
-def test_no_node_fails_without_a_reason() -> None:
-    begun = guard(journal(), pipeline=plan({"a": (), "b": ()}, {"a": "failed"})).actions
-    assert effect(begun[0]) == {"node": "a", "status": "failed", "attempt": 1,
-                                "reason": "it had failed before this run, says its graph"}
-    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
-    gave_up = posted("RUNNER_EXITED", payload={"status": "failed", "reason": " "})
-    [act] = guard(state, runners={"a": life("runner", "a")}, inbox=[gave_up]).actions
-    assert effect(act)["effect"]["reason"].startswith("its runner gave up")
-
-
-def test_an_attempt_is_journaled_before_its_runner_starts() -> None:
     state = journal(node("a", "pending"), node("b", "pending"), RUNNING)
     assert shown(guard(state)) == [("node", "a")]
     state.apply(Entry(9, 1, "t", AT, *node("a", "active")))
@@ -83,22 +70,29 @@ def test_an_attempt_is_journaled_before_its_runner_starts() -> None:
     assert guard(state, runners={"a": life("runner", "a")}).actions == []
 
 
-@pytest.mark.parametrize(("active", "limit", "begun"), [
+def test_no_node_fails_without_a_reason() -> None:
+    first = guard(journal(), pipeline=plan({"a": (), "b": ()}, {"a": "failed"})).actions
+    assert effect(first[0]) == {"node": "a", "status": "failed", "attempt": 1,
+                                "reason": "it had failed before this run, says its graph"}
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    gave_up = posted("RUNNER_EXITED", payload={"status": "failed", "reason": " "})
+    [act] = guard(state, runners={"a": life("runner", "a")}, inbox=[gave_up]).actions
+    assert effect(act)["effect"]["reason"].startswith("its runner gave up")
+
+
+@pytest.mark.parametrize(("active", "limit", "started"), [
     ((), 2, ["a", "b"]), (("a",), 2, ["b"]), (("a", "b"), 2, []), (("a",), 1, []), ((), 9, ["a", "b", "c"])])
-def test_no_more_nodes_are_begun_than_agents_are_free(active: tuple[str, ...], limit: int, begun: list[str]) -> None:
+def test_no_more_nodes_start_than_agents_are_free(active: tuple[str, ...], limit: int, started: list[str]) -> None:
     state = journal(*(node(name, "active" if name in active else "pending") for name in "abc"), RUNNING)
     runners = {name: life("runner", name) for name in active}
-    assert [act.target for act in guard(state, WIDE, limit, runners=runners).actions] == begun
+    assert [act.target for act in guard(state, WIDE, limit, runners=runners).actions] == started
 
 
-def test_a_node_without_a_place_among_the_agents_of_all_runs_neither_begins_nor_goes_on() -> None:
+def test_a_node_without_a_place_neither_starts_nor_continues_and_one_that_waits_for_its_merge_needs_none() -> None:
     state = journal(node("a", "active"), node("b", "pending"), node("c", "pending"), RUNNING)
     assert shown(guard(state, WIDE, 3, placed={"b"})) == [("node", "b")]
     assert shown(guard(state, WIDE, 3, placed={"a"})) == [("start", "a")]
     assert shown(guard(state, WIDE, 3, placed=set())) == []
-
-
-def test_a_node_that_waits_for_its_merge_uses_no_agent_slot() -> None:
     state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), node("c", "pending"),
                     RUNNING)
     seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p")}
@@ -112,7 +106,7 @@ def test_a_node_that_waits_for_its_merge_uses_no_agent_slot() -> None:
     (life("runner", "a", "crashed"), 0, ["record"]),
     (life("runner", "a", "crashed"), 1, ["start"]),
     (life("runner", "a", "terminated", reason="orphaned"), 0, ["start"]),
-    (life("runner", "a", "parked"), 0, ["park"]),  # whoever parked it died before it was journaled
+    (life("runner", "a", "parked"), 0, ["park"]),  # its supervisor died before it journaled that
     (life("runner", "a", "terminated", reason="stopped"), 0, ["stop_run"]),
     (life("runner", "a", "terminated", reason="marked by hand"), 0, ["start"]),
     (life("runner", "a", "terminated", reason="failed"), 0, ["record"]),  # its report was lost
@@ -139,9 +133,9 @@ def test_a_stopped_runner_starts_again_once_it_is_unparked() -> None:
     told = guard(state, runners=runners, inbox=[posted("GUIDANCE", payload={"action": "resume"})])
     assert [effect(act) for act in told.actions] == [{"resume": {"runner-a@r1": 3}}]
     state.apply(record(told.actions[0]))
-    begun = guard(state, runners=runners)
-    assert shown(begun) == [("start", "a")]
-    assert begun.actions[0].why == "it had ended gracefully (stopped); the run continues"
+    again = guard(state, runners=runners)
+    assert shown(again) == [("start", "a")]
+    assert again.actions[0].why == "it had ended gracefully (stopped); the run continues"
     later = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=4)}
     assert shown(guard(state, runners=later)) == [("stop_run", "")]
 
@@ -161,20 +155,15 @@ def test_a_runner_whose_total_is_used_up_fails_its_node() -> None:
     assert effect(acts[0])["status"] == "failed" and "failed too often: 11 deaths" in effect(acts[0])["reason"]
 
 
-def test_a_runner_whose_window_is_used_up_is_parked_and_its_node_waits() -> None:
-    state, runners = six_deaths("active")
-    assert shown(guard(state, runners=runners)) == [("park", "a")]
-
-
-def test_a_landed_node_stays_landed_when_its_runner_is_parked_for_good() -> None:
-    # Found by seed 105: the journal got `validated → failed`, and no guardian could read it again.
-    state, runners = six_deaths("validated")
-    assert shown(guard(state, runners=runners)) == [("park", "a")]
+def test_a_runner_whose_window_is_used_up_is_parked_and_its_node_waits_or_stays_landed() -> None:
+    for status in ("active", "validated"):  # found by seed 105: the journal got `validated → failed`
+        state, runners = six_deaths(status)
+        assert shown(guard(state, runners=runners)) == [("park", "a")]
 
 
 @pytest.mark.parametrize(("reason", "lifted"), [("stopped", 0), ("stopped", 1), ("orphaned", 0), ("by hand", 0)])
 def test_the_runner_of_a_landed_node_that_was_stopped_comes_back_to_clean_up(reason: str, lifted: int) -> None:
-    # Found by a storm: SIGTERM between landing and tidying left branch and tree for ever.
+    # Found by a storm: SIGTERM between landing and clean-up left branch and worktree for ever.
     state, _ = six_deaths("validated", 1)
     state.lifted["runner-a@r1"] = lifted
     gone = {"a": life("runner", "a", "terminated", incarnation=2, reason=reason)}
@@ -192,13 +181,13 @@ def test_the_parked_runner_of_a_landed_node_is_probed_at_once_to_clean_up_and_on
     assert [(act.kind, act.target) for act in acts] == [("probe", "a")]
     assert acts[0].basis is not None and replay(acts[0].basis, "probe").same
     cleaned = {"a": life("runner", "a", "terminated", incarnation=7, reason="done")}
-    # Found by seed 127826: it was begun again as often as it had cleaned up, until the run was over.
+    # Found by seed 127826: it was started again each time it had cleaned up, until the run was over.
     assert shown(guard(state, runners=cleaned)) == [("node", "b")]
     state.apply(Entry(21, 1, "t", AT, *parked("runner-a@r1", 7)))
-    assert shown(guard(state, runners=gone)) == [("node", "b")], "who cannot clean up keeps nobody"
+    assert shown(guard(state, runners=gone)) == [("node", "b")], "one that cannot clean up delays no other"
 
 
-def test_a_runner_that_was_parked_twice_before_the_landing_has_its_chance_to_clean_up_afterwards() -> None:
+def test_a_runner_parked_twice_before_the_landing_is_probed_once_to_clean_up() -> None:
     # Found by seed 489 of the simulator: the worktree of a landed node was left behind.
     state, _ = six_deaths("active")
     gone = {"a": life("runner", "a", "parked", incarnation=7, reason="too many deaths")}
@@ -207,7 +196,7 @@ def test_a_runner_that_was_parked_twice_before_the_landing_has_its_chance_to_cle
         state.apply(Entry(number, 1, "t", AT, *each))
     assert shown(guard(state, runners=gone)) == [("probe", "a")]
     state = replay_run([Entry(30, 1, "t", AT, "snapshot", to_snapshot(state))])
-    assert shown(guard(state, runners=gone)) == [("probe", "a")], "a compacted journal knows it, too"
+    assert shown(guard(state, runners=gone)) == [("probe", "a")], "from a compacted journal as well"
     state.apply(Entry(31, 1, "t", AT, *parked("runner-a@r1", 8)))
     assert shown(guard(state, runners=gone)) == [("node", "b")]
 
@@ -228,15 +217,12 @@ def test_a_parked_processor_lets_entries_wait_and_fails_the_run_when_nothing_els
     assert waits.actions == [] and waits.wake_at == NOW - 1 + 600
     assert shown(guard(other, runners=seen["runners"] | {"b": life("runner", "b", "crashed")},
                        processor=seen["processor"])) == [("record", "b")]
-
-
-def test_a_parked_processor_does_not_keep_runners_from_being_replaced() -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
     seen = {"runners": {"a": life("runner", "a", state="dead")}, "processor": life("processor", "p", "parked")}
     assert shown(guard(state, **seen)) == [("replace", "a")]
 
 
-def test_the_processor_is_wanted_from_the_first_completed_node_on() -> None:
+def test_the_processor_starts_with_the_first_completed_node() -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
     runners = {"a": life("runner", "a")}
     assert guard(state, runners=runners).actions == []
@@ -246,7 +232,7 @@ def test_the_processor_is_wanted_from_the_first_completed_node_on() -> None:
     assert shown(guard(state, runners=runners, processor=idle)) == [("start", "processor")]
 
 
-def test_a_landing_whose_record_a_power_cut_took_is_recorded_again_by_a_processor() -> None:
+def test_a_landing_whose_record_a_power_cut_lost_is_recorded_again_by_a_processor() -> None:
     # Found by simulator seed 906244: the guardian had read the record before it was synced; the runner waits for it.
     steps = ("pending", "active", "impl_complete", "validated")
     state = journal(*(node("a", step) for step in steps), node("b", "pending"), RUNNING)
@@ -260,12 +246,12 @@ def test_a_landing_whose_record_a_power_cut_took_is_recorded_again_by_a_processo
 @pytest.mark.parametrize(("status", "merge", "expected"), [
     ("active", MergeStatus(1, "landed", commit="c"), "impl_complete"),
     ("impl_complete", MergeStatus(1, "landed", commit="c"), "validated"),
-    ("impl_complete", MergeStatus(1, "conflict", "in f"), None),  # its runner says so, with what is to be reworked
+    ("impl_complete", MergeStatus(1, "conflict", "in f"), None),  # its runner reports it, with what is to be reworked
     ("impl_complete", MergeStatus(1, "rejected", "red"), None),
     ("impl_complete", MergeStatus(2, "landed"), None), ("impl_complete", MergeStatus(1, "testing"), None),
     ("active", MergeStatus(1, "rejected"), None), ("pending", MergeStatus(1, "landed"), None),
 ])
-def test_the_merge_journal_is_believed_of_this_attempt(status: str, merge: MergeStatus, expected: str | None) -> None:
+def test_the_merge_journal_counts_for_this_attempt_only(status: str, merge: MergeStatus, expected: str | None) -> None:
     path = ["pending", "active", "impl_complete"]
     state = journal(*(node("a", one) for one in path[: path.index(status) + 1]), node("b", "pending"), RUNNING)
     seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p"), "merges": {"a": merge}}
@@ -305,7 +291,7 @@ def stuck(parked: bool = True, attempt: int = 1, life: int = 6) -> PostedSignal:
 
 
 def applied(state: RunState, said: PostedSignal, **seen: Any) -> RunState:
-    """The state after the guardian obeyed a signal."""
+    """Return the state after the guardian applied a signal."""
     (act,) = guard(state, inbox=[said], **seen).actions
     return state.apply(record(act))
 
@@ -328,8 +314,8 @@ def test_a_parked_node_leaves_its_slot_to_another_and_takes_it_back_with_its_pro
     assert guard(state, WIDE, 1, runners=runners).actions == []
 
 
-def test_that_an_agent_is_parked_and_that_it_no_longer_is_may_come_in_any_order() -> None:
-    # Found by seed 811846: a run failed while its agent worked, whose parking was taken after its end.
+def test_parking_and_unparking_of_an_agent_may_be_reported_in_any_order() -> None:
+    # Found by seed 811846: a run failed while its agent worked: its parking was applied after its end.
     state = journal(node("a", "active"), node("b", "pending"), RUNNING)
     for is_parked, life_, expected in ((False, 6, {}), (True, 6, {}), (True, 7, {"a": 7}), (False, 6, {"a": 7}),
                                     (False, 7, {}), (True, 7, {})):
@@ -343,7 +329,7 @@ def test_that_an_agent_is_parked_and_that_it_no_longer_is_may_come_in_any_order(
 
 
 @pytest.mark.parametrize(("of_b", "of_c", "expected"), [
-    ("active", "pending", []),  # somebody moves
+    ("active", "pending", []),  # another node works
     ("validated", "active", []),
     ("failed", "validated", [("run", "failed")]),
     ("validated", "validated", [("run", "failed")])])
@@ -361,7 +347,7 @@ def test_a_run_fails_when_nothing_but_parked_nodes_is_left(of_b: str, of_c: str,
         assert "a: parked: its agent keeps failing: 6 deaths" in over.actions[0].why
 
 
-def test_a_run_that_failed_with_parked_nodes_is_resumed_and_they_are_unparked() -> None:
+def test_a_resumed_run_unparks_its_nodes_and_one_that_continues_by_itself_does_not() -> None:
     state = journal(node("a", "active"), node("b", "pending"), RUNNING, parked("runner-a@r1", 6),
                     ("run", {"status": "failed"}))
     seen = {"runners": {"a": life("runner", "a", "parked", incarnation=6)}}
@@ -372,11 +358,14 @@ def test_a_run_that_failed_with_parked_nodes_is_resumed_and_they_are_unparked() 
     assert state.status == "running" and not state.circuit("runner-a@r1").parked
     assert shown(guard(state, **seen)) == [("start", "a")]
     assert journal(node("a", "active"), node("a", "failed"), RUNNING, ("run", {"status": "failed"})).over
+    state = journal(node("a", "active"), node("b", "pending"), RUNNING, parked("runner-a@r1", 6))
+    seen = {"runners": {"a": life("runner", "a", "parked", incarnation=6)}}
+    assert effect(guard(state, inbox=[guidance("resume")], **seen).actions[0]) == {"resume": {}}
 
 
 def test_a_guardian_that_dies_right_after_a_request_to_resume_leaves_a_run_that_continues() -> None:
-    # Journaled as taken in one record and as running in the next, the word was lost by who died between them: the
-    # next guardian found a stopped run and ended, and its launcher began another, for ever.
+    # Journaled as applied in one record and as running in the next, the request was lost by a death between them: the
+    # next guardian found a stopped run and ended, and its launcher started another, for ever.
     state = journal(node("a", "active"), node("b", "pending"), RUNNING, ("run", {"status": "stopped"}))
     runners = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=3)}
     told = guard(state, inbox=[guidance("resume")], runners=runners)
@@ -387,13 +376,7 @@ def test_a_guardian_that_dies_right_after_a_request_to_resume_leaves_a_run_that_
     assert effect(guard(failed, inbox=[guidance("resume")]).actions[0]) == {"resume": {}}
 
 
-def test_a_run_that_continues_by_itself_unparks_no_node() -> None:
-    state = journal(node("a", "active"), node("b", "pending"), RUNNING, parked("runner-a@r1", 6))
-    seen = {"runners": {"a": life("runner", "a", "parked", incarnation=6)}}
-    assert effect(guard(state, inbox=[guidance("resume")], **seen).actions[0]) == {"resume": {}}
-
-
-def test_a_node_parked_by_a_person_is_stopped_and_stays_parked_though_the_run_is_resumed() -> None:
+def test_a_node_parked_by_the_user_is_stopped_and_stays_parked_when_the_run_is_resumed() -> None:
     state = journal(node("a", "active"), node("b", "pending"), node("c", "pending"), RUNNING)
     runner = {"a": life("runner", "a", incarnation=2)}
     applied(state, guidance("park"), runners=runner)
@@ -409,17 +392,17 @@ def test_a_node_parked_by_a_person_is_stopped_and_stays_parked_though_the_run_is
     assert state.held == {} and shown(guard(state, WIDE, 0, runners=home)) == [("start", "a")]
 
 
-def test_a_node_parked_before_it_began_does_not_begin_and_one_that_is_done_is_not_parked() -> None:
+def test_a_node_parked_before_its_start_does_not_start_and_one_that_is_done_is_not_parked() -> None:
     state = journal(node("a", "pending"), node("b", "active"), node("b", "impl_complete"), node("c", "pending"),
                     RUNNING)
     applied(state, guidance("park"))
     assert shown(guard(state, WIDE, 9, processor=life("processor", "p"), runners={"b": life("runner", "b")})) == [
         ("node", "c")]
     assert applied(state, guidance("park", "b", "g2")).held == {"a": "because"}
-    assert applied(state, guidance("park", "nobody", "g3")).held == {"a": "because"}
+    assert applied(state, guidance("park", "unknown", "g3")).held == {"a": "because"}
 
 
-def test_a_queue_that_a_person_parked_is_waited_for() -> None:
+def test_a_run_waits_for_a_queue_that_the_user_parked() -> None:
     state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), RUNNING)
     seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p")}
     applied(state, guidance("park", "processor"), **seen)
@@ -436,8 +419,8 @@ def test_a_parked_runner_is_probed_and_heals() -> None:
     seen = {"a": life("runner", "a", "parked", incarnation=6), "b": life("runner", "b")}
     assert shown(guard(state, runners=seen)) == [("probe", "a")]
     for ago, expected in ((59.0, []), (60.0, [("heal", "a")])):
-        begun = {"full": "runner-a@r1", "incarnation": 7, "probe": True, "monotonic": NOW - ago, "boot_id": BOOT}
-        state.apply(Entry(9, 1, "t", AT, "spawn", begun))
+        probe = {"full": "runner-a@r1", "incarnation": 7, "probe": True, "monotonic": NOW - ago, "boot_id": BOOT}
+        state.apply(Entry(9, 1, "t", AT, "spawn", probe))
         assert shown(guard(state, runners={**seen, "a": life("runner", "a", incarnation=7)})) == expected
     state.apply(Entry(9, 1, "t", AT, "heal", {"full": "runner-a@r1", "incarnation": 7}))
     assert state.circuits["runner-a@r1"] == Circuit(forgiven=6)
@@ -491,7 +474,7 @@ def test_effects_of_signals_on_the_run(said: PostedSignal, act: str, data: dict[
     assert [(one.kind, effect(one)) for one in acts] == [(act, data)]
 
 
-def test_a_node_without_a_change_is_done_without_landing() -> None:
+def test_a_node_without_a_change_or_with_changes_that_the_target_has_is_done_without_landing() -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING,
                     signal("s", type="NODE_COMPLETE", effect={"node": "a", "status": "impl_complete", "attempt": 1,
                                                               "landing": "no change"}))
@@ -501,9 +484,6 @@ def test_a_node_without_a_change_is_done_without_landing() -> None:
     state.apply_event(acts[0].expect(NodeChanged), AT)
     assert (state.landed, state.unchanged, state.nodes["a"].has_landed) == (0, 1, False)
     assert describe_landed(state, "node", "main", "main", 2) == "0 of 2 landed, 1 no change"
-
-
-def test_an_entry_whose_changes_the_target_had_already_has_no_commit_of_its_own() -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
     state.apply(Entry(9, 1, "t", AT, *node("a", "impl_complete")))
     acts = guard(state, merges={"a": MergeStatus(1, "landed", "its changes are already in main")}).actions
@@ -511,7 +491,7 @@ def test_an_entry_whose_changes_the_target_had_already_has_no_commit_of_its_own(
         ("node", {"node": "a", "status": "validated", "attempt": 1, "landing": "no change"})]
 
 
-def test_one_new_signal_is_obeyed_a_turn_since_it_may_change_what_the_next_means() -> None:
+def test_one_new_signal_is_applied_a_turn_since_it_may_change_the_meaning_of_the_next() -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
     inbox = [posted("NODE_COMPLETE", attempt=2, id_="s0"), posted("NODE_COMPLETE", id_="s1"),
              posted("RUNNER_EXITED", id_="s2")]
@@ -534,7 +514,7 @@ def test_a_stop_goes_down_in_order() -> None:
     assert shown(guard(state, stopping=True, runners={"a": dead})) == [("replace", "a")]
 
 
-def test_a_run_is_stopped_only_when_nobody_of_it_lives() -> None:
+def test_a_run_is_stopped_only_when_none_of_its_processes_lives() -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
     leaving = replace(life("runner", "a", "terminated", reason="marked by hand"),
                       observation=Observation("h", BOOT, "p", leaving=1.0))
@@ -553,11 +533,12 @@ def test_a_run_is_stopped_only_when_nobody_of_it_lives() -> None:
     assert shown(guard(stopped)) == [("end", "")]
 
 
-@pytest.mark.parametrize("status", ["done", "failed"])
-def test_after_the_end_nothing_is_restarted(status: str) -> None:
-    state = journal(node("a", "active"), node("b", "pending"), RUNNING, ("run", {"status": status}))
-    assert shown(guard(state, processor=life("processor", "p"))) == [("term", "processor")]
-    assert shown(guard(state)) == [("end", "")]
+def test_after_the_end_nothing_is_restarted_and_a_stopped_run_waits_for_a_request() -> None:
+    for status in ("done", "failed"):
+        state = journal(node("a", "active"), node("b", "pending"), RUNNING, ("run", {"status": status}))
+        assert shown(guard(state, processor=life("processor", "p"))) == [("term", "processor")]
+        assert shown(guard(state)) == [("end", "")]
+    assert shown(guard(journal(RUNNING, ("run", {"status": "stopped"})))) == [("end", "")]
 
 
 def test_the_end_of_a_run() -> None:
@@ -572,20 +553,12 @@ def test_the_end_of_a_run() -> None:
     assert [(act.target, act.why) for act in guard(lost).actions] == [("failed", "a: red")]
 
 
-def test_a_stopped_run_waits_for_a_request_to_resume() -> None:
-    assert shown(guard(journal(RUNNING, ("run", {"status": "stopped"})))) == [("end", "")]
-
-
-def test_the_next_attempt_tells_the_end_of_a_runner_that_no_other_record_tells() -> None:
+def test_the_next_attempt_records_an_otherwise_unrecorded_end_and_a_death_counts_in_its_own_attempt_only() -> None:
     """Found by a soak: `garrison verify` missed the end of a runner whose report repeated that of its predecessor."""
     state = journal(node("a", "active"), node("b", "pending"), RUNNING, node("a", "active", attempt=2))
     runners = {"a": life("runner", "a", "terminated", reason="done")}
     (act,) = guard(state, runners=runners).actions
     assert (act.kind, act.why) == ("start", "attempt 2; it had ended gracefully (done)")
-
-
-def test_a_death_counts_in_its_own_attempt_only() -> None:
-    """The life of an attempt before is buried already when the next attempt begins, and when the run stops then."""
     known = [node("a", "active"), RUNNING, death("runner-a@r1", 1), node("a", "active", attempt=2)]
     state, seen = journal(*known), {"a": life("runner", "a", "crashed")}
     (act,) = guardian_policy.decide(TWO, state, GuardianView(RUN, NOW, BOOT, runners=seen), 2, POLICY).actions
@@ -594,5 +567,3 @@ def test_a_death_counts_in_its_own_attempt_only() -> None:
     assert [act.kind for act in guardian_policy.decide(TWO, state, stopping, 2, POLICY).actions] == ["run"]
     again = from_snapshot(to_snapshot(state))
     assert guardian_policy.decide(TWO, again, stopping, 2, POLICY).actions[0].kind == "run"
-
-

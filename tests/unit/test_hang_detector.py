@@ -1,4 +1,4 @@
-"""Is a living process at work? The rules over a table, what must hold of them all, and the arithmetic of watching."""
+"""Is a living process at work? The rules as a table, their properties, and the arithmetic of watching."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ TABLE: list[tuple[str, Evidence, float | None, str]] = [
     ("silent but for its files", agent(ages={"worktree": 10.0}), 600.0, ""),
     ("silent but for events", agent(ages={"stream": 10.0}), 600.0, ""),
     ("silent, a tool under way", agent(tool="Bash", tool_left=1.0), 600.0, ""),
-    ("silent, waits for a person", agent(waiting="for your answer"), 600.0, ""),
+    ("silent, waits for the user", agent(waiting="for your answer"), 600.0, ""),
     ("silent on the disk", agent(blocked=1), 600.0, ""),
     ("nothing below it", agent(below=0), 600.0, ""),
     ("nothing known", Evidence(1), 1.0, ""),
@@ -84,7 +84,7 @@ TABLE: list[tuple[str, Evidence, float | None, str]] = [
 
 
 @pytest.mark.parametrize(("seen", "silence", "rule"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_rules(seen: Evidence, silence: float | None, rule: str) -> None:
+def test_each_rule_and_its_record(seen: Evidence, silence: float | None, rule: str) -> None:
     hang = find_hang(seen, TIMEOUT, silence)
     assert (hang.rule if hang else "") == rule
     kept = record_evidence(seen, hang, TIMEOUT, silence)
@@ -92,7 +92,7 @@ def test_rules(seen: Evidence, silence: float | None, rule: str) -> None:
     again = from_data(RecordedEvidence, json.loads(json.dumps(asdict(kept))))
     assert again == kept, "plain data"
     once_more = judge_recorded(again)
-    assert (once_more.rule if once_more else "") == rule, "what was kept says the same"
+    assert (once_more.rule if once_more else "") == rule, "the record gives the same"
     assert hang is None or hang.why.isprintable()
 
 
@@ -144,7 +144,7 @@ def test_a_gap_between_scans_counts_as_no_more_than_the_cap(gaps: list[float], c
         before = after
 
 
-def test_signs_date_from_what_changed() -> None:
+def test_evidence_has_the_time_of_its_last_change() -> None:
     signs = EvidenceTimes(5.0)
     signs.note("output", (1, 1), 9.0)
     assert signs.ages(10.0) == {"output": 5.0}, "the first stamp tells of no change"
@@ -162,7 +162,7 @@ def test_signs_date_from_what_changed() -> None:
 
 
 def test_evidence_that_ended_between_two_scans_counts_until_the_scan_that_missed_it() -> None:
-    """An agent that was stopped a moment after it began was called hung before it had been stopped for the timeout."""
+    """Seen: an agent stopped a moment after its start counted as hung before it had been stopped for the timeout."""
     signs = EvidenceTimes(5.0)
     signs.hold_until_missed("unstopped", False, 9.0)
     assert signs.ages(10.0) == {"unstopped": 1.0}
@@ -173,7 +173,7 @@ def test_evidence_that_ended_between_two_scans_counts_until_the_scan_that_missed
     assert signs.ages(17.0) == {"unstopped": 2.0}
 
 
-def test_the_freshest_sign() -> None:
+def test_the_latest_evidence_counts() -> None:
     assert latest_evidence({}) is None
     assert latest_evidence({"beat": 9.0, "output": 3.0}) == ("output", 3.0)
     assert seconds_silent(Evidence(1, {"beat": 9.0, "output": 3.0}), ("beat", "head"), ("beat",)) == 9.0

@@ -1,4 +1,4 @@
-"""`garrison --help` leads a person: twelve commands first, everything once, and an answer to other tools' words."""
+"""`garrison --help`: twelve commands first, each command once, and an answer to the words of other tools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def said(*words: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_help_lists_the_twelve_commands_of_every_day_and_all_of_them_if_asked() -> None:
+def test_help_lists_the_twelve_common_commands_and_all_on_request_each_in_one_line() -> None:
     names = ["init", "run", "launch", "status", "logs", "attach", "answer", "review", "stop", "resume", "why", "top"]
     assert list(next(iter(SECTIONS.values()))) == names
     code, text = said("--help")
@@ -36,14 +36,17 @@ def test_help_lists_the_twelve_commands_of_every_day_and_all_of_them_if_asked() 
     assert "garrison help --all" in text and "merge-queue" not in text
     everything = said("help", "--all")[1]
     assert all(re.search(rf"\n  {name} ", everything) for section in SECTIONS.values() for name in section)
+    assert len(COMMANDS) == sum(map(len, SECTIONS.values()))
+    lines = [line for section in SECTIONS.values() for line in section.values()]
+    assert max(map(len, lines)) <= 65, max(lines, key=len)
 
 
 VALUE = "1"
-"""Value in place of one that a sentence gets when it is printed: a name, and a number too."""
+"""Stands for a value that a sentence gets when it is printed: a name or a number."""
 NAMED = frozenset({"pipeline run", "host", "mcp", "acp", "attach", "tell", "host add", "merge-queue",
                    "session send --turn-graph", "verify --costs", "launch 1 --no-gate1",
                    'merge-queue enqueue NODE BRANCH"'})
-"""Commands that sentences speak of, without telling anybody to type them."""
+"""Commands that sentences mention without a request to type them."""
 
 
 UNTYPED = re.compile(r" [|<>(]|;|[)]$|, (?:or|with) | continues it$| --$|   \w+: ")
@@ -77,7 +80,7 @@ def literals(path: Path) -> Iterator[str]:
 
 def hints() -> Iterator[tuple[str, str]]:
     """Yield (module, command line) for each command in backquotes, in brackets, at the start or after a colon of
-    garrison's sentences and examples, and for those that settle what waits."""
+    garrison's sentences and examples, and for those that end a wait."""
     for path in sorted(Path(run_module.__file__).parents[1].rglob("*.py")):
         for text in filter(lambda text: "garrison " in text, literals(path)):
             for pattern in (r"`garrison ([a-z][^`\n]*)`", r"\((?:answer: )?garrison ([a-z][^`()\n]*)\)",
@@ -87,12 +90,12 @@ def hints() -> Iterator[tuple[str, str]]:
                             if found.split()[0] in COMMANDS or pattern.startswith("`"))
     for kind in WaitKind:
         waits = PersonWait(kind, "`garrison up`", "build", retriable=kind is WaitKind.FAILED)
-        told = describe_settling(waits, "crew-1")
-        yield from ((kind, found) for found in re.findall(r"`garrison ([^`]+)`", told))
+        text = describe_settling(waits, "crew-1")
+        yield from ((kind, found) for found in re.findall(r"`garrison ([^`]+)`", text))
 
 
 def objection(line: str) -> str:
-    """Return why a command line cannot be typed as it stands, '' if it can."""
+    """Return why a command line is invalid, '' if it is valid."""
     command: click.Command = garrison
     ctx = click.Context(garrison, info_name="garrison")
     words = shlex.split(line)
@@ -112,19 +115,13 @@ def objection(line: str) -> str:
     return ""
 
 
-def test_each_hint_can_be_typed_as_it_stands() -> None:
+def test_each_hint_is_a_valid_command_line() -> None:
     """Its command exists, with these options and arguments."""
     found = [(module, text) for module, text in hints() if text not in NAMED]
     assert len(found) > 500
     assert {f"{module}: {text}": why for module, text in found if (why := objection(text))} == {}
     assert "No such option" in objection("run x --yes-please") and "ENTRY" in objection("merge-queue release")
     assert "unexpected" in objection("status a b") and "No such command" in objection("statsu")
-
-
-def test_each_command_is_in_one_section_with_a_line_that_fits() -> None:
-    assert len(COMMANDS) == sum(map(len, SECTIONS.values()))
-    lines = [line for section in SECTIONS.values() for line in section.values()]
-    assert max(map(len, lines)) <= 65, max(lines, key=len)
 
 
 @pytest.mark.parametrize(("word", "where"), [
@@ -145,7 +142,7 @@ def test_no_hint_hides_a_command_and_each_names_existing_ones() -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "launch"])
-def test_the_help_of_a_start_is_ten_options_and_all_of_them_if_asked(command: str) -> None:
+def test_the_help_of_a_start_has_ten_options_and_all_on_request(command: str) -> None:
     short, full = said(command, "--help")[1], said(command, "--help-all")[1]
     options = [set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE)) for text in (short, full)]
     assert len(options[0] - {"--help", "--help-all"}) <= 12 and options[0] < options[1]
@@ -154,7 +151,7 @@ def test_the_help_of_a_start_is_ten_options_and_all_of_them_if_asked(command: st
     assert said("help", command)[1] == short
 
 
-def test_help_and_version_are_commands_too() -> None:
+def test_help_and_version_are_also_commands() -> None:
     assert said("help", "merge-queue", "enqueue")[1].startswith("Usage: garrison merge-queue enqueue ")
     assert said("help")[1].startswith("Usage: garrison [OPTIONS] [COMMAND]")
     assert said("version")[1] == said("--version")[1]
@@ -163,7 +160,7 @@ def test_help_and_version_are_commands_too() -> None:
 
 
 @pytest.mark.parametrize("group", ["pipeline", "merge-queue", "signals", "config"])
-def test_the_help_of_a_group_cuts_no_line_off(group: str) -> None:
+def test_the_help_of_a_group_truncates_no_line(group: str) -> None:
     code, text = said(group, "--help")
     assert code == 0
     assert "..." not in text.split("Commands:")[1]

@@ -1,4 +1,4 @@
-"""History in pages: every entry once, forwards and back, whatever is added; a search in files of any length."""
+"""History in pages: every entry once, forwards and back, whatever is added; search in files of any length."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cut(entries: Sequence[TimelineEntry], wanted: Wanted) -> Any:
 
 
 def walk(entries: list[TimelineEntry], way: str, **more: Any) -> list[str]:
-    """All ids, from page to page."""
+    """Return all ids, page by page."""
     found: list[str] = []
     page = cut(entries, Wanted(after="", limit=3, **more) if way == "newer" else Wanted(limit=3, **more))
     while True:
@@ -58,21 +58,18 @@ def test_every_entry_is_on_one_page(way: str, query: str, count: int) -> None:
     assert len(found) == count and found == [name for name in by_time if name in found]
 
 
-def test_a_cursor_stays_valid_when_entries_are_added_before_and_after_it() -> None:
+def test_a_cursor_stays_valid_when_entries_are_added_and_invalid_pages_are_refused() -> None:
     page = cut(ENTRIES, Wanted(limit=5))
     more = [*ENTRIES, TimelineEntry("late:1", "2026-01-01T00:00:00.5Z", "", "", ""), replace(ENTRIES[-1], id="x:99")]
     older = cut(more, Wanted(before=page.older, limit=100))
     assert {entry.id for entry in older.entries} == {entry.id for entry in more} - {
         entry.id for entry in page.entries} - {"x:99"}
-
-
-def test_bad_pages_are_refused() -> None:
     for bad in (Wanted("a", "b"), Wanted(limit=0), Wanted(limit=100_000)):
         with pytest.raises(UsageError):
             bad.check()
 
 
-def test_the_whole_timeline_of_a_run_and_what_is_added_later(tmp_path: Path) -> None:
+def test_the_whole_timeline_of_a_run_is_read_and_later_entries(tmp_path: Path) -> None:
     files = RunFiles(tmp_path, "r1")
     run_records.save(files.launch, Launch("r1", "crew", "/repo", "main", "2026-01-01T00:00:00Z", "/trees"))
     guardian = Writer(files.journal, "guardian-crew#1")
@@ -98,30 +95,30 @@ def attempt(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_log_is_read_back_to_its_beginning(tmp_path: Path, attempt: Path) -> None:
+def test_a_log_is_read_back_to_its_start(tmp_path: Path, attempt: Path) -> None:
     text = "".join(f"line {number} größe\n" for number in range(60_000))
     (attempt / "output.log").write_text(text)
     piece = read_log(tmp_path, "r1", "a", 1, -400_000)
-    whole, begin = piece.text, piece.begin
+    whole, at = piece.text, piece.begin
     assert whole.startswith("line ")
-    while begin:
-        piece = read_log(tmp_path, "r1", "a", 1, max(0, begin - LOG_BYTES), begin)
-        assert piece.next == begin > piece.begin
-        whole, begin = piece.text + whole, piece.begin
+    while at:
+        piece = read_log(tmp_path, "r1", "a", 1, max(0, at - LOG_BYTES), at)
+        assert piece.next == at > piece.begin
+        whole, at = piece.text + whole, piece.begin
     assert text.startswith(whole)
 
 
-def test_a_transcript_is_read_back_to_its_beginning(tmp_path: Path, attempt: Path) -> None:
+def test_a_transcript_is_read_back_to_its_start(tmp_path: Path, attempt: Path) -> None:
     lines = [json.dumps({"kind": "text", "text": f"{number} {'x' * 300}", "at": ""}) for number in range(3000)]
     stream = attempt / "claude" / "stream.jsonl"
     stream.write_text("\n".join(lines) + '\n{"kind": "te')
     piece = read_transcript(tmp_path, "r1", "a", 1, -50_000)
     assert not piece.more, "a torn line is waited for"
-    blocks, begin = piece.blocks, piece.begin
-    while begin:
-        piece = read_transcript(tmp_path, "r1", "a", 1, max(0, begin - LOG_BYTES), begin)
-        assert len(piece.blocks) <= BLOCKS and piece.begin < begin
-        blocks, begin = piece.blocks + blocks, piece.begin
+    blocks, at = piece.blocks, piece.begin
+    while at:
+        piece = read_transcript(tmp_path, "r1", "a", 1, max(0, at - LOG_BYTES), at)
+        assert len(piece.blocks) <= BLOCKS and piece.begin < at
+        blocks, at = piece.blocks + blocks, piece.begin
     assert [int(block.text.split()[0]) for block in blocks] == list(range(3000))
 
 
@@ -143,18 +140,15 @@ def test_a_text_is_found_forwards_and_back(tmp_path: Path, attempt: Path) -> Non
             find_text(tmp_path, "r1", "a", 1, *bad, 0)
 
 
-# ---- details of a node: its attempts in the words of every view, and the evidence for its work
+# ---- details of a node: its attempts and the evidence for its work
 
 
-def test_an_attempt_without_a_change_did_not_land(tmp_path: Path) -> None:
+def test_an_attempt_without_a_change_did_not_land_and_a_blank_reason_for_rework_is_no_evidence(tmp_path: Path) -> None:
     def status_of(**data: str) -> str:
         event = LoggedEvent("2026-01-01T00:00:00Z", "r1", GUARDIAN, "", 1, "node", "a", "",
                             {"node": "a", "status": "validated", "attempt": 1, **data})
         return read_attempt(RunFiles(tmp_path, "r1"), "a", [event], 1).status
 
     assert (status_of(), status_of(landing="no change")) == ("landed", "no change")
-
-
-def test_a_blank_reason_for_rework_is_no_evidence(tmp_path: Path) -> None:
     save(tmp_path / "task.json", Task("r1", "a", 2, rework_reason=" \n"))
     assert read_evidence(tmp_path, "r1", "a", 2) == []

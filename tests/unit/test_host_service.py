@@ -1,8 +1,9 @@
-"""Service of a host: what it claims, what it leaves, and what it kills before it claims anything."""
+"""Service of a host: what it claims and leaves, and what it kills before its first claim."""
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -25,14 +26,7 @@ from garrison.hosts.attempts import (
 from garrison.hosts.host_run import KEPT_SECONDS, find_old
 from garrison.hosts.service import ClaimNote, HostService, StoppableWork
 from garrison.records import atomic, record
-from garrison.records.host_service import (
-    HostSettings,
-    life_path,
-    queues_path,
-    read_sets,
-    read_status,
-    settings_path,
-)
+from garrison.records.host_service import HostSettings, life_path, queues_path, read_sets, read_status, settings_path
 from garrison.records.hosts import Host, HostState
 from garrison.records.life_lock import LifeLock
 from garrison.system.clock import SystemClock
@@ -48,7 +42,7 @@ DONE = AttemptResult(Completion.DONE, "green")
 
 
 class QueueDispatcher(MemoryDispatcher):
-    """Worker of several queues, that notes what it was asked."""
+    """Worker of several queues that records its requests."""
 
     def __init__(self, engine: MemoryEngine) -> None:
         super().__init__(engine, "box2")
@@ -66,13 +60,13 @@ class QueueDispatcher(MemoryDispatcher):
         self.is_cut = True
 
 
-class HeldWork:
-    """Work that ends when it is told to."""
+class ScriptedWork:
+    """Work that a test ends."""
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self.result: AttemptResult | None = None
-        self.told: list[str] = []
+        self.messages: list[str] = []
         self.is_running = False
         self.kills = 0
 
@@ -86,7 +80,7 @@ class HeldWork:
         return "at it"
 
     def deliver(self, message: WorkerMessage) -> None:
-        self.told.append(message.body)
+        self.messages.append(message.body)
 
     def kill(self) -> None:
         self.is_running = False
@@ -101,16 +95,16 @@ class Place:
         self.engine = MemoryEngine(SystemClock())
         self.dispatcher = QueueDispatcher(self.engine)
         self.runs_side = MemoryDispatcher(self.engine)
-        self.works: list[HeldWork] = []
+        self.works: list[ScriptedWork] = []
         self.write(SETTINGS)
         self.service = self.make()
 
     def make(self) -> HostService:
         return HostService(self.home, self.make_work, lambda _: self.dispatcher, SystemClock())
 
-    def make_work(self, home: Path, host: Host, claim: Claim) -> HeldWork:
+    def make_work(self, home: Path, host: Host, claim: Claim) -> ScriptedWork:
         assert (home, host.name) == (self.home, "box2")
-        self.works.append(HeldWork(claim))
+        self.works.append(ScriptedWork(claim))
         return self.works[-1]
 
     def write(self, settings: HostSettings) -> None:
@@ -127,6 +121,21 @@ class Place:
             return condition()  # type: ignore[operator]
 
         wait_for(what, turned)
+
+    def start_work(self, node: str) -> AttemptId:
+        """Submit a node, and wait until it is at work."""
+        id_ = self.submit(node)
+        self.turn_until("it is at work", lambda: self.works and self.works[0].is_running)
+        return id_
+
+    def serve(self) -> int:
+        """Run the service in the main thread, whose signal handlers it replaces."""
+        before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+        try:
+            return self.service.run()
+        finally:
+            for each, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+                signal.signal(each, handler)
 
     def finish(self) -> None:
         for work in self.works:
@@ -155,9 +164,8 @@ def test_it_works_on_no_more_than_its_slots(place: Place) -> None:
     assert atomic.list_names(place.home / "host/claims") == []
 
 
-def test_a_host_that_drains_finishes_and_takes_nothing(place: Place) -> None:
-    first = place.submit("first")
-    place.turn_until("it is at work", lambda: place.works and place.works[0].is_running)
+def test_a_host_that_drains_finishes_and_claims_nothing(place: Place) -> None:
+    first = place.start_work("first")
     place.write(replace(SETTINGS, state=HostState.DRAINING))
     second = place.submit("second")
     for _ in range(3):
@@ -173,85 +181,71 @@ def test_a_host_that_drains_finishes_and_takes_nothing(place: Place) -> None:
 
 def test_it_serves_the_sets_of_hosts_that_a_launch_names(place: Place) -> None:
     mine, others = "set:box2+box3", "set:box3+box4"
-    assert mine == "set:box2+box3"
     queues_path(place.home).write_text(f"{mine}\n{others}\nset:../box2\n\n{mine}\nany\n")
     assert read_sets(place.home, "box2") == [mine]
     place.service.turn()
     assert place.dispatcher.asked[-1][0] == ["host:box2", "label:gpu", "any", mine]
 
 
-def test_what_the_last_service_left_is_killed_before_anything_is_claimed(place: Place) -> None:
+def test_what_the_last_service_left_is_killed_before_anything_is_claimed(
+        place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     claim = Claim(ClaimToken(AttemptId("r1", "left", 1, 2), 3, "secret"),
                   NodeAttempt(AttemptId("r1", "left", 1, 2), "job", "any", 4.0, 7))
     note = place.home / "host/claims/abc.json"
     atomic.write(note, record.encode(ClaimNote.of(claim)))
     place.submit("next")
     order: list[str] = []
-    kill = HeldWork.kill
 
-    def kill_noted(work: HeldWork) -> None:
+    def kill(work: ScriptedWork) -> None:
         order.append(f"kill {work.claim.token.id}, asked {len(place.dispatcher.asked)} times")
         assert work.claim == claim
-        kill(work)
         place.service.stopping.set()
 
-    HeldWork.kill = kill_noted  # type: ignore[method-assign]
-    try:
-        assert _run_in_main_thread(place.service) == 0
-    finally:
-        HeldWork.kill = kill  # type: ignore[method-assign]
+    monkeypatch.setattr(ScriptedWork, "kill", kill)
+    assert place.serve() == 0
     assert order == ["kill r1/left/1.2, asked 0 times"]
     assert not note.exists()
-
-
-def _run_in_main_thread(service: HostService) -> int:
-    import signal
-
-    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
-    try:
-        return service.run()
-    finally:
-        for each, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
-            signal.signal(each, handler)
 
 
 def test_a_note_that_cannot_be_read_does_not_stop_the_service(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     (place.home / "host/claims/abc.json").write_text("{")
     place.service.stopping.set()
-    assert _run_in_main_thread(place.service) == 0
+    assert place.serve() == 0
     assert "abc.json" in capsys.readouterr().err
 
 
-def test_its_end_kills_what_is_at_work_and_says_so(place: Place) -> None:
-    place.submit("first")
-    place.turn_until("it is at work", lambda: place.works and place.works[0].is_running)
+def test_its_end_kills_what_is_at_work_and_records_it(place: Place) -> None:
+    place.start_work("first")
     place.service.stopping.set()
-    assert _run_in_main_thread(place.service) == 0
+    assert place.serve() == 0
     assert not place.works[0].is_running
     status = read_status(place.home)
     assert status is not None and (status.pid, status.connected, status.working) == (0, False, [])
 
 
-def test_there_is_one_service_for_a_home(place: Place) -> None:
+def test_a_home_has_one_service_and_needs_settings(place: Place, tmp_path: Path) -> None:
     lock = LifeLock.try_acquire(life_path(place.home))
     assert lock is not None
     with pytest.raises(Refused, match="a service runs for"):
         place.service.run()
     lock.release()
+    with pytest.raises(NotFound, match="`garrison host add HOST` sets one up"):
+        HostService(tmp_path / "other", lambda *_: ScriptedWork(None), lambda _: None,
+                    SystemClock())  # type: ignore[arg-type, return-value]
 
 
-def test_work_that_was_stopped_never_begins() -> None:
-    inner = HeldWork(Claim(ClaimToken(AttemptId("r1", "n", 1), 1), NodeAttempt(AttemptId("r1", "n", 1))))
+def test_work_that_was_stopped_never_starts() -> None:
+    inner = ScriptedWork(Claim(ClaimToken(AttemptId("r1", "n", 1), 1), NodeAttempt(AttemptId("r1", "n", 1))))
     work = StoppableWork(inner)
     work.stop()
     work.start()
     inner.result = DONE
     work.deliver(WorkerMessage("m", "hello"))
-    assert (inner.is_running, work.poll(), inner.told) == (False, None, [])
+    assert (inner.is_running, work.poll(), inner.messages) == (False, None, [])
 
 
-def test_a_claim_that_cannot_be_begun_stops_nothing(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    def refuse(home: Path, host: Host, claim: Claim) -> HeldWork:
+def test_a_claim_that_cannot_start_stops_nothing(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(home: Path, host: Host, claim: Claim) -> ScriptedWork:
         raise GarrisonError("no room")
 
     place.service.make_work = refuse
@@ -260,7 +254,7 @@ def test_a_claim_that_cannot_be_begun_stops_nothing(place: Place, capsys: pytest
     assert not place.service.working
 
 
-def test_a_host_whose_disk_is_full_takes_nothing(place: Place) -> None:
+def test_a_host_with_a_full_disk_claims_nothing(place: Place) -> None:
     place.submit("first")
     place.service.min_free_bytes = 1 << 60
     place.service.turn()
@@ -274,28 +268,21 @@ def test_a_host_whose_disk_is_full_takes_nothing(place: Place) -> None:
     assert status is not None and status.why == ""
 
 
-def test_a_server_that_does_not_answer_is_said_and_asked_again(place: Place) -> None:
+def test_a_server_that_does_not_answer_is_reported_and_asked_again(place: Place) -> None:
+    def unreachable(*_: object) -> Claim | None:
+        raise DispatcherLost("no answer")
+
     place.dispatcher.is_cut = True
     place.service.turn()
     place.service.stopping.set()  # it need not wait
-    place.dispatcher.claim_from = _unreachable  # type: ignore[method-assign, assignment]
+    place.dispatcher.claim_from = unreachable  # type: ignore[method-assign, assignment]
     place.service.turn()
     status = read_status(place.home)
-    assert status is not None and not status.connected and status.why == "nobody answers"
+    assert status is not None and not status.connected and status.why == "no answer"
 
 
-def _unreachable(*_: object) -> Claim | None:
-    raise DispatcherLost("nobody answers")
-
-
-def test_a_home_without_settings_gets_one_line(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="`garrison host add HOST` sets one up"):
-        HostService(tmp_path, lambda *_: HeldWork(None), lambda _: None,
-                    SystemClock())  # type: ignore[arg-type, return-value]
-
-
-def test_old_runs_are_removed_beside_the_work_and_what_fails_does_no_harm(
-        place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_runs_are_removed_during_the_work_and_a_failure_does_no_harm(place: Place,
+                                                                         capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[Path] = []
 
     def tidy(home: Path, now: float) -> list[str]:
@@ -304,16 +291,15 @@ def test_old_runs_are_removed_beside_the_work_and_what_fails_does_no_harm(
         raise GarrisonError("its disk is gone")
 
     place.service.tidy = tidy
-    id_ = place.submit("one")
-    place.turn_until("it works", lambda: place.works and place.works[0].is_running)
+    id_ = place.start_work("one")
     place.turn_until("it has tidied", lambda: asked)
     place.works[0].result = DONE
     place.turn_until("it is done", lambda: place.runs_side.watch(id_).state is AttemptState.DONE)
     assert asked == [place.home], "it tidies at every turn"
-    wait_for("it says so", lambda: "cannot tidy: its disk is gone" in capsys.readouterr().err)
+    wait_for("it is reported", lambda: "cannot tidy: its disk is gone" in capsys.readouterr().err)
 
 
-def test_what_is_old_is_told_by_its_newest_entry_and_what_was_just_made_is_not(tmp_path: Path) -> None:
+def test_a_run_is_old_by_its_newest_entry_and_a_claimed_one_is_not(tmp_path: Path) -> None:
     now = time.time()
     for name in ("for-old", "for-used", "for-new", "mine"):
         (tmp_path / "runs" / name / "layers").mkdir(parents=True)

@@ -1,7 +1,7 @@
-"""What reads the text of agents, models and forges takes time in proportion to it, however it is written.
+"""Readers of text from agents, models and forges take time in proportion to its length, whatever it contains.
 
-One list: a reader joins it when it looks with a pattern at what an agent, a model or a forge may have written. A
-pattern that tries every position, and from each looks at the rest, took 135 s of CPU on 250 KiB of U+009D.
+The list has each reader that applies a pattern to what an agent, a model or a forge may have written. A pattern that
+tries every position, and from each searches the rest, took 135 s of CPU on 250 KiB of U+009D.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from garrison.system.machine import reports_no_space, reports_shortage
 from garrison.system.terminal_text import OutputFilter, clean, clean_lines, spell_hidden, wrap
 
 BOUND = 64 * 1024
-"""Characters of a line that a reader is given at most."""
+"""The most characters of a line that a reader gets."""
 LIMIT, FACTOR = 0.1, 20.0
-"""Seconds of CPU for a line at the bound; and how much longer ten times the text may take: ten in proportion, fifteen
-where it outgrows the caches, a hundred for what backtracks; more than fifteen for what other processes do to those."""
+"""Seconds of CPU for a line at the bound; and how many times as long ten times the text may take: ten in proportion,
+fifteen where it outgrows the caches, a hundred with backtracking; the rest is for a busy machine."""
 OF_LINES = 0.2
-"""Seconds for as much in lines of a few characters."""
+"""Seconds for as much text in short lines."""
 
 
 def _parse(text: str) -> object:
@@ -68,17 +68,17 @@ UNITS = (
 
 
 def _texts(unit: str, length: int) -> tuple[str, str]:
-    """Return a line of it, and lines that begin with it, each of about that length."""
+    """Return a line of the unit, and lines that start with it, each of about that length."""
     return unit * (length // len(unit)), f"\n{unit}a".join(["x"] * (length // (len(unit) + 3)))
 
 
 def _measure(read: Callable[[str], object], text: str, enough: float = 0.0) -> float:
-    """Return the CPU seconds, the least of up to eight measurements until it is `enough`: others use the machine."""
+    """Return the CPU seconds: the least of up to eight measurements until it is `enough`, for a busy machine."""
     times: list[float] = []
     while len(times) < 8 and not (times and min(times) <= enough):
-        begun = time.process_time()
+        began = time.process_time()
         read(text)
-        times.append(time.process_time() - begun)
+        times.append(time.process_time() - began)
     return min(times)
 
 
@@ -94,5 +94,5 @@ def test_hostile_text_is_read_in_proportion_to_its_length(name: str) -> None:
         took.append(_measure(read, _texts(unit, BOUND)[kind], LIMIT))
         assert took[-1] < (LIMIT, OF_LINES)[kind], (unit, kind)
     _, unit, kind = tried[0]
-    once = max(0.004, took[0])  # of a first reading: a second finds its memory, which a longer text never does
+    once = max(0.004, took[0])  # of a first reading: a second one finds memory that a longer text never finds
     assert _measure(read, _texts(unit, 10 * BOUND)[kind], FACTOR * once) < FACTOR * once, (unit, kind)

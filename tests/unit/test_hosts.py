@@ -1,8 +1,10 @@
-"""Hosts: how they are reached, named and installed; all that needs no other machine."""
+"""Hosts: how they are reached, named and installed; everything that needs no other machine."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -34,10 +36,7 @@ WORDS = ["a b", "$HOME", "it's", '"q"', "\\", "é\nx", "", "*", "~", "!x", "`id`
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "zsh", "fish", "csh", "tcsh"])
-def test_a_command_reaches_any_login_shell_as_it_is(shell: str) -> None:
-    import shlex
-    import shutil
-
+def test_a_command_reaches_any_login_shell_unchanged(shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}")
     script = for_any_shell(shlex.join(["printf", "%s|", *WORDS]))
@@ -71,15 +70,12 @@ def test_a_destination_is_no_option_and_no_script(ssh: str) -> None:
         check_destination(ssh)
 
 
-def test_nothing_of_home_is_lent_to_a_host(tmp_path: Path) -> None:
+def test_ssh_forwards_no_agent_or_display_and_does_without_a_control_socket_in_a_long_path(tmp_path: Path) -> None:
     for words in (HostAccess("box2", tmp_path).command_line(["true"]), HostAccess("box2").tunnel(7, "a:1", ["cat"])):
         options = [words[at + 1] for at, word in enumerate(words) if word == "-o"]
         assert {"ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no", "BatchMode=yes"} <= set(options)
         assert words[words.index("--") + 1] == "box2"
     assert "127.0.0.1:7:a:1" in HostAccess("box2").tunnel(7, "a:1", ["cat"])
-
-
-def test_a_folder_whose_path_is_too_long_for_a_socket_is_done_without(tmp_path: Path) -> None:
     words = HostAccess("box2", tmp_path / ("x" * 80)).command_line(["true"])
     assert "ControlPath=none" in words
 
@@ -110,12 +106,9 @@ def test_the_newest_python_that_is_new_enough_is_chosen(found: list[str], chosen
     assert choose_python(found) == chosen
 
 
-def test_a_crew_is_made_once_and_kept(tmp_path: Path) -> None:
+def test_a_crew_is_made_once_and_a_home_needs_a_keeper_only_for_hosts(tmp_path: Path) -> None:
     crew = read_crew(tmp_path)
     assert read_crew(tmp_path) == crew and (tmp_path / "hosts/crew").read_text() == f"{crew}\n"
-
-
-def test_a_home_needs_a_keeper_only_for_hosts(tmp_path: Path) -> None:
     assert not needs_keeper(tmp_path)
     write_host(tmp_path, Host("box2", "box2", home="/h/home"))
     assert not needs_keeper(tmp_path), "its set-up was not finished"
@@ -138,7 +131,7 @@ def test_the_table_of_hosts_is_checked() -> None:
             Table("w", wrong).read(HostsConfig)
 
 
-def test_an_installed_distribution_is_packed_as_the_wheel_it_was(tmp_path: Path) -> None:
+def test_an_installed_distribution_is_packed_as_its_original_wheel_with_its_tags(tmp_path: Path) -> None:
     wheel = setup.pack(metadata.distribution("click"), tmp_path)
     assert wheel.name == f"click-{metadata.version('click')}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
@@ -147,25 +140,22 @@ def test_an_installed_distribution_is_packed_as_the_wheel_it_was(tmp_path: Path)
         assert f"{info}METADATA" in names and "click/__init__.py" in names
         assert not [name for name in names if name.endswith(".pyc") or ".." in name or "direct_url" in name]
         assert archive.read(f"{info}RECORD").decode().count("\n") == len(names)
-
-
-def test_a_wheel_keeps_its_tags() -> None:
     text = "Wheel-Version: 1.0\nTag: cp311-cp311-manylinux_2_17_x86_64\nTag: cp311-cp311-manylinux2014_x86_64\n"
     assert setup.wheel_tag(text) == "cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64"
 
 
-def test_what_a_host_needs_is_all_that_is_installed_of_it() -> None:
+def test_a_host_gets_all_required_distributions() -> None:
     pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
     names = {setup.normalize(each.metadata["Name"]) for each in setup.list_required()}
     assert {"temporalio", "click", "pydantic-core", "markdown-it-py"} <= names
     assert not {"pytest", "mypy", "claude-agent-sdk", "garrison"} & names
 
 
-def test_runs_of_one_clone_that_begin_together_do_not_meet_at_its_configuration(tmp_path: Path) -> None:
+def test_runs_that_start_in_one_clone_at_once_do_not_collide_at_its_configuration(tmp_path: Path) -> None:
     clone = tmp_path / "clones/repo"
     with ThreadPoolExecutor(6) as executor:
         list(executor.map(lambda _: prepare_clone(clone, tmp_path), range(6)))
-    (clone / ".git/config.lock").touch()  # of a git that was killed
+    (clone / ".git/config.lock").touch()  # left by a killed git
     git = Git(clone, home=tmp_path)
     with locked_clone(clone):
         configure(git, {"user.name": "A User", "receive.denyCurrentBranch": "refuse"})
@@ -195,7 +185,7 @@ def test_wheels_are_unpacked_without_pip_only_if_all_of_them_fit(tmp_path: Path)
 
 @pytest.mark.parametrize("others", [False, True])
 def test_a_removed_host_has_no_worktrees_of_its_clones_left(tmp_path: Path, others: bool) -> None:
-    """Those of other homes there stay, and with them the root of all."""
+    """Those of other homes there stay, and with them the common root."""
     trees = tmp_path / ".cache/garrison"
     for key, clone in (("ours", "base/clones/a.git"), *([("theirs", "elsewhere/b.git")] if others else [])):
         tree = trees / key / "run/node"
@@ -227,18 +217,15 @@ def test_malformed_attempts_are_refused(text: str) -> None:
     assert AttemptId.parse("r1/work/2") == AttemptId("r1", "work", 2)
 
 
-# ---- doctor's look at hosts: what their records say, without asking any of them
+# ---- the doctor on hosts: by their records, without a connection
 
 
 def texts(home: Path) -> list[str]:
     return [finding.text for finding in examine_hosts(ExaminedState(Runtime.real(home), {}))]
 
 
-def test_a_home_without_hosts_is_not_mentioned(tmp_path: Path) -> None:
+def test_problems_of_hosts_are_found_and_a_home_without_hosts_has_none(tmp_path: Path) -> None:
     assert texts(tmp_path) == []
-
-
-def test_what_is_wrong_with_hosts_is_found(tmp_path: Path) -> None:
     write_host(tmp_path, Host("box2", "me@box2", command="/x/bin/garrison", port=7))
     write_host(tmp_path, Host("box3", "me@box3", port=7))
     assert texts(tmp_path) == ["the keeper of the hosts is not running", "the set-up of box3 was not finished"]

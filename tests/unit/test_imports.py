@@ -1,4 +1,4 @@
-"""What processes load: only an agent loads the SDK, only the screen Textual, only servers their libraries."""
+"""Imports of processes: only an agent loads the SDK, only the screen Textual, only servers their libraries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if any(name.startswith("COVERAGE_") for name in os.environ):  # which shows what
 
 
 def loaded(module: str) -> set[str]:
-    """Return the modules in a process that has loaded this one."""
+    """Return the modules of a process that has loaded this one."""
     code = f"import sys; import garrison.processes.main, garrison.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     return set(done.stdout.split())
@@ -61,13 +61,11 @@ HOSTS = ("garrison.hosts", "temporalio")
     ("cli.why", "garrison.pipeline.parser garrison.pipeline.lint garrison.run.plan"),
 ])
 def test_a_start_loads_only_what_it_works_with(module: str, unneeded: str) -> None:
-    """Modules of records are most of what a start costs: the flow machine, whole, takes a runner 25 ms.
-
-    Each restart pays for it: a process of a run needs no asyncio, which takes 20 ms, a guardian's whole start 220. One
-    constant was enough. And on one machine, nothing is loaded for hosts.
+    """Imports are most of the cost of each start: the flow machine takes a runner 25 ms, and asyncio a guardian 20.
+    A single imported constant was enough. Without hosts, nothing is loaded for them.
     """
     names = {*unneeded.split(), *HOSTS}
-    assert [name for name in names if importlib.util.find_spec(name) is None] == [], "moved: name it anew"
+    assert [name for name in names if importlib.util.find_spec(name) is None] == [], "moved: use its new name"
     if module.startswith(("run.", "node.")):
         names |= {"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "psutil", "ssl"}
     found = loaded(module)
@@ -80,7 +78,7 @@ def test_a_start_loads_only_what_it_works_with(module: str, unneeded: str) -> No
     ("signal_protocol.py", "write", "runner-a", "guardian-g", "NODE_COMPLETE"),
 ])
 def test_a_command_of_a_script_loads_only_what_it_works_with(words: tuple[str, ...], tmp_path: Path) -> None:
-    """cron and agents call them all the time: what few commands use was a third of what one costs."""
+    """cron and agents call them all the time: modules that few commands need were a third of the cost of each."""
     loaded = loaded_by(words, tmp_path)
     assert "garrison.records.store" in loaded
     assert not loaded & OF_FEW
@@ -100,7 +98,7 @@ def test_a_status_without_a_run_at_work_loads_no_graph_no_sandbox_and_no_event_l
     unneeded = {"garrison.pipeline.parser", "garrison.pipeline.plan", "garrison.pipeline.lint",
                 "garrison.pipeline.flow", "garrison.sandbox.network", "garrison.sandbox.rights",
                 "garrison.system.event_loop"}
-    assert [name for name in unneeded if importlib.util.find_spec(name) is None] == [], "moved: name it anew"
+    assert [name for name in unneeded if importlib.util.find_spec(name) is None] == [], "moved: use its new name"
     loaded = loaded_by(("cli.py", "status"), tmp_path)
     assert "garrison.views.run_view" in loaded
     assert not {*unneeded, "ctypes", "difflib"} & loaded
@@ -108,12 +106,12 @@ def test_a_status_without_a_run_at_work_loads_no_graph_no_sandbox_and_no_event_l
 
 OF_FEW = {"asyncio", "dataclasses", "hashlib", "importlib.metadata", "shutil", "subprocess", "tomllib",
           "garrison.cli.original_calls", "garrison.config", "garrison.tables", "garrison.spelling"}
-"""What few commands use."""
+"""Modules that few commands use."""
 
 
 def loaded_by(words: tuple[str, ...], home: Path) -> set[str]:
     """Return the modules that a call of a script loads."""
-    assert [name for name in OF_FEW if importlib.util.find_spec(name) is None] == [], "moved: name it anew"
+    assert [name for name in OF_FEW if importlib.util.find_spec(name) is None] == [], "moved: use its new name"
     script = Path(__file__).parents[2] / "scripts" / words[0]
     done = subprocess.run([sys.executable, "-X", "importtime", script, *words[1:]], check=False, capture_output=True,
                           text=True, env={"GARRISON_HOME": str(home)})
@@ -121,7 +119,7 @@ def loaded_by(words: tuple[str, ...], home: Path) -> set[str]:
 
 
 def test_a_command_ends_without_a_search_for_garbage(tmp_path: Path) -> None:
-    """Python would search all that was imported, a seventh of what a command costs; a caller's process is its own."""
+    """It would take a seventh of the time of a command; in the process of a caller garbage is still collected."""
     code = """
 import atexit, gc, sys
 atexit.register(lambda: print(gc.get_freeze_count() > 1000))
@@ -137,8 +135,8 @@ main({})
     assert [frozen(""), frozen('["home"]')] == ["True", "False"]
 
 
-def test_a_program_calls_its_main_once_all_of_its_module_is_there() -> None:
-    """What stands after the call does not exist while the program runs."""
+def test_a_program_calls_its_main_at_the_end_of_its_module() -> None:
+    """Code after the call does not exist while the program runs."""
     for path in (Path(__file__).parents[2] / "src").rglob("*.py"):
         _, _, rest = path.read_text(encoding="utf-8").partition('\nif __name__ == "__main__":\n')
         assert len(rest.splitlines()) <= 1, path

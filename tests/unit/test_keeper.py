@@ -1,4 +1,4 @@
-"""Keeper of a home: which tunnels it opens, keeps and tries again; the server and the socket are left out."""
+"""Keeper of a home: which tunnels it opens, keeps and retries; and the port of its server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOX = Host("box2", "me@box2", home="/h/home", command="/h/env/bin/garrison", por
 
 
 class FakeTunnel:
-    """A tunnel in the hands of a test."""
+    """A tunnel that a test controls."""
 
     made: list[FakeTunnel] = []  # noqa: RUF012
 
@@ -41,15 +41,20 @@ class FakeTunnel:
         self.is_closed = True
 
 
-@pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostsKeeper:
+def keeper_of(home: Path, monkeypatch: pytest.MonkeyPatch) -> HostsKeeper:
+    """Return the keeper of a home with one host, without real tunnels."""
     monkeypatch.setattr(keeper, "Tunnel", FakeTunnel)
     monkeypatch.setattr(FakeTunnel, "made", [])
-    monkeypatch.setattr(HostsKeeper, "keep_server", lambda _: None)
     monkeypatch.setattr(HostsKeeper, "keep_relay", lambda _: None)
-    made = HostsKeeper(tmp_path)
+    write_host(home, BOX)
+    return HostsKeeper(home)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostsKeeper:
+    made = keeper_of(tmp_path, monkeypatch)
+    monkeypatch.setattr(HostsKeeper, "keep_server", lambda _: None)
     made.state = replace(made.state, address="127.0.0.1:7233", server="")
-    write_host(tmp_path, BOX)
     return made
 
 
@@ -64,7 +69,7 @@ def test_logs_are_bounded(kept: HostsKeeper, monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(bounded) == ["keeper.log", "server.log", "tunnel-box2.log"]
 
 
-def test_each_host_with_a_port_has_a_tunnel(kept: HostsKeeper) -> None:
+def test_each_host_with_a_port_has_a_tunnel_which_stays_when_it_drains_and_follows_its_port(kept: HostsKeeper) -> None:
     write_host(kept.home, Host("here", command="/h/env/bin/garrison"))
     kept.turn()
     (tunnel,) = FakeTunnel.made
@@ -73,9 +78,6 @@ def test_each_host_with_a_port_has_a_tunnel(kept: HostsKeeper) -> None:
     tunnel.is_open = True
     kept.turn()
     assert list(kept.state.tunnels) == list(kept.state.seen) == ["box2"]
-
-
-def test_a_tunnel_stays_when_its_host_drains_and_goes_when_the_host_is_needed_elsewhere(kept: HostsKeeper) -> None:
     kept.turn()
     write_host(kept.home, replace(BOX, state=HostState.DRAINING, slots=5))
     kept.turn()
@@ -85,7 +87,7 @@ def test_a_tunnel_stays_when_its_host_drains_and_goes_when_the_host_is_needed_el
     assert [tunnel.is_closed for tunnel in FakeTunnel.made] == [True, False]
 
 
-def test_a_tunnel_that_failed_is_said_and_tried_again_later(kept: HostsKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_tunnel_is_reported_and_retried_later(kept: HostsKeeper) -> None:
     kept.turn()
     FakeTunnel.made[0].why = "no route"
     kept.turn()
@@ -108,14 +110,14 @@ def test_it_ends_once_no_host_is_left(kept: HostsKeeper) -> None:
     assert kept.idle == keeper.IDLE_TURNS and FakeTunnel.made[0].is_closed
 
 
-def test_a_trouble_that_lasts_is_said_once(kept: HostsKeeper, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lasting_problem_is_reported_once(kept: HostsKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     atomic.write(kept.home / "config.toml", b"[hosts]\nlease = 0\n")
     for _ in range(3):
         kept.turn()
     assert capsys.readouterr().err.count("lease=0") == 1
 
 
-def test_a_missing_program_of_the_server_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_of_the_server_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_: LocalServer) -> list[str]:
         raise NotFound("there is no Temporal server here")
 
@@ -129,18 +131,14 @@ def test_a_missing_program_of_the_server_is_said(tmp_path: Path, monkeypatch: py
 def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostsKeeper]:
     """A keeper whose server, a program that sleeps, is killed at the end."""
     monkeypatch.setattr(LocalServer, "argv", lambda _: ["sleep", "60"])
-    monkeypatch.setattr(keeper, "Tunnel", FakeTunnel)
-    monkeypatch.setattr(FakeTunnel, "made", [])
-    monkeypatch.setattr(HostsKeeper, "keep_relay", lambda _: None)
-    write_host(tmp_path, BOX)
-    kept = HostsKeeper(tmp_path)
+    kept = keeper_of(tmp_path, monkeypatch)
     yield kept
     processes.send(kept.state.server_pid, kept.state.server_ticks, signal.SIGKILL)
     processes.exit_code(kept.state.server_pid)
 
 
 def test_a_server_whose_port_another_program_has_moves_and_hosts_follow(serving: HostsKeeper) -> None:
-    # Found by hand: a home on another machine waited for ever, since a connection had the port there.
+    # Seen: a home on another machine waited for ever, since a connection used the port there.
     with socket.create_server(("127.0.0.1", 0)) as taken:
         old = f"127.0.0.1:{taken.getsockname()[1]}"
         here = Host("here", home=str(serving.home / "there"), command="/h/garrison", address=old)
@@ -155,7 +153,7 @@ def test_a_server_whose_port_another_program_has_moves_and_hosts_follow(serving:
     assert [tunnel.target for tunnel in FakeTunnel.made] == [new]
 
 
-def test_a_server_that_a_killed_keeper_had_not_noted_is_taken_over(serving: HostsKeeper, tmp_path: Path) -> None:
+def test_a_server_that_a_killed_keeper_had_not_recorded_is_adopted(serving: HostsKeeper, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         serving.state = replace(serving.state, address=f"127.0.0.1:{port}")
@@ -163,7 +161,7 @@ def test_a_server_that_a_killed_keeper_had_not_noted_is_taken_over(serving: Host
         server = processes.spawn([sys.executable, "-c", "import time; time.sleep(60)", "start-dev", str(database)],
                                  cwd=tmp_path, env=keeper.make_environment(tmp_path, os.environ), log=tmp_path / "log")
         # Linux names a program's arguments a moment after the descriptors that tell of its start are closed.
-        wait_for("it has begun", lambda: b"start-dev" in processes.read_argv(server.pid))
+        wait_for("it has started", lambda: b"start-dev" in processes.read_argv(server.pid))
         serving.turn()
         assert (serving.state.server_pid, serving.state.server_ticks) == (server.pid, server.ticks)
         serving.turn()

@@ -1,4 +1,4 @@
-"""The landing of a whole run, decided from its journal and the target's queue; and where a refused one returns to."""
+"""The landing of a whole run, decided from its journal and the target's queue; where a refused run returns to."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ASK = plan_run(parse(f"digraph {{ {ENDS} ask [shape=hexagon] start -> ask; ask -
 
 
 def reached_exit(plan: RunPlan = LINE, *after: LandingChanged) -> RunState:
-    """The state of a run whose nodes have all landed, and what was journaled of its landing."""
+    """Return the state of a run whose nodes have all landed, after these records of its landing."""
     state = replay_run([], plan.program, RUN)
     for name in plan.tasks:
         state.apply_event(NodeChanged(name, "pending"), AT)
@@ -89,14 +89,11 @@ def test_a_run_requests_its_landing_enqueues_that_commit_and_is_done_once_it_lan
     assert words == "2 of 2 landed, together as beef on main"
 
 
-def test_a_run_whose_branch_somebody_merged_has_landed_as_no_commit_of_its_own() -> None:
+def test_a_run_merged_by_hand_has_landed_and_one_without_a_change_lands_nothing() -> None:
     event = LandingChanged("landed", 1)
     words = describe_landed(reached_exit(LINE, event), "run", "main", "garrison/r1/integration", 2)
     assert words == "2 of 2 landed, all of it already on main"
     assert describe_event(event) == "the run: landed, all of it was there already"
-
-
-def test_a_run_that_changed_nothing_lands_nothing() -> None:
     state = reached_exit()
     [change] = decide(state, is_new=False)
     store_action(state, change)
@@ -121,17 +118,17 @@ def test_a_gate_that_leads_to_the_exit_by_the_answer_no_lands_nothing(label: str
         assert (end.target, end.why.partition(",")[0]) == ("done", "ask was answered with No")
 
 
-@pytest.mark.parametrize(("merge", "told"), [
+@pytest.mark.parametrize(("merge", "reason"), [
     (MergeStatus(1, "rejected", "the gate failed\nlast line of its log"), "last line of its log"),
     (MergeStatus(1, "conflict", "conflict in f.txt", target="main"),
      "`git merge heads/main` in your worktree shows both")])
-def test_a_refused_landing_sends_the_run_back_with_the_reason(merge: MergeStatus, told: str) -> None:
+def test_a_refused_landing_sends_the_run_back_with_the_reason(merge: MergeStatus, reason: str) -> None:
     state = reached_exit(LINE, REQUESTED)
     [refused] = decide(state, merge)
     store_action(state, refused)
     assert state.flow is not None and not state.flow.over
     [again] = decide(state, merge)
-    assert again.kind == "node" and again.target == "b" and told in str(again.payload.reason)  # type: ignore[union-attr]
+    assert again.kind == "node" and again.target == "b" and reason in str(again.payload.reason)  # type: ignore[union-attr]
     assert (again.payload.status, again.payload.attempt) == ("pending", 2)  # type: ignore[union-attr]
 
 
@@ -150,7 +147,7 @@ def test_the_landing_is_refused_as_often_as_rework_is_allowed_then_the_run_fails
     assert decide(state)[0].payload == LandingChanged("requested", 2, oid="c0ffee")
 
 
-def test_without_a_node_to_return_to_the_run_fails() -> None:
+def test_a_run_without_a_node_to_return_to_fails() -> None:
     state = replay_run([], ASK.program, RUN)
     state.apply_event(RunChanged("running"), AT)
     state.flow.apply({"event": "finished", "place_id": "ask#1", "outcome": {"status": "success",  # type: ignore[union-attr]
@@ -160,12 +157,9 @@ def test_without_a_node_to_return_to_the_run_fails() -> None:
     assert "no node to return to (retry_target=)" in failed.payload.reason  # type: ignore[union-attr]
 
 
-def test_a_withdrawn_landing_fails_the_run() -> None:
+def test_a_withdrawn_landing_fails_the_run_and_an_entry_of_an_earlier_request_decides_nothing() -> None:
     [failed] = decide(reached_exit(LINE, REQUESTED), MergeStatus(1, "cancelled", "by me"))
     assert failed.payload.reason.startswith("its landing was withdrawn: by me")  # type: ignore[union-attr]
-
-
-def test_an_entry_of_an_earlier_request_decides_nothing() -> None:
     state = reached_exit(LINE, REQUESTED, LandingChanged("requested", 2, oid="dead"))
     assert guardian_policy.follow_landing(state, GuardianView(RUN, NOW, BOOT, landing=LandingView(
         "dead", merge=MergeStatus(1, "rejected", "red"))), 2) == []
@@ -175,7 +169,7 @@ def test_an_entry_of_an_earlier_request_decides_nothing() -> None:
     ("queued", "", [], "queued"), ("testing", "", [], "testing"),
     ("held", "", ["you to release i-1 in the merge queue"], "queued"),
     ("queued", "base_red", ["the merge queue, which is paused (base_red)"], "queued")])
-def test_a_landing_that_only_a_person_can_continue_is_waited_for(status: str, pause: str, waits: list[str],
+def test_a_landing_that_only_the_user_can_continue_is_waited_for(status: str, pause: str, waits: list[str],
                                                                  word: str) -> None:
     entry = MergeEntry("i-1", RUN, "integration", 1, "b", "c0ffee", "main", status=status, seq=1)
     target = QueueState(entries={"i-1": entry}, pause=Pause(pause, "red", "abc") if pause else None)
@@ -194,7 +188,7 @@ def test_a_landing_is_kept_by_a_snapshot() -> None:
 
 
 MOVED = LandingView("moved on")
-"""The run's branch after somebody committed to it: what was requested is landed, not that."""
+"""The branch of the run with a later commit: the requested one is landed."""
 
 
 @pytest.mark.parametrize(("view", "status", "told"), [
@@ -203,10 +197,10 @@ MOVED = LandingView("moved on")
     (LandingView("c0ffee", merge=MergeStatus(1, "queued")), "", ""),
     (LandingView("c0ffee", merge=MergeStatus(1, "testing")), "", ""),
     (replace(MOVED, merge=MergeStatus(1, "testing")), "", ""),
-    (LandingView("c0ffee", merge=MergeStatus(1, "held")), "", ""),  # a person has to approve it
+    (LandingView("c0ffee", merge=MergeStatus(1, "held")), "", ""),  # it needs approval
     (LandingView("c0ffee", merge=MergeStatus(1, "landing_blocked", "main is checked out and changed")), "", ""),
     (LandingView("c0ffee", merge=MergeStatus(1, "landed", commit="beef")), "landed", ""),
-    (LandingView("c0ffee", False, MergeStatus(1, "landed")), "landed", ""),  # somebody merged it by hand
+    (LandingView("c0ffee", False, MergeStatus(1, "landed")), "landed", ""),  # merged by hand
     (LandingView("c0ffee", merge=MergeStatus(1, "rejected", "the gate `make test` failed (exit 1)")), "refused",
      "the run did not land: the gate `make test` failed (exit 1)"),
     (LandingView("c0ffee", merge=MergeStatus(1, "rejected", "rejected by ann: too big")), "refused",
@@ -217,7 +211,7 @@ MOVED = LandingView("moved on")
     (LandingView("c0ffee", merge=MergeStatus(1, "cancelled", "by ann")), "failed", "withdrawn: by ann"),
 ])
 def test_a_requested_landing_in_each_situation_of_its_entry(view: LandingView, status: str, told: str) -> None:
-    """It lands, is refused or fails once, by what the queue decided; whatever else is seen is waited for."""
+    """It lands, is refused or fails once, as the queue decided; every other state is waited for."""
     state = reached_exit(LINE, REQUESTED)
     actions = guardian_policy.decide(LINE, state, GuardianView(RUN, NOW, BOOT, landing=view), 2, POLICY, 2).actions
     events = [action.payload for action in actions if isinstance(action.payload, LandingChanged)]
@@ -241,14 +235,11 @@ def test_a_refused_run_returns_to_the_graphs_retry_target_else_to_the_last_agent
     assert node_to_return_to(done.program, done.state) == "p"
 
 
-def test_a_refused_run_goes_on_from_where_it_is_sent() -> None:
+def test_a_refused_run_continues_where_it_is_sent_and_a_dag_with_all_later_nodes() -> None:
     done = drive("start -> a -> b -> exit")
     advance(done.program, done.state, SentBack("a", "red"))
     [place] = done.state.in_flight.values()
     assert (done.state.status, place.node, place.visit, place.reason) == ("running", "a", 2, "red")
-
-
-def test_a_refused_dag_runs_the_node_and_all_after_it_again() -> None:
     done = drive("graph [flow=dag]; start -> a -> b -> exit; start -> c -> exit")
     advance(done.program, done.state, SentBack("a", "red"))
     assert [place.node for place in done.state.in_flight.values()] == ["a"]
@@ -271,14 +262,14 @@ def test_only_a_run_at_its_exit_is_sent_back_and_none_is_resumed_from_there() ->
     ("run", [], ""),
     ("pr", ["origin"], ""),  # garrison has pushed it itself
 ])
-def test_a_run_that_has_landed_says_how_to_push(land: str, remotes: list[str], told: str) -> None:
+def test_a_landed_run_names_the_command_to_push(land: str, remotes: list[str], told: str) -> None:
     state = reached_exit(LINE, LandingChanged("landed", 1, commit="beef"))
     assert describe_push(state, land, "main", remotes) == "", "it is not done"
     state.status = "done"
     assert describe_push(state, land, "main", remotes) == told
 
 
-def test_only_what_landed_is_to_be_pushed_and_a_reader_elsewhere_is_told_where() -> None:
+def test_only_landed_work_is_to_be_pushed_with_the_path_for_other_folders() -> None:
     state = RunState("done", nodes={"a": NodeState("validated")})
     assert describe_push(state, "node", "main", ["origin"], "/a b") == "`git -C '/a b' push origin main` publishes it"
     assert describe_push(state, "none", "main", ["origin"]) == ""

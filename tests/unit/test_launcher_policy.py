@@ -1,4 +1,4 @@
-"""Launcher policy: the guardian's state and what a person asked go in, actions come out."""
+"""Launcher policy: the state of the guardian and requests of the user go in, actions come out."""
 
 from __future__ import annotations
 
@@ -14,14 +14,7 @@ from garrison.supervise.decisions import START_RECHECK, ChildState
 from garrison.supervise.restart import Circuit, Death
 from garrison.supervise.verdict import Observation, Verdict
 from garrison.values import replace
-from policy_support import (
-    BOOT,
-    NOW,
-    POLICY,
-    life,
-    posted,
-    shown,
-)
+from policy_support import BOOT, NOW, POLICY, life, posted, shown
 
 
 def launch(**seen: Any) -> list[tuple[str, str]]:
@@ -101,8 +94,8 @@ def test_decisions_of_a_launcher(seen: dict[str, Any], expected: list[tuple[str,
     ("done", False, True, False, ("done", False)),
     ("running", True, True, False, ("running", False)),
     ("stopped", True, True, False, ("stopped", False)),
-    # Found by seed 801422: taken of the door while the run went on still, and said again when it failed after that; who
-    # thought it lifted then began one guardian after the other.
+    # Found by seed 801422: applied while the run still worked, sent again when it failed after that; a launcher that
+    # counted it as applied started one guardian after the other.
     ("failed", True, False, True, ("failed", False)),
 ])
 def test_a_request_to_resume_keeps_a_run_open_until_it_is_applied(
@@ -111,12 +104,7 @@ def test_a_request_to_resume_keeps_a_run_open_until_it_is_applied(
     assert launcher_policy.resume_status(state, "r1-resume-2", sent=said, wanted=asked) == expected
 
 
-def test_a_launcher_takes_what_it_can_read() -> None:
+def test_a_launcher_applies_readable_signals_and_observes_a_starting_guardian_again_soon() -> None:
     assert launch(inbox=[posted("ESCALATE"), PostedSignal("x", None, "torn")]) == [("take", ""), ("refuse", "")]  # type: ignore[arg-type]
-
-
-
-
-def test_a_launcher_observes_a_starting_guardian_again_soon() -> None:
     view = LauncherView(NOW, BOOT, "running", guardian("starting", "starting"))
     assert launcher_policy.decide(view, POLICY).wake_at == NOW + START_RECHECK

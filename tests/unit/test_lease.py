@@ -1,4 +1,4 @@
-"""Who comes next: leases, hooks of successors, markers; and how an observer tells a life's age."""
+"""Successors: leases, hooks, markers; the age of a heartbeat as an observer sees it; races that the simulator found."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import pytest
 
 from doubles.clock import FakeClock
 from doubles.processes import MemoryProcesses
-from garrison.errors import AlreadyAlive, Refused
+from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.records.hook import Hook, next_hook
 from garrison.records.identity import Identity, mark_ended
 from garrison.records.names import Key, format_marker, parse_marker
 from garrison.records.store import Store
-from garrison.supervise.incarnation import SpawnRequest, activate, grant_lease
+from garrison.supervise.decisions import ChildState, decide_cleanup
+from garrison.supervise.incarnation import SpawnRequest, activate, grant_lease, require_unfenced
 from garrison.supervise.observer import Observer, ProcessOrigin
-from garrison.supervise.verdict import Verdict
+from garrison.supervise.restart import Death
+from garrison.supervise.verdict import Verdict, is_spawn_due
 from garrison.system.clock import iso
 from garrison.values import replace
+from policy_support import life
 
 KEY = Key("runner", "a", "r1")
 BY = ProcessOrigin(7, 70, "pid:[1]", "b1", "h")
@@ -31,7 +34,7 @@ def next_life(old: Identity | None, state: str = "ended", wish: SpawnRequest = W
     return grant_lease(old, Verdict(state, "because"), wish, BY, now=NOW, deadline=LATER, fresh_id="new")
 
 
-def test_the_first_incarnation() -> None:
+def test_the_first_incarnation_gets_a_lease_and_becomes_active() -> None:
     first = grant_lease(None, None, WISH, BY, now=NOW, deadline=LATER, fresh_id="new")
     assert first == Identity(
         "new", "runner", "a", "r1", NOW, "runner-a", 1, 7, 70, "pid:[1]", "b1", "h", {"role": "guardian", "name": "p"},
@@ -39,6 +42,10 @@ def test_the_first_incarnation() -> None:
     assert next_life(None, wish=SpawnRequest(KEY)).parent is None
     first.metadata["mine"] = 1
     assert "mine" not in WISH.metadata, "each has a copy"
+    mine = activate(next_life(None), CHILD, LATER)
+    assert (mine.status, mine.pid, mine.start_ticks, mine.pid_ns, mine.boot_id, mine.host) == (
+        "active", 8, 80, "pid:[2]", "b2", "g")
+    assert (mine.spawn_deadline, mine.last_heartbeat, mine.created_at) == (None, LATER, NOW)
 
 
 @pytest.mark.parametrize("state", ["alive", "starting", "elsewhere"])
@@ -54,7 +61,7 @@ def test_a_dead_incarnation_must_be_replaced_first(state: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["crashed", "terminated", "parked"])
-def test_a_successor_counts_on_and_forgets_how_the_last_one_ended(status: str) -> None:
+def test_a_successor_has_the_next_number_and_no_record_of_how_the_last_one_ended(status: str) -> None:
     old = replace(activate(next_life(None), CHILD, THEN), respawns=3, tmux={"socket": "s"}, exit=-9)
     old = (replace(old, status="parked") if status == "parked" else mark_ended(old, status, THEN, "it died"))
     new = next_life(replace(old, agent_id="old", incarnation=4))
@@ -63,18 +70,11 @@ def test_a_successor_counts_on_and_forgets_how_the_last_one_ended(status: str) -
     assert (new.crashed_at, new.terminated_at, new.exit, new.tmux, new.reason) == (None, None, None, None, "")
 
 
-def test_a_journal_that_knows_more_than_the_record_counts() -> None:
+def test_a_later_incarnation_in_the_journal_counts() -> None:
     crashed = mark_ended(next_life(None), "crashed", THEN, "x")
     assert next_life(None, wish=SpawnRequest(KEY, journal_incarnation=6)).incarnation == 7
     assert next_life(crashed, wish=SpawnRequest(KEY, journal_incarnation=6)).incarnation == 7
     assert next_life(replace(crashed, incarnation=9), wish=SpawnRequest(KEY, journal_incarnation=6)).incarnation == 10
-
-
-def test_becoming_active_needs_a_lease() -> None:
-    mine = activate(next_life(None), CHILD, LATER)
-    assert (mine.status, mine.pid, mine.start_ticks, mine.pid_ns, mine.boot_id, mine.host) == (
-        "active", 8, 80, "pid:[2]", "b2", "g")
-    assert (mine.spawn_deadline, mine.last_heartbeat, mine.created_at) == (None, LATER, NOW)
 
 
 def test_hooks_of_successive_incarnations() -> None:
@@ -94,15 +94,14 @@ def test_hooks_of_successive_incarnations() -> None:
 
 
 class Scene:
-    """A home with one life in it, seen by a fake clock and processes in memory."""
+    """A home with one incarnation, a fake clock and processes in memory."""
 
     def __init__(self, home: Path) -> None:
         self.clock, self.processes, self.store = FakeClock(), MemoryProcesses(), Store(home)
         self.observer = Observer(self.store, self.processes, self.clock)
         me = self.observer.origin(self.processes.ours)
         self.identity = activate(grant_lease(None, None, SpawnRequest(KEY), me, now=self.clock.utc(),
-                                             deadline=self.clock.utc(),
-                                       fresh_id="i"), me, self.clock.utc())
+                                             deadline=self.clock.utc(), fresh_id="i"), me, self.clock.utc())
         self.file = self.store.life_path(KEY)
         self.file.parent.mkdir()
 
@@ -141,7 +140,7 @@ def test_a_clock_set_back_hides_no_silence(scene: Scene) -> None:
     assert scene.age() == pytest.approx(400)
 
 
-def test_the_scripts_heartbeat_counts_beside_the_life_files(scene: Scene) -> None:
+def test_the_scripts_heartbeat_counts_as_well_as_the_life_files(scene: Scene) -> None:
     scene.beat(scene.clock.monotonic(), scene.clock.time())
     scene.clock.advance(400)
     scene.identity = replace(scene.identity, last_heartbeat=scene.clock.utc())
@@ -163,7 +162,7 @@ def test_heartbeats_of_another_boot_are_dated_by_the_wall_clock(scene: Scene) ->
     assert scene.age() == pytest.approx(20)
 
 
-def test_a_new_life_file_holds_wall_times(scene: Scene) -> None:
+def test_a_new_life_file_has_wall_times(scene: Scene) -> None:
     scene.beat(scene.clock.time() + 10, scene.clock.time() + 10)
     scene.clock.advance(15)
     assert scene.age() == pytest.approx(5)
@@ -176,12 +175,11 @@ def test_the_observation_of_a_lease(scene: Scene) -> None:
     assert scene.observer.judge(scene.identity).state == "starting"
     scene.processes.exit(child.pid)
     assert scene.observer.judge(scene.identity).state == "lapsed"
-    bearer = scene.processes.add(marker=format_marker(str(scene.store.home), KEY, 1), ppid=1)
+    scene.processes.add(marker=format_marker(str(scene.store.home), KEY, 1), ppid=1)
     assert scene.observer.judge(scene.identity).state == "starting"
     scene.clock.advance(31)
     assert scene.observer.judge(scene.identity).state == "lapsed"
     assert scene.observer.stale_reason(scene.identity, 300.0) == "start_deadline"
-    assert bearer
 
 
 def test_a_zombie_and_a_reboot_are_death(scene: Scene) -> None:
@@ -198,7 +196,7 @@ def test_a_zombie_and_a_reboot_are_death(scene: Scene) -> None:
 
 
 def test_a_clock_set_back_gives_a_start_no_longer_than_its_deadline(scene: Scene) -> None:
-    """A process that is stopped while it starts is replaced, whatever the wall clock says."""
+    """A process that is stopped while it starts is replaced, regardless of the wall clock."""
     deadline = iso(scene.clock.time() + 30)
     scene.identity = replace(scene.identity, status="starting", created_at=scene.clock.utc(), spawn_deadline=deadline)
     scene.processes.add(marker=format_marker(str(scene.store.home), KEY, scene.identity.incarnation), ppid=1)
@@ -210,7 +208,7 @@ def test_a_clock_set_back_gives_a_start_no_longer_than_its_deadline(scene: Scene
     assert scene.observer.judge(scene.identity).state == "lapsed"
 
 
-def test_a_marker_names_one_incarnation_of_one_home_and_is_taken_apart_from_its_end() -> None:
+def test_a_marker_names_one_incarnation_of_one_home_and_is_parsed_from_its_end() -> None:
     assert format_marker("/home/x", KEY, 3) == "/home/x:r1:runner-a#3"
     assert format_marker("/home/x", Key("launch", "launch", "r1"), 1) == "/home/x:r1:launch#1"
     assert format_marker("/home/x", Key("runner", "a"), 1) == "/home/x::runner-a#1"
@@ -218,3 +216,44 @@ def test_a_marker_names_one_incarnation_of_one_home_and_is_taken_apart_from_its_
     assert parse_marker("/h::runner-a#1") == ("/h", "", "runner-a", 1), "by hand there may be no run"
     for bad in ("", "x", "/h:r:l", "/h:r:l#", "/h:r:l#x", ":r:l#1", "r:l#1", "/h:r:#1"):
         assert parse_marker(bad) is None
+
+
+# ---- races that the simulator found
+
+
+KNOWN = [Death(1, 100.0, "b1")]
+
+
+def test_a_delayed_spawner_does_not_take_the_hook_back_from_a_later_incarnation() -> None:
+    # Found by seed 330: its lease had lapsed and been given to another; then it linked the hook to its own incarnation.
+    hook = Hook("h2", "runner", "a", "r1", NOW, NOW, phase="executing", incarnation=2)
+    with pytest.raises(Fenced, match=r"has a later incarnation \(2 > 1\)"):
+        next_hook(hook, hook.key, 1, NOW, "h3")
+    assert next_hook(hook, hook.key, 2, NOW, "h3") is hook
+    assert next_hook(hook, hook.key, 3, NOW, "h3").phase == "executing"
+
+
+@pytest.mark.parametrize("status", ["crashed", "parked"])
+def test_an_incarnation_that_was_declared_dead_writes_nothing(status: str) -> None:
+    # Found by seed 2691: an orchestrator about to be killed, whose agent was killed first, reported a failed agent.
+    identity = Identity("i", "orchestrator", "a", "r1", NOW, status=status)
+    with pytest.raises(Fenced, match=f"was declared {status}"):
+        require_unfenced(identity, identity.key)
+    with pytest.raises(Fenced, match="is gone"):
+        require_unfenced(None, Key("orchestrator", "a", "r1"))
+    assert require_unfenced(replace(identity, status="active"), identity.key).status == "active"
+
+
+@pytest.mark.parametrize(("view", "deaths", "kind"), [
+    (ChildState(), [], None), (life("runner", "a"), [], None), (life("runner", "a", "terminated"), [], None),
+    (life("runner", "a", state="dead"), [], "replace"), (life("runner", "a", "starting", "lapsed"), [], "replace"),
+    (life("runner", "a", "crashed"), [], "record"), (life("runner", "a", "crashed"), KNOWN, None)])
+def test_deaths_are_recorded_without_a_successor(view: ChildState, deaths: list[Death], kind: str | None) -> None:
+    step = decide_cleanup(view, deaths)
+    assert (step.kind if step else None) == kind
+
+
+@pytest.mark.parametrize(("age", "due"), [(0.0, False), (1.9, False), (2.1, True), (-0.1, True), (-86400.0, True)])
+def test_a_clock_set_back_does_not_keep_a_dead_start_alive(age: float, due: bool) -> None:
+    # Found by seed 5817: the clock went back by a day, and for a day the dead process counted as about to start.
+    assert is_spawn_due(1000.0, 1000.0 + age) is due

@@ -1,4 +1,4 @@
-"""The rule by which lessons are proposed, as a table, and the lines that they become."""
+"""The rule that proposes lessons, as a table, and the lines that result."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_refusal_is_proposed_once_it_came_twice_in_30_days_and_was_resolved(
     assert propose(found, REPO, (proposal.id for proposal in made), NOW) == ()
 
 
-def test_at_most_three_are_open_the_most_frequent_first() -> None:
+def test_at_most_three_proposals_are_open_the_most_frequent_first() -> None:
     found = [sent_back(attempt / 10, attempt, Subject(RefusedBy.CONFLICT, "", f"{name}.py"))
              for name in range(2, 7) for attempt in range(1, name + 1)]
     made = propose(found, REPO, (), NOW)
@@ -71,7 +71,7 @@ def test_at_most_three_are_open_the_most_frequent_first() -> None:
 @pytest.mark.parametrize(("kept", "back", "times", "remove"), [
     (1, (), 0, False), (89, (), 0, False), (91, (), 0, True), (200, (100, 95), 2, True), (200, (100, 2), 2, False),
     (10, (20,), 0, False), (200, (300, 250), 0, True)])
-def test_a_kept_lesson_counts_what_came_back_and_goes_after_90_days_without(
+def test_a_kept_lesson_counts_recurrences_and_is_removed_after_90_days_without(
         kept: float, back: tuple[float, ...], times: int, *, remove: bool) -> None:
     found = [sent_back(days, number) for number, days in enumerate(back)]
     found.append(sent_back(1, 9, Subject(RefusedBy.GATE, COMMAND, "make")))

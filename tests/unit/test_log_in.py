@@ -1,4 +1,4 @@
-"""Log-ins of Claude agents: what of an agent's copy the home takes back, and that an agent without any is refused."""
+"""Log-ins of agents: which renewals the home takes back from a copy; an agent without key or log-in is refused."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def write(folder: Path, table: Any, account: str = "") -> Path:
     return folder
 
 
-def test_a_renewal_is_taken_back_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_only_a_renewal_is_taken_back(tmp_path: Path) -> None:
     home, copied = write(tmp_path / "home", OLD, "me"), write(tmp_path / "copied", {**NEW, "extra": 1}, "me")
     assert log_in.take_back(copied, home) == ""
     assert json.loads((home / log_in.FILE).read_text()) == {"claudeAiOauth": NEW, "mcpOAuth": {"x": str(home)}}
     assert (home / log_in.FILE).stat().st_mode & 0o777 == 0o600
-    assert log_in.take_back(copied, home) == "", "once it is the same there is nothing to take"
+    assert log_in.take_back(copied, home) == "", "the same log-in again changes nothing"
 
 
 @pytest.mark.parametrize(("table", "why"), [
@@ -43,14 +43,14 @@ def test_a_renewal_is_taken_back_and_nothing_beside_it(tmp_path: Path) -> None:
     ({**NEW, "expiresAt": "9"}, "it is older than the home's"),
     ({**NEW, "subscriptionType": "pro"}, "it is of another account"),
     ({**NEW, "refreshToken": ["r"]}, "its fields are of another kind")])
-def test_what_is_no_renewal_is_left_where_it_is(table: Any, why: str, tmp_path: Path) -> None:
+def test_a_copy_that_is_no_renewal_changes_nothing(table: Any, why: str, tmp_path: Path) -> None:
     home, copied = write(tmp_path / "home", OLD), write(tmp_path / "copied", table)
     before = (home / log_in.FILE).read_bytes()
     assert log_in.take_back(copied, home) == why
     assert (home / log_in.FILE).read_bytes() == before
 
 
-def test_no_other_account_and_no_odd_file_is_taken_back(tmp_path: Path) -> None:
+def test_neither_another_account_nor_an_invalid_file_is_taken_back(tmp_path: Path) -> None:
     home, copied = write(tmp_path / "home", OLD, "me"), write(tmp_path / "copied", NEW, "somebody")
     assert log_in.take_back(copied, home) == "it is of another account"
     for content in (b"", b"{", b"[1]", b"\xff", b"[" * 100_000):
@@ -62,7 +62,7 @@ def test_no_other_account_and_no_odd_file_is_taken_back(tmp_path: Path) -> None:
     assert json.loads((home / log_in.FILE).read_text())["claudeAiOauth"] == OLD
     (home / log_in.FILE).unlink()
     (copied / log_in.FILE).unlink()
-    assert log_in.take_back(write(copied, NEW), home) == "" and not (home / log_in.FILE).exists(), "no log-in is made"
+    assert log_in.take_back(write(copied, NEW), home) == "" and not (home / log_in.FILE).exists(), "none is created"
 
 
 @pytest.mark.parametrize("environ", [
@@ -87,7 +87,7 @@ def test_an_agent_needs_a_key_or_a_log_in(environ: dict[str, str], tmp_path: Pat
     check_access("command", tmp_path, {})
 
 
-def test_a_log_in_stays_outside_and_only_its_cli_renews_it(tmp_path: Path) -> None:
+def test_a_log_in_stays_outside_the_sandbox_and_only_its_cli_renews_it(tmp_path: Path) -> None:
     home, now, cli, runs = tmp_path, time.time(), tmp_path / "cli", tmp_path / "runs"
     copy = f"cp {home}/new $CLAUDE_CONFIG_DIR/{log_in.FILE}"
     cli.write_text(f"#!/bin/sh\necho $* >> {runs}\n[ -e {home}/new ] && {copy}\n")
@@ -120,8 +120,8 @@ def test_a_log_in_stays_outside_and_only_its_cli_renews_it(tmp_path: Path) -> No
     assert log_in_of("command", home, {}, {}) is None
 
 
-def test_the_log_in_of_a_program_s_own_stays_outside_where_the_proxy_can_add_it(tmp_path: Path) -> None:
-    """An API key in its file, and a Claude CLI's token; not those of a ChatGPT account, which the API does not take."""
+def test_a_programs_own_log_in_stays_outside_if_the_proxy_can_add_it(tmp_path: Path) -> None:
+    """An API key in its file or a Claude CLI's token, but no ChatGPT account, which the API does not accept."""
     environ, now = {"HOME": str(tmp_path), "PATH": "/bin"}, time.time()
     codex, opencode = tmp_path / ".codex", tmp_path / ".local/share/opencode"
     assert log_in_of("codex", tmp_path, {}, environ) is None
@@ -147,7 +147,7 @@ def test_the_log_in_of_a_program_s_own_stays_outside_where_the_proxy_can_add_it(
     for more in ({"OPENAI_API_KEY": "k"}, {"OPENAI_BASE_URL": "http://127.0.0.1:1"}):
         check_program("codex-exec", tmp_path, {**environ, **more, "GARRISON_SANDBOX": "none"}, ())
     (tmp_path / "config.toml").write_text('[agents.codex]\nkind = "acp"\nargv = ["codex-acp"]\n')
-    assert log_in_of("codex", tmp_path, {}, environ) is None, "its profile says that it takes no key"
+    assert log_in_of("codex", tmp_path, {}, environ) is None, "its profile has no key"
     write(tmp_path / ".claude", {**OLD, "expiresAt": (now + 3600) * 1000})
     for name in ("claude-p", "claude-acp"):
         found = log_in_of(name, tmp_path, {}, environ)

@@ -1,4 +1,4 @@
-"""What stays of logs that nobody writes any more, and which of the gates' logs belong to a run."""
+"""Which lines of a closed log and of a growing one stay, and which logs of gates belong to a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from garrison.system import processes
 AT = "2026-01-31T12:00:00.000000Z"
 
 
-def test_of_a_long_log_whole_lines_of_its_beginning_and_its_end_stay(tmp_path: Path) -> None:
+def test_a_long_log_keeps_whole_lines_of_its_start_and_end_and_parts_of_an_endless_line(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     lines = [f"line {number}" for number in range(1000)]
     log.write_text("".join(f"{line}\n" for line in lines))
@@ -33,29 +33,31 @@ def test_of_a_long_log_whole_lines_of_its_beginning_and_its_end_stay(tmp_path: P
     before = log.stat()
     log_retention.shorten_log(log, 10_000)
     assert log.stat() == before
-
-
-def test_a_log_of_one_endless_line_is_shortened_too(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"x" * 10_000)
     log_retention.shorten_log(log, 400)
     assert log.read_bytes() == b"x" * 100 + b"\n[garrison left out 9600 bytes here]\n" + b"x" * 300
 
 
-def test_a_log_that_cannot_be_shortened_does_no_harm(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_shortened_or_bounded_does_no_harm(tmp_path: Path) -> None:
     log_retention.shorten_log(tmp_path / "none.log")
     (tmp_path / "folder.log").mkdir()
     log_retention.shorten_log(tmp_path / "folder.log")
     log_retention.remove_old_logs(tmp_path / "nowhere")
     log_retention.remove_old_logs(tmp_path, max_logs=0)
     assert (tmp_path / "folder.log").is_dir()
+    (tmp_path / "b.log").write_bytes(b"x" * 10_000)
+    (tmp_path / "link.log").symlink_to(tmp_path / "b.log")
+    for name in ("none.log", "link.log", "."):
+        assert not log_retention.bound_log(tmp_path / name, 10)
+    assert (tmp_path / "b.log").read_bytes() == b"x" * 10_000
 
 
 def blocks(path: Path) -> int:
     return path.stat().st_blocks * 512
 
 
-def test_a_log_that_grows_gives_its_middle_back_and_keeps_every_place(tmp_path: Path) -> None:
+def test_a_growing_log_frees_its_middle_and_keeps_every_offset_as_for_a_watched_job(tmp_path: Path) -> None:
     log, limit = tmp_path / "a.log", 1 << 20
     lines = "".join(f"{number:015}\n" for number in range(262_144)).encode()  # 4 MiB, and 16 bytes a line
     with log.open("ab", buffering=0) as writer, log.open("rb") as reader:
@@ -74,17 +76,6 @@ def test_a_log_that_grows_gives_its_middle_back_and_keeps_every_place(tmp_path: 
     log_retention.shorten_log(log, 4096)
     assert b"\0" not in log.read_bytes()
     assert log.read_bytes().endswith(lines[-160:] + b"next\n")
-
-
-def test_a_log_that_cannot_be_bounded_does_no_harm(tmp_path: Path) -> None:
-    (tmp_path / "b.log").write_bytes(b"x" * 10_000)
-    (tmp_path / "link.log").symlink_to(tmp_path / "b.log")
-    for name in ("none.log", "link.log", "."):
-        assert not log_retention.bound_log(tmp_path / name, 10)
-    assert (tmp_path / "b.log").read_bytes() == b"x" * 10_000
-
-
-def test_a_job_that_is_watched_has_its_logs_bounded(tmp_path: Path) -> None:
     log = tmp_path / "gate.log"
     log.write_bytes(b"x" * (4 << 20))
     own = processes.probe(os.getpid())
@@ -92,7 +83,7 @@ def test_a_job_that_is_watched_has_its_logs_bounded(tmp_path: Path) -> None:
     assert blocks(log) <= 1 << 20
 
 
-def test_the_logs_written_longest_ago_go(tmp_path: Path) -> None:
+def test_the_least_recently_written_logs_are_removed(tmp_path: Path) -> None:
     for number in range(6):
         (tmp_path / f"{number}.log").write_text("")
         os.utime(tmp_path / f"{number}.log", (number, number))
@@ -103,7 +94,7 @@ def test_the_logs_written_longest_ago_go(tmp_path: Path) -> None:
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Path:
-    """A queue's folder: run r1 has an entry that is over and one that waits, r2 one that is over."""
+    """Return the folder of a queue: run r1 has a finished entry and a waiting one, r2 a finished one."""
     folder = tmp_path / "merge-queue/repo-1/main"
     (folder / "logs").mkdir(parents=True)
     journal = Writer(folder / "journal.jsonl", "processor-p@r1#1")
@@ -120,21 +111,19 @@ def queue(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_logs_of_a_run_are_those_of_what_is_over(tmp_path: Path, queue: Path) -> None:
+def test_the_logs_of_a_run_are_those_of_its_finished_entries_and_none_of_an_unreadable_queue(tmp_path: Path,
+                                                                                             queue: Path) -> None:
     assert sorted(path.name for path in history.gate_logs_of_run(tmp_path, "r1")) == [
         "a-1-x.1.log", "a-1-x.2.log", "a-1-x.2.setup.log", "preflight-r1.log", "preflight-r1.setup.log"]
     assert [path.name for path in history.gate_logs_of_run(tmp_path, "r3")] == []
-
-
-def test_the_logs_of_a_queue_that_cannot_be_read_stay(tmp_path: Path, queue: Path) -> None:
     lines = (queue / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (queue / "journal.jsonl").write_bytes(b"".join([lines[0], b"rubbish\n", *lines[1:]]))
     assert history.gate_logs_of_run(tmp_path, "r1") == []
 
 
-def test_what_is_not_on_the_disk_is_told_and_not_printed(
-        tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    """Seen: a log of a terabyte, which an agent had made with one call, was printed for hours."""
+def test_the_hole_of_a_sparse_log_is_reported_and_not_printed(tmp_path: Path,
+                                                              capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Seen: a log of a terabyte, which an agent had created with one call, was printed for hours."""
     log = tmp_path / "output.log"
     with log.open("wb") as file:
         file.write(b"begin\n")

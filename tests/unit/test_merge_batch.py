@@ -47,7 +47,7 @@ def test_a_target_not_known_to_pass_is_tested_before_an_entry_is_blamed():
 @pytest.mark.parametrize(("result", "pauses", "seconds"), [
     ("lost", 0, 30.0), ("lost", 1, 60.0), ("lost", 5, 960.0), ("lost", 6, 1800.0), ("lost", 5000, 1800.0),
     ("red", 3, 240.0), ("setup", 0, 30.0), ("missing", 0, 0.0), ("timeout", 0, 0.0), ("empty", 3, 0.0)])
-def test_a_pause_ends_by_itself_if_what_failed_may_pass_later(result, pauses, seconds):
+def test_a_pause_ends_by_itself_if_its_cause_may_pass(result, pauses, seconds):
     assert choose_retry(result, pauses) == seconds
 
 
@@ -58,10 +58,7 @@ def test_a_retry_is_due_after_its_time_and_when_the_clock_was_set_back():
     assert pause.describe() == ("the queue is paused: gate_broken: killed; "
                                 "the queue tries again at 2026-01-01T12:00:30Z")
     assert not replace(pause, retry_after=0.0).is_retry_due(began + 3600)
-
-
-def test_the_time_of_a_retry_is_in_the_first_line_of_a_pause():
-    """`merge-queue list` and `status` show only that line, and the gate's last output follows it."""
+    # the only line that `merge-queue list` and `status` show; the last output of the gate follows it
     pause = Pause("gate_broken", "killed\nthe end of its log", "t", at="2026-01-01T12:00:00.000000Z", retry_after=30.0)
     assert pause.explain().splitlines() == [
         "killed; the queue tries again at 2026-01-01T12:00:30Z", "the end of its log"]
@@ -95,7 +92,7 @@ priorities = st.lists(st.integers(PRIORITIES[0], PRIORITIES[-1]), max_size=80)
 @settings(deadline=None)
 @given(priorities)
 def test_no_entry_is_overtaken_more_often_than_its_priority_allows(given_priorities):
-    """The bound on waiting holds however many come later, with whatever priority."""
+    """The bound on waiting applies however many come later, with whatever priority."""
     made, places = entries(given_priorities)
     ranked = order.rank_entries(made, places)
     assert sorted(one.id for one in ranked) == sorted(places)

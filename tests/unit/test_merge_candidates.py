@@ -25,7 +25,7 @@ ANN, BOB = Ident("Ann", "a@x", "1 +0000"), Ident("Bob", "b@x", "2 +0100")
     ("Add it\n\nBecause.\n", "Add it\n\nBecause.\n\nK: v\n"),
     ("Add it\n\nBecause.\n\nSigned-off-by: Ann\n\n", "Add it\n\nBecause.\n\nSigned-off-by: Ann\nK: v\n"),
     ("Add it\n\nNote: this\nis no trailer\n", "Add it\n\nNote: this\nis no trailer\n\nK: v\n")])
-def test_trailers_join_those_that_are_there(message, result):
+def test_trailers_join_existing_ones(message, result):
     assert append_trailers(message, ["K: v"]) == result
     assert append_trailers(message, []) == message.strip("\n") + "\n"
 
@@ -44,7 +44,7 @@ def test_a_title_is_the_tasks_words_in_one_line(label, prompt, title):
     assert title_of(Task("r", "n", 1, label=label, prompt=prompt)) == title
 
 
-# ---- merge strategies of packages: what they make is checked, and what they raise is one reason
+# ---- merge strategies of packages: their commits are checked, and their errors are one reason
 
 
 @pytest.mark.parametrize(("made", "continues", "reason"), [
@@ -55,8 +55,8 @@ def test_a_title_is_the_tasks_words_in_one_line(label, prompt, title):
     ("new", True, "the merge strategy odd returned str, no Candidate"),
     (KeyError("x"), True, "the merge strategy odd failed: KeyError: 'x'"),
 ])
-def test_what_a_strategy_of_a_package_makes_is_checked(monkeypatch: pytest.MonkeyPatch, made: Any, continues: bool,
-                                                       reason: str) -> None:
+def test_the_commit_of_a_strategy_of_a_package_is_checked(monkeypatch: pytest.MonkeyPatch, made: Any, continues: bool,
+                                                          reason: str) -> None:
     def build(*_: object) -> Any:
         if isinstance(made, Exception):
             raise made
@@ -72,7 +72,7 @@ def test_what_a_strategy_of_a_package_makes_is_checked(monkeypatch: pytest.Monke
         git, SimpleNamespace(strategy="gone", branch="b"), "base", lambda _tree: ()).reason  # type: ignore[arg-type]
 
 
-# ---- textual union: which files are united by their names, and what becomes of the lines that both sides added
+# ---- textual union: which files are united by their names, and how lines that both sides added are merged
 
 
 GROWN = ["CHANGELOG.md", "CHANGELOG", "changelog.rst", "docs/CHANGES.txt", "CHANGES-2.0.md", "NEWS", "HISTORY.rst",
@@ -83,7 +83,7 @@ ORDINARY = ["notes.txt", "README.md", "changes.py", "history.ts", "NEWS.json", "
 
 
 @pytest.mark.parametrize(("path", "is_grown"), [(path, True) for path in GROWN] + [(path, False) for path in ORDINARY])
-def test_files_that_are_added_to_only_are_known_by_their_names(path: str, is_grown: bool) -> None:
+def test_files_that_only_grow_are_known_by_their_names(path: str, is_grown: bool) -> None:
     assert is_grown_by_name(path) == is_grown
 
 
@@ -107,7 +107,7 @@ def test_both_sides_lines_are_kept_unless_one_changed_some_or_they_are_numbered(
     assert result == (None if united is None else f"# Changes\n{united}end\n")
 
 
-def test_one_conflict_that_is_no_union_leaves_the_file_in_conflict() -> None:
+def test_one_other_conflict_leaves_the_file_in_conflict() -> None:
     assert unite_text(_conflict("a\n", "", "b\n") + _conflict("a\n", "x\n", "b\n"), 7) is None
     assert unite_text(_conflict("a\n", "", "b\n").rpartition(">" * 7)[0], 7) is None
 

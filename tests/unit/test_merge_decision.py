@@ -55,7 +55,7 @@ class Gate:
 
 @dataclass
 class Drain:
-    """A drain of entries by the decision alone; a tree is the set of entries that it holds."""
+    """A drain of entries by the decision alone; a tree is the set of its entries."""
 
     count: int
     bad: frozenset[str] = frozenset()
@@ -99,7 +99,7 @@ class Drain:
 
         decision = ask(list(known.values()))
         kept = [run for run in known.values() if run not in decision.cancel]
-        assert not ask(kept + [RunningSet(start.entries) for start in decision.start]).cancel, "what has just begun"
+        assert not ask(kept + [RunningSet(start.entries) for start in decision.start]).cancel, "what has just started"
         if decision.land:
             self.land(decision.land)
         elif decision.reject:
@@ -286,9 +286,9 @@ def test_a_decision_on_64_entries_and_4_gates_takes_milliseconds():
     beliefs = Beliefs({each.id: 0.05 for each in waiting})
     took = []
     for _ in range(7):
-        begun = time.process_time()
+        began = time.process_time()
         assert len(decide(waiting, beliefs, runs, (), 4).start) == 4
-        took.append(time.process_time() - begun)
+        took.append(time.process_time() - began)
     assert min(took) < 0.025
 
 
@@ -309,27 +309,20 @@ def red(entries: str, **facts) -> FinishedRun:
     return FinishedRun(tuple(entries), False, lands=True, **facts)
 
 
-def test_the_largest_green_set_lands_and_one_that_was_green_on_another_tip_does_not():
+def test_the_largest_green_set_lands_and_one_of_another_tip_is_tested_with_the_next_set():
     assert ask([FinishedRun(("a",), True, lands=True), FinishedRun(("a", "b"), True, lands=True),
-                FinishedRun(tuple("abc"), True)]).land == \
-        ("a", "b")
+                FinishedRun(tuple("abc"), True)]).land == ("a", "b")
     assert ask([FinishedRun(tuple("abc"), True)]).land == ()
-
-
-def test_what_passed_on_another_tip_travels_with_the_next_set():
     decision = ask([FinishedRun(("b",), True)])
     assert set(decision.start[0].entries) > {"b"}
 
 
-def test_two_gates_test_disjoint_sets_and_a_free_one_cuts_a_red_group():
+def test_two_gates_test_disjoint_sets_or_parts_of_a_red_group_and_leave_out_a_suspect_of_the_log():
     first, second = ask(width=2).start
     assert not set(first.entries) & set(second.entries)
     both = [set(names) for names in started(ask([red("abcd")], width=2))]
     assert any(names < set("abcd") for names in both)
     assert both[0] != both[1]
-
-
-def test_a_suspect_of_the_log_is_left_out_first():
     [start] = ask([red("abc", suspicion={"a": 6.0, "b": 0.5, "c": 0.5})], rate=0.05).start
     assert "a" not in start.entries
 
@@ -358,16 +351,13 @@ def test_what_is_started_is_not_cancelled_by_the_next_look(reds, under_test, amo
     assert not look(kept + [RunningSet(start.entries) for start in chosen.start]).cancel
 
 
-def test_an_entry_is_rejected_by_its_own_run_that_repeats_another_one():
+def test_an_entry_is_rejected_by_its_own_repeated_run_or_with_a_steady_gate_once_the_others_passed():
     own = red("a", is_own=True)
     assert started(ask([own])) == ["a"]
     assert ask([own]).start[0].repeats
     assert ask([red("a")]).reject == ""
     assert ask([red("ab"), own, FinishedRun(("b",), True)]).reject == "", "the gate may have failed for a while"
     assert ask([own, red("a", is_own=True, convicts=True)]).reject == "a"
-
-
-def test_for_a_steady_gate_the_other_suspects_may_pass_later():
     own, passed = red("a", is_own=True), FinishedRun(("b", "c"), True)
     assert ask([red("ab"), own], is_steady=True).reject == ""
     assert ask([red("a"), red("a")], is_steady=True).reject == "", "none is its own"
@@ -394,24 +384,18 @@ def test_what_was_red_alone_is_run_again_only_if_others_that_pass_cannot_confirm
     assert started(ask(told, is_steady=True, a={"is_due": True})) == ["a"]
 
 
-def test_an_entry_that_shares_no_set_is_tested_alone_when_it_is_its_turn():
+def test_an_entry_that_shares_no_set_is_tested_alone_in_its_turn_and_something_is_always_tested():
     assert started(ask(width=4, a={"is_alone": True})) == ["a"]
     assert all("c" not in names for names in started(ask(width=4, c={"is_alone": True})))
+    assert started(decide([WaitingTree("a", frozenset("a"))], Beliefs({}), (), (), 2)) == ["a"]
 
 
-def test_a_group_with_an_entry_that_others_have_overtaken_goes_first():
+def test_a_group_with_an_overtaken_entry_goes_first_and_its_parts_with_what_they_need():
     reds = [red("ab"), red("cdef")]
     assert set(started(ask(reds, rate=0.3, a={"is_due": True}))[0]) < set("ab")
     assert set(started(ask(reds, rate=0.3, f={"is_due": True}))[0]) < set("cdef")
-
-
-def test_a_part_of_a_red_group_is_tested_only_with_what_it_needs():
     for names in started(ask([red("ab"), red("cd")], width=4, c={"needs": frozenset("a")})):
         assert "c" not in names or "a" in names[:names.index("c")]
-
-
-def test_something_is_tested_even_if_nothing_seems_possible():
-    assert started(decide([WaitingTree("a", frozenset("a"))], Beliefs({}), (), (), 2)) == ["a"]
 
 
 def test_the_worse_the_entries_the_smaller_the_set():
@@ -432,26 +416,20 @@ def fail(setback, first="a", code=128, times=1, now=0.0):
     return setback
 
 
-def test_a_failure_lasts_after_a_few_tries_and_is_told_before():
+def test_a_failure_lasts_after_a_few_tries_at_one_entry_and_is_reported_before():
     tries = MAX_WEIGHT // WEIGHT
     before = fail(Setback(), times=tries - 1)
     assert not before.is_lasting and before.is_told
     assert fail(before).is_lasting
     assert not fail(Setback()).is_told
-
-
-def test_a_failure_at_another_entry_begins_again():
     assert fail(fail(Setback(), times=4), "b").tries == 1
 
 
-def test_a_killed_git_counts_less_than_one_that_aborted():
+def test_a_killed_git_counts_less_than_an_aborted_one_and_one_that_lacks_resources_blames_no_entry():
     killed = fail(Setback(), code=-signal.SIGKILL, times=MAX_WEIGHT // KILLED_WEIGHT - 1)
     assert not killed.is_lasting
     assert fail(killed, code=-signal.SIGKILL).is_lasting
     assert fail(Setback(), code=-signal.SIGABRT, times=MAX_WEIGHT // WEIGHT).is_lasting
-
-
-def test_a_git_that_says_what_the_machine_lacks_is_told_and_blames_no_entry():
     setback = Setback()
     for _ in range(1000):
         setback = setback.after("a", 128, 0.0, 1.0, lacks_room=True)

@@ -1,4 +1,4 @@
-"""Order of entries that conflict: most land, people's order and dependencies stay, nobody is passed over for ever."""
+"""Order of conflicting entries: most land, priorities and dependencies stay, and none is passed over for ever."""
 
 from __future__ import annotations
 
@@ -28,44 +28,38 @@ def lands(order: list[str], conflicts: set[frozenset[str]]) -> list[str]:
     return landed
 
 
-def test_one_entry_does_not_cost_two() -> None:
+def test_one_entry_does_not_cost_two_and_without_a_gain_the_order_of_arrival_stays() -> None:
     places, conflicts = [WaitingEntry(name) for name in "abc"], pairs("ab", "ac")
     assert lands(list("abc"), conflicts) == ["a"]
     assert choose_order(places, conflicts) == ["b", "c", "a"]
-
-
-def test_without_a_gain_the_order_of_arrival_stays() -> None:
     assert choose_order([WaitingEntry(name) for name in "abcd"], pairs("ab", "cd")) == ["a", "c", "b", "d"]
     assert choose_order([WaitingEntry(name) for name in "abc"], set()) == ["a", "b", "c"]
     assert choose_order([WaitingEntry(name) for name in "ab"], pairs("ab", "ax")) == ["a", "b"]
 
 
-def test_the_one_that_is_likely_good_goes_before_the_one_that_is_likely_bad() -> None:
+def test_a_likely_good_entry_goes_before_a_likely_bad_one() -> None:
     assert choose_order([WaitingEntry("a", 0.3), WaitingEntry("b", 0.9)], pairs("ab")) == ["b", "a"]
     assert choose_order([WaitingEntry("a", 0.9), WaitingEntry("b", 0.4), WaitingEntry("c", 0.4)],
                         pairs("ab", "ac")) == ["a", "b", "c"]
 
 
-def test_a_priority_is_not_overruled() -> None:
+def test_neither_a_priority_nor_an_entry_that_is_due_is_passed_over() -> None:
     places = [WaitingEntry("a", priority=1), WaitingEntry("b"), WaitingEntry("c")]
     assert choose_order(places, pairs("ab", "ac")) == ["a", "b", "c"]
     later = [WaitingEntry("a"), WaitingEntry("b", priority=1), WaitingEntry("c", priority=1)]
     assert choose_order(later, pairs("ab", "ac")) == ["a", "b", "c"]
+    places = [WaitingEntry("a", is_due=True), WaitingEntry("b"), WaitingEntry("c")]
+    assert choose_order(places, pairs("ab", "ac")) == ["a", "b", "c"]
+    two = [WaitingEntry("a"), WaitingEntry("b", is_due=True), WaitingEntry("c", is_due=True)]
+    assert choose_order(two, pairs("ab", "ac", "bc")) == ["b", "a", "c"]
 
 
-def test_what_others_depend_on_counts_with_them_and_goes_first() -> None:
+def test_an_entry_counts_with_those_that_depend_on_it_and_goes_first() -> None:
     places = [WaitingEntry("a"), WaitingEntry("b"), WaitingEntry("c"), WaitingEntry("d", needs=frozenset("a")),
               WaitingEntry("e", needs=frozenset("d"))]
     assert choose_order(places, pairs("ab", "ac")) == ["a", "d", "e", "b", "c"]
     one = [WaitingEntry("a"), WaitingEntry("b"), WaitingEntry("c"), WaitingEntry("d", needs=frozenset("c"))]
     assert choose_order(one, pairs("ab", "ac")) == ["b", "c", "d", "a"]
-
-
-def test_who_is_due_is_not_passed_over() -> None:
-    places = [WaitingEntry("a", is_due=True), WaitingEntry("b"), WaitingEntry("c")]
-    assert choose_order(places, pairs("ab", "ac")) == ["a", "b", "c"]
-    two = [WaitingEntry("a"), WaitingEntry("b", is_due=True), WaitingEntry("c", is_due=True)]
-    assert choose_order(two, pairs("ab", "ac", "bc")) == ["b", "a", "c"]
 
 
 @settings(max_examples=150, deadline=None)
@@ -102,17 +96,17 @@ def test_large_groups_are_ordered_at_once_and_never_worse_than_by_arrival() -> N
     names = [f"e{number}" for number in range(64)]
     for density in (0.05, 0.3, 0.9):
         conflicts = {frozenset(pair) for pair in itertools.combinations(names, 2) if rng.random() < density}
-        begun = time.process_time()
+        began = time.process_time()
         order = choose_order([WaitingEntry(name) for name in names], conflicts)
-        assert time.process_time() - begun < 1.0
+        assert time.process_time() - began < 1.0
         assert len(lands(order, conflicts)) >= len(lands(names, conflicts))
     star = {frozenset(("e0", name)) for name in names[1:]}
     assert choose_order([WaitingEntry(name) for name in names], star)[-1] == "e0"
     dense = names[:MAX_EXACT]
-    begun = time.process_time()
+    began = time.process_time()
     choose_order([WaitingEntry(name, rng.random()) for name in dense],
                  {frozenset(pair) for pair in itertools.combinations(dense, 2) if rng.random() < 0.1})
-    assert time.process_time() - begun < 1.0
+    assert time.process_time() - began < 1.0
 
 
 def test_being_passed_over_is_bounded() -> None:

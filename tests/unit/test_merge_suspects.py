@@ -1,4 +1,4 @@
-"""Suspects of a red run: what logs and reports of test runners name, and which entries that points at."""
+"""Suspects of a red run: tests and files in logs and reports of test runners, and the entries that they point at."""
 
 from __future__ import annotations
 
@@ -87,13 +87,10 @@ def test_the_closer_an_entry_is_to_what_the_log_names_the_more_suspect(output: s
     assert suspect(failures, {"it": [touched], **other})["it"] == ratio
 
 
-def test_a_log_that_fits_no_entry_says_nothing() -> None:
+def test_a_log_that_fits_no_entry_and_known_flaky_tests_accuse_none() -> None:
     assert suspect(find_failures("FAILED tests/test_net.py::test_x\n"), {"a": ["x.c"], "b": ["y.c"]}) == {}
     assert suspect(find_failures("it broke\n"), {"a": ["x.c"], "b": ["y.c"]}) == {}
     assert not find_failures("it broke\n")
-
-
-def test_known_flaky_tests_accuse_nobody() -> None:
     failures = find_failures("FAILED tests/test_net.py::test_x\nFAILED tests/test_net.py::test_y\n")
     touched = {"a": ["tests/test_net.py"], "b": ["y.c"]}
     both = suspect(failures, touched, ["tests/test_net.py::test_x", "tests/test_net.py::test_y"])
@@ -103,7 +100,7 @@ def test_known_flaky_tests_accuse_nobody() -> None:
 
 
 def test_a_hostile_log_is_read_to_a_bound() -> None:
-    begun = time.process_time()
+    began = time.process_time()
     failures = find_failures("".join(f"FAILED t{n}.py::x\n{'a/' * 100}b{n}.py:{n}\n" for n in range(3000)))
     assert (len(failures.tests), len(failures.files)) == (MAX_NAMES, MAX_FILES)
     for text in ("../" * 90 + "x", "a." * 140, "." * 290, 'File "' + "x" * 280, "-" * 299, "a:" * 140):
@@ -112,7 +109,7 @@ def test_a_hostile_log_is_read_to_a_bound() -> None:
     assert not find_failures(huge)
     many = {f"e{n}": [f"a/b{m}.py" for m in range(2000)] for n in range(32)}
     assert len(suspect(failures, many)) in (0, 32)
-    assert time.process_time() - begun < 20  # 1.5 s alone
+    assert time.process_time() - began < 20  # 1.5 s alone
 
 
 def test_a_report_in_junit_xml_names_test_and_file() -> None:
@@ -127,7 +124,7 @@ def test_a_report_in_junit_xml_names_test_and_file() -> None:
     b"<testsuite>" + b'<testcase name="x"><failure/></testcase>' * 10_000,
     b'<!DOCTYPE a [<!ENTITY b "c"><!ENTITY d "&b;&b;&b;">]><testcase name="&d;"><failure/></testcase>',
     b'<!DOCTYPE a SYSTEM "file:///etc/passwd"><testcase name="x"><failure/></testcase>'])
-def test_a_hostile_report_is_read_as_far_as_it_can_be(data: bytes) -> None:
+def test_a_hostile_report_is_read_as_far_as_possible(data: bytes) -> None:
     found = failing_tests.parse_report(data)
     assert len(found) <= failing_tests.MAX_CASES
     assert (b"DOCTYPE" in data) <= (not found)
@@ -135,7 +132,7 @@ def test_a_hostile_report_is_read_as_far_as_it_can_be(data: bytes) -> None:
 
 def test_only_fresh_regular_files_are_read_as_reports(tmp_path: Path) -> None:
     (tmp_path / "junit.xml").write_bytes(JUNIT)
-    assert failing_tests.read_reports(tmp_path, time.time() + 60) == []  # one that was there before the gate
+    assert failing_tests.read_reports(tmp_path, time.time() + 60) == []  # older than the gate run
     assert len(failing_tests.read_reports(tmp_path, 0.0)) == 1
     (tmp_path / "junit.xml").rename(tmp_path / "kept")
     (tmp_path / "junit.xml").symlink_to(tmp_path / "kept")

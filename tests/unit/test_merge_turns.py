@@ -1,4 +1,4 @@
-"""Turns: who waits for whom after a lost conflict, for how long, and what a loss costs."""
+"""Turns: which entry waits for which after a lost conflict, for how long, and the cost of a loss."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def journal() -> Journal:
     return Journal()
 
 
-def test_what_changes_a_file_of_the_conflict_waits_and_all_others_land(journal: Journal) -> None:
+def test_an_entry_that_changes_a_file_of_the_conflict_waits_and_all_others_land(journal: Journal) -> None:
     journal.lose("b", "a", "c")
     for node in ("x", "y", "z"):
         journal.enqueue(node)
@@ -104,7 +104,7 @@ def test_a_second_loss_keeps_the_place_and_protects_both_files(journal: Journal)
     assert (turn.files, turn.number < journal.state.turns["r", "c"].number) == (("a", "d"), True)
 
 
-def test_what_the_holder_needs_does_not_wait_for_it(journal: Journal) -> None:
+def test_a_dependency_of_the_holder_does_not_wait_for_it(journal: Journal) -> None:
     first = journal.enqueue("first")
     journal.lose("b", "a")
     journal.enqueue("b", 2, (first,))
@@ -126,7 +126,7 @@ def test_an_entry_that_needs_a_waiting_one_waits_with_it_and_a_huge_one_for_ever
 
 ENDS: dict[str, QueueRecord] = {
     "time": TurnEnded("r", "b", 3, TurnEnd.TIME), "asks": TurnEnded("r", "b", 3, TurnEnd.ASKS),
-    "cancelled": EntryCancelled("b-2"), "held": StatusChanged(("b-2",), "held", "a person"),
+    "cancelled": EntryCancelled("b-2"), "held": StatusChanged(("b-2",), "held", "by hand"),
     "landed": EntryLanded("b-2", "1" * 40, "0" * 40)}
 
 
@@ -142,7 +142,7 @@ def test_a_turn_ends_with_the_landing_or_earlier_and_a_record_of_an_earlier_turn
     assert journal.state.turns == {}
 
 
-def test_an_entry_that_is_enqueued_to_be_approved_ends_the_turn_and_a_rejected_one_does_not(journal: Journal) -> None:
+def test_an_entry_that_needs_approval_ends_the_turn_and_a_returned_one_does_not(journal: Journal) -> None:
     journal.lose("b", "a")
     journal.add(StatusChanged((journal.enqueue("b", 2),), "candidate", base="0" * 40))
     journal.add(StatusChanged(("b-2",), "queued"))
@@ -197,7 +197,7 @@ def test_a_loss_is_free_unless_the_node_lost_in_these_files_before(journal: Jour
     assert is_free_loss(["a"], journal.state.entries_of("r", "b"))
 
 
-def test_what_an_entry_waits_for_is_told_and_forgotten(journal: Journal) -> None:
+def test_the_reason_for_a_wait_is_described_and_forgotten(journal: Journal) -> None:
     journal.enqueue("x")
     journal.add(TurnAwaited("x-1", "r", "b", ("CHANGELOG.md",)))
     entry = journal.state.entries["x-1"]
@@ -229,8 +229,8 @@ WORK = st.dictionaries(st.sampled_from("bcdefxyz"), st.sets(st.sampled_from(FILE
 
 @settings(max_examples=200)
 @given(LOSSES, WORK, st.lists(st.tuples(st.sampled_from("bcdefxyz"), st.sampled_from("bcdefxyz")), max_size=4))
-def test_no_two_wait_for_each_other_whatever_they_share_and_all_land(losses, work, needs) -> None:
-    """Only the first that waits for nothing lands, again and again; in the end all have landed."""
+def test_no_two_entries_wait_for_each_other_and_all_land(losses, work, needs) -> None:
+    """Repeatedly the first entry that waits for nothing lands; in the end all have landed."""
     journal = Journal()
     attempts: dict[str, int] = {}
     for node, files in losses:

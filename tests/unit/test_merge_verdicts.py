@@ -17,7 +17,7 @@ from garrison.merge.gate_files import command_words
     (0, False, "we Ran 0 tests in my dream", "gate", "green"),
     (0, False, "", "setup", "green"), (1, False, "", "setup", "setup"), (127, False, "", "setup", "setup"),
     (124, True, "", "setup", "setup")])
-def test_results(code, timed_out, tail, stage, result):
+def test_each_result_of_a_gate_and_a_set_up(code, timed_out, tail, stage, result):
     assert verdicts.classify(End(code, timed_out), tail=tail, stage=stage) == result
 
 
@@ -74,6 +74,6 @@ def test_a_signal_is_a_function_of_its_record():
 @pytest.mark.parametrize(("code", "runs"), [
     (-9, 6), (137, 6), (-15, 6), (143, 6), (130, 6), (-1, 6), (-11, 3), (139, 3), (1, 3), (None, 3)])
 def test_a_gate_that_was_killed_is_run_again_more_often_than_one_that_crashed(code, runs):
-    """`kill -9` each second ended three runs in a row of a good entry, and it was rejected."""
+    """Seen: `kill -9` each second ended three runs in a row of a good entry, which was rejected."""
     cache = verdicts.VerdictCache()
     assert [cache.record("t", "k", "lost", ("a",), seq, code) for seq in range(runs)] == [False] * (runs - 1) + [True]

@@ -1,4 +1,4 @@
-"""Model APIs of the scripted server: one script for all of them, and what the proxy counts is what they tell."""
+"""Model APIs of the scripted server: one script for all, and the proxy counts the tokens that they report."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def test_a_script_sees_the_same_in_every_api(api: ModelApi) -> None:
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 @pytest.mark.parametrize("stream", [True, False])
-def test_what_it_counts_is_what_the_proxy_counts(api: ModelApi, stream: bool) -> None:
+def test_the_proxy_counts_the_reported_tokens(api: ModelApi, stream: bool) -> None:
     asked = Request("m", stream)
     parts = plan(Answer(TURN), asked, "t_1", api).parts
     reader = ResponseReader(OF_PROXY[api.name], "text/event-stream" if stream else "application/json")
-    body = b"".join(_payload(part) for part in parts[2:]) if stream else b"".join(parts[2:])
+    body = b"".join(part.partition(b"\r\n")[2][:-2] for part in parts[2:]) if stream else b"".join(parts[2:])
     reader.feed(body)
     counts = reader.finish(1)
     assert not counts.estimated and counts.model == "m"
@@ -96,8 +96,3 @@ def test_a_tool_that_takes_text_gets_it_as_it_is() -> None:
     assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "exec", "text(1)")
     [back] = responses.read("", {"input": [item]}).messages[0].content
     assert back.input == {"text": "text(1)"}
-
-
-def _payload(chunk: bytes) -> bytes:
-    """Return the content of one chunk of a chunked body."""
-    return b"" if chunk == b"0\r\n\r\n" else chunk.partition(b"\r\n")[2][:-2]

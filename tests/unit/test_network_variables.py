@@ -1,4 +1,4 @@
-"""What programs and users are told of networks: keys that are worth nothing, the way to the proxy, notes."""
+"""Variables and notes about networks: dummy keys, the way to the proxy, and what a launch reports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_first_key_of_an_api_counts_and_all_are_withheld() -> None:
     assert withheld_of(ENV) == ENV.keys() - {"PATH", "MAVEN_OPTS"}
 
 
-def test_an_access_has_the_user_s_url_and_the_api_s_header() -> None:
+def test_an_access_has_the_users_url_and_the_header_of_the_api() -> None:
     found = {api.name: access_of(api, key, value, ENV) for api, key, value in find_keys(ENV)}
     assert list(found.values()) == [
         ApiAccess(found["anthropic"].api, "https://api.anthropic.com", "x-api-key", "k1"),
@@ -44,7 +44,7 @@ def test_an_access_has_the_user_s_url_and_the_api_s_header() -> None:
     assert not any(key in str(found) for key in ("k1", "k3", "k4")), "a log must not show it"
 
 
-def test_variables_lead_to_the_proxy_with_dummy_keys() -> None:
+def test_variables_lead_to_the_proxy_with_dummy_keys_which_a_proxy_of_the_user_does_not_serve() -> None:
     found = environment_of(Registration("r", "a", 1, "f", hosts=("x",)), ENV, 61280)
     assert found["HTTPS_PROXY"] == found["http_proxy"] == "http://127.0.0.1:61280"
     assert found["NO_PROXY"] == "localhost,127.0.0.1,::1"
@@ -55,16 +55,13 @@ def test_variables_lead_to_the_proxy_with_dummy_keys() -> None:
     assert "ANTHROPIC_AUTH_TOKEN" not in found
     assert found["MAVEN_OPTS"].startswith("-Xmx1g -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=61280")
     assert not {"k1", "k2", "k3", "k4"} & set(found.values())
-
-
-def test_an_open_network_keeps_the_user_s_own_proxy_away_from_ours() -> None:
     found = environment_of(Registration("r", "a", 1, "f", secret="s"), {**ENV, "NO_PROXY": "corp"}, 4000)
     assert found["no_proxy"] == found["NO_PROXY"] == "corp,localhost,127.0.0.1,::1"
     assert "HTTPS_PROXY" not in found
     assert found["OPENAI_API_KEY"] == "sk-garrison-s"
 
 
-# ---- what a launch says of networks and keys that are not held
+# ---- notes of a launch about networks and keys that are not protected
 
 
 @pytest.mark.parametrize(("config", "environ", "notes"), [
@@ -78,10 +75,10 @@ def test_an_open_network_keeps_the_user_s_own_proxy_away_from_ours() -> None:
      ["agent claude has network = \"none\": it cannot reach its model"]),
     ('[sandbox]\nmode = "bubblewrap"\nnetwork = "allow"', {"CLAUDE_CODE_OAUTH_TOKEN": "k"}, []),
 ])
-def test_a_launch_names_what_is_not_held(
-        tmp_path: Path, config: str, environ: dict[str, str], notes: list[str]) -> None:
+def test_a_launch_names_what_is_not_protected(tmp_path: Path, config: str, environ: dict[str, str],
+                                              notes: list[str]) -> None:
     (tmp_path / "config.toml").write_text(config)
-    told = list(network_notes(Runtime.real(tmp_path, {"GARRISON_SANDBOX": "none"} if not config else environ),
-                              ["claude", "command"] if "log-in" in str(notes) else ["claude"]))
-    assert len(told) == len(notes), told
-    assert all(text.startswith(start) for text, start in zip(told, notes, strict=True))
+    found = list(network_notes(Runtime.real(tmp_path, {"GARRISON_SANDBOX": "none"} if not config else environ),
+                               ["claude", "command"] if "log-in" in str(notes) else ["claude"]))
+    assert len(found) == len(notes), found
+    assert all(text.startswith(start) for text, start in zip(found, notes, strict=True))

@@ -1,4 +1,4 @@
-"""Words and one-word states of a node; limits and what is used of them."""
+"""Descriptions and one-word states of a node; limits and their use."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ WORDS = [
                                     files=("a.py", "b.py"))), "cannot land: commit or stash a.py in /r (b.py)"),
     (NodeFacts("validated", commit="0123456789abcdef"), "landed as 0123456789"),
     (NodeFacts("validated"), "landed before this run"),
-    (NodeFacts("validated", commit="0", landed=replace(ENTRY, status="undone", reason="somebody")), "undone: somebody"),
+    (NodeFacts("validated", commit="0", landed=replace(ENTRY, status="undone", reason="by hand")), "undone: by hand"),
     (NodeFacts("validated", commit="0", landed=replace(ENTRY, status="landed", commit="fed")), "landed as fed"),
     (NodeFacts("failed", reason="exit code 3\ntail"), "exit code 3"),
     (NodeFacts("failed"), "no reason was recorded"),
@@ -86,11 +86,11 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("facts", "words"), WORDS)
-def test_the_description_of_a_node(facts: NodeFacts, words: str) -> None:
+def test_each_state_of_a_node_is_described(facts: NodeFacts, words: str) -> None:
     assert describe_activity(facts) == words
 
 
-def test_every_status_of_a_merge_entry_has_words_and_is_in_a_state_of_one_vocabulary() -> None:
+def test_every_status_of_a_merge_entry_is_described_and_has_a_state_of_one_word() -> None:
     for status in TRANSITIONS:
         assert describe_activity(replace(LANDING, entry=replace(ENTRY, status=status, reason="why")))
         word = state_word("landing", WORKING, None, asks=False, landing=replace(ENTRY, status=status).landing)
@@ -100,7 +100,7 @@ def test_every_status_of_a_merge_entry_has_words_and_is_in_a_state_of_one_vocabu
         assert approval == ("waiting for approval" if status == "held" else word) and approval in SYMBOLS
 
 
-def test_limits_nest_and_count_what_is_used() -> None:
+def test_limits_nest_and_count_their_use_and_a_death_for_lack_of_memory_counts_in_part() -> None:
     launch = Launch("r1", "crew", "/repo", "main", "", "", max_agents=3, max_respawn=7, max_rework=1)
     deaths = {"orchestrator-a@r1": [Death(1, 10.0, "boot"), Death(2, 990.0, "boot"), Death(3, 995.0, "before")],
               "guardian-crew@r1": [Death(1, 999.0, "boot")]}
@@ -117,9 +117,6 @@ def test_limits_nest_and_count_what_is_used() -> None:
     times = {row.text: row.limit for row in rows if row.level == "time-out"}
     assert (times["agent of a"], times["gate"], times["acceptance command"]) == (60.0, 90.0, 1800.0)
     assert len(times) == len(TIMEOUTS) + 1
-
-
-def test_a_death_for_lack_of_memory_uses_a_part_of_a_limit() -> None:
     launch = Launch("r1", "crew", "/repo", "main", "", "", max_respawn=7)
     deaths = {"runner-a@r1": [Death(number, 990.0 + number, "boot", kind="memory") for number in (1, 2)],
               "runner-b@r1": [Death(number, 990.0 + number, "boot", kind="memory") for number in range(1, 6)]}
@@ -168,7 +165,7 @@ def test_a_node_behind_a_gate_waits_for_the_gate_not_for_a_free_agent() -> None:
     assert unfinished_before(plan, state, "b") == []
 
 
-def test_an_outage_is_one_line_however_many_wait_for_it() -> None:
+def test_an_outage_is_one_line_for_all_nodes_that_wait_for_it() -> None:
     def node(outage: Outage | None) -> Any:
         return SimpleNamespace(outage=outage)
 

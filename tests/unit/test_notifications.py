@@ -68,39 +68,36 @@ def test_work_that_waits_for_approval_is_due_like_a_question_once_an_attempt() -
                 record(seq + 1, "node", node="a", status="impl_complete", attempt=attempt),
                 record(seq + 2, "signal", id=f"s{seq}", type="NEEDS_REVIEW", node="a", attempt=attempt)]
 
-    begun = [record(1, "run", status="running"), record(2, "node", node="a", status="pending", attempt=1)]
-    first = replay_run([*begun, *waits(3, 1)])
+    records = [record(1, "run", status="running"), record(2, "node", node="a", status="pending", attempt=1)]
+    first = replay_run([*records, *waits(3, 1)])
     due = due_notifications(first, [], set(), ALL)
     assert [(one.event, one.text, one.node) for one in due] == [
         ("question", "a waits for you: approve or reject attempt 1 (garrison review a)", "a")]
     assert due_notifications(from_snapshot(to_snapshot(first)), [], {one.key for one in due}, ALL) == []
-    again = replay_run([*begun, *waits(3, 1), *waits(6, 2)])
-    assert len(due_notifications(again, [], {one.key for one in due}, ALL)) == 1, "the next attempt is another work"
+    again = replay_run([*records, *waits(3, 1), *waits(6, 2)])
+    assert len(due_notifications(again, [], {one.key for one in due}, ALL)) == 1, "the next attempt has other work"
     landed = again.apply(record(9, "node", node="a", status="validated", attempt=2))
     assert due_notifications(landed, [], set(), ALL) == []
 
 
-def test_the_end_of_a_run_is_due_with_how_many_nodes_landed() -> None:
+def test_each_end_of_a_run_is_due_with_the_number_of_landed_nodes() -> None:
     ended = RunState("failed", "a: red", nodes=STATE.nodes)
-    assert [one.text for one in due_notifications(ended, [], set(), ALL,
-                                                  "failed")] == ["run failed, 1 of 2 landed: a: red"]
+    due = due_notifications(ended, [], set(), ALL, "failed")
+    assert [one.text for one in due] == ["run failed, 1 of 2 landed: a: red"]
     assert due_notifications(ended, [], set(), ALL) == [], "only once the launcher ends with it"
 
+    def entry(seq: int, status: str) -> Entry:
+        return Entry(seq, 1, "t", "2026-01-31T12:00:00.000000Z", "run", {"status": status})
 
-def test_the_second_end_of_a_resumed_run_is_due_too() -> None:
-    ended = replay_run([_entry(1, "running"), _entry(2, "failed")])
-    told = {one.key for one in due_notifications(ended, [], set(), ALL, "failed")}
-    assert due_notifications(ended, [], told, ALL, "failed") == []
-    again = from_snapshot(to_snapshot(ended)).apply(_entry(3, "running")).apply(_entry(4, "failed"))
-    assert [one.event for one in due_notifications(again, [], told, ALL, "failed")] == ["failed"]
-
-
-def _entry(seq: int, status: str) -> Entry:
-    return Entry(seq, 1, "t", "2026-01-31T12:00:00.000000Z", "run", {"status": status})
+    ended = replay_run([entry(1, "running"), entry(2, "failed")])
+    sent = {one.key for one in due_notifications(ended, [], set(), ALL, "failed")}
+    assert due_notifications(ended, [], sent, ALL, "failed") == []
+    again = from_snapshot(to_snapshot(ended)).apply(entry(3, "running")).apply(entry(4, "failed"))
+    assert [one.event for one in due_notifications(again, [], sent, ALL, "failed")] == ["failed"]
 
 
 class _Command:
-    """A notify command that ends when it is let."""
+    """A notify command that ends when a test lets it."""
 
     ended = False
 
@@ -110,12 +107,12 @@ class _Command:
 
 def test_only_a_notification_whose_command_has_ended_counts_as_sent(tmp_path: Path,
                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launcher that dies while the first is sent has a successor that sends the second, too."""
-    begun: list[_Command] = []
+    """After the death of a launcher while the first is sent, its successor sends the second as well."""
+    started: list[_Command] = []
 
     def start(*_: Any, **__: Any) -> _Command:
-        begun.append(_Command())
-        return begun[-1]
+        started.append(_Command())
+        return started[-1]
 
     monkeypatch.setattr(Job, "start", start)
     told: list[str] = []
@@ -123,11 +120,11 @@ def test_only_a_notification_whose_command_has_ended_counts_as_sent(tmp_path: Pa
     for key in ("one", "two", "one"):
         notifier.add(Notification(key, "failed", key))
     notifier.poll(0.0)
-    assert (len(begun), told, notifier.busy) == (1, [], True)
-    begun[0].ended = True
+    assert (len(started), told, notifier.busy) == (1, [], True)
+    started[0].ended = True
     notifier.poll(1.0)
-    assert (len(begun), told) == (2, ["one"])
-    begun[1].ended = True
+    assert (len(started), told) == (2, ["one"])
+    started[1].ended = True
     notifier.poll(2.0)
     assert (told, notifier.busy) == (["one", "two"], False)
 
@@ -141,7 +138,7 @@ def test_a_text_from_outside_never_becomes_another_word_or_placeholder() -> None
     notice = Notification("k", "question", "a asks: {run}; $(rm -rf /)\n\x1b[31m", "a")
     argv = notify_argv(NotifyConfig(("say", "{text}", "--tag={event}/{node}@{run}", "{other}")), "r1", notice)
     assert argv[0] == "say"
-    assert argv[1].startswith("a asks: {run}；")  # it looks the same, and no shell obeys it
+    assert argv[1].startswith("a asks: {run}；")  # it looks the same, and no shell executes it
     assert not set(argv[1]) & set("$`\"'\\;&|<>()")
     assert "\x1b" not in argv[1]
     assert "\n" not in argv[1]
@@ -163,7 +160,7 @@ def test_a_wrong_table_is_refused(table: Any, wrong: str) -> None:
         Table("config.toml", table, ("notify",)).read(NotifyConfig)
 
 
-def test_an_open_gate_is_a_question_and_one_that_waits_for_a_signal_is_none() -> None:
+def test_an_open_gate_is_a_question_and_a_wait_for_a_signal_is_none() -> None:
     def gate(place: str, signal: str = "") -> OpenWait:
         return OpenWait(place, "human", GateQuestion(place, "ask", "Land it?"), signal, at=f"t{place}")
 
@@ -175,7 +172,7 @@ def test_an_open_gate_is_a_question_and_one_that_waits_for_a_signal_is_none() ->
 
 
 def test_command_and_webhook_send_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One source, one list of events; each way has its turn, and one that fails does not keep the other back."""
+    """One source, one list of events; a failure of one way does not delay the other."""
     both = NotifyConfig(("tell", "{text}"), "https://hook.example/x", ("question",))
     due = due_notifications(STATE, PARKED, set(), both)
     assert due == open_notifications(STATE, PARKED, ("question",)) and [one.event for one in due] == ["question"]
@@ -183,14 +180,14 @@ def test_command_and_webhook_send_what_the_page_shows(tmp_path: Path, monkeypatc
     assert deliveries(both, "r1", due[0])[0].argv[-1] == "a asks: Which?"
     assert "hook.example" not in " ".join(deliveries(both, "r1", due[0])[1].argv), "its address may have a secret"
     assert due_notifications(STATE, PARKED, set(), NotifyConfig((), "https://hook.example/x", ("question",))) == due
-    begun: list[Any] = []
+    started: list[Any] = []
     inputs: list[str] = []
 
     def start(argv: list[str], **_: Any) -> _Command:
         inputs.append(Path(argv[3]).read_text())
         if "tell" in argv:
             raise OSError("no such program")
-        begun.append(argv)
+        started.append(argv)
         return _Command()
 
     monkeypatch.setattr(Job, "start", start)
@@ -201,7 +198,7 @@ def test_command_and_webhook_send_what_the_page_shows(tmp_path: Path, monkeypatc
     notifier.poll(0.0)
     notifier.poll(1.0)
     assert inputs[1].startswith("https://hook.example/x\n{") and inputs[0].startswith("{")
-    assert begun and told == [due[0].key] and not notifier.busy
+    assert started and told == [due[0].key] and not notifier.busy
 
 
 def test_the_webhook_sends_json_and_follows_no_redirect() -> None:
@@ -216,32 +213,32 @@ def test_the_webhook_sends_json_and_follows_no_redirect() -> None:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
         answers = [webhook.send(address + path, b"{}") for path in ("/ok", "/moved", "/bad")]
-        begun = [subprocess.run([sys.executable, "-P", "-m", "garrison.run.webhook"], input=f"{address}{path}\n{{}}",
-                                text=True, capture_output=True, check=False) for path in ("/ok", "/bad")]
+        runs = [subprocess.run([sys.executable, "-P", "-m", "garrison.run.webhook"], input=f"{address}{path}\n{{}}",
+                               text=True, capture_output=True, check=False) for path in ("/ok", "/bad")]
         server.shutdown()
         thread.join()
     assert got == [(path, "application/json", b"{}") for path in ("/ok", "/moved", "/bad", "/ok", "/bad")]
     assert answers[0] == "" and "302" in answers[1] and "500" in answers[2]
-    assert [(each.returncode, each.stderr) for each in begun] == [(0, ""), (1, f"{answers[2]}\n")]
+    assert [(each.returncode, each.stderr) for each in runs] == [(0, ""), (1, f"{answers[2]}\n")]
     assert "cannot be reached" in webhook.send(address, b"{}")
 
 
 @pytest.mark.parametrize("address", ["hook.example", "file:///etc/passwd", "https://", 3, "https://a b"])
-def test_a_webhook_is_an_address(address: object) -> None:
+def test_a_webhook_must_be_an_address(address: object) -> None:
     with pytest.raises(UsageError, match="should be an address that begins with https"):
         Table("config.toml", {"webhook": address}, ("notify",)).read(NotifyConfig)
     assert Table("c",
                  {"webhook": "https://hook.example/x?y=1"}).read(NotifyConfig).webhook == "https://hook.example/x?y=1"
 
 
-def test_an_agent_that_waits_for_longer_than_a_moment_is_told_once(tmp_path: Path) -> None:
+def test_an_agent_that_waits_for_longer_than_a_moment_is_reported_once(tmp_path: Path) -> None:
     def write(node: str, *endings: dict[str, Any], waits: bool = True) -> None:
         folder = atomic.make_directory(tmp_path / node / "claude")
         (folder / "endings.jsonl").write_text("".join(json.dumps({"reason": "Overloaded", **each}) + "\n"
@@ -272,28 +269,28 @@ def test_an_agent_that_waits_for_longer_than_a_moment_is_told_once(tmp_path: Pat
         ("wait:server:36120", "short waits and continues by itself: API answers 503 since 10:02 UTC: down")]
 
 
-def test_what_holds_up_nodes_or_the_queue_for_a_minute_is_told_once_for_all(tmp_path: Path) -> None:
+def test_what_delays_nodes_or_the_queue_for_a_minute_is_reported_once_for_all(tmp_path: Path) -> None:
     gone = "the target branch main is gone from /r"
     state = RunState("running", nodes={"a": NodeState("active", attempt=1), "b": NodeState("active", attempt=1),
                                        "c": NodeState("impl_complete", attempt=2)})
     queue = QueueState(hindrance=gone, hindered_at=iso(100.0))
     config = NotifyConfig(("tell", "{text}"))
 
-    def told(now: float) -> list[tuple[str, str]]:
+    def waits(now: float) -> list[tuple[str, str]]:
         return [(wait.node, wait.what)
                 for wait in find_waits(state, lambda node, _attempt: tmp_path / node, config, now, lambda: queue)]
 
-    assert (told(150.0), told(161.0)) == ([], [("c", gone)])
+    assert (waits(150.0), waits(161.0)) == ([], [("c", gone)])
     for name in ("a", "b"):
         path = atomic.make_directory(tmp_path / name) / "hindered-runner"
         path.write_text(f"{gone}\n")
         os.utime(path, (100.0, 100.0))
-    assert told(161.0) == [("a", gone)]
+    assert waits(161.0) == [("a", gone)]
     queue.hindrance = ""
-    assert told(161.0) == [("a", gone)]
+    assert waits(161.0) == [("a", gone)]
 
 
-def test_services_are_told_like_a_command_and_a_question_names_the_answers_of_its_buttons(tmp_path: Path) -> None:
+def test_services_are_notified_like_a_command_and_a_question_has_the_answers_of_its_buttons(tmp_path: Path) -> None:
     none = NotifyConfig(on=("question",))
     assert not has_services(tmp_path, none, {}) and due_notifications(STATE, [], set(), none) == []
     assert has_services(tmp_path, NotifyConfig(urls_file="/x"), {}) and has_services(tmp_path, none, {NOTIFY_URLS: "x"})
@@ -316,7 +313,7 @@ def test_quiet_hours_may_include_midnight(hours: str, quiet: tuple[int, ...], lo
             Table("c", {"quiet": wrong}).read(NotifyConfig)
 
 
-def test_what_ended_in_quiet_hours_is_sent_once_after_them(tmp_path: Path) -> None:
+def test_a_notification_in_quiet_hours_is_sent_once_after_them(tmp_path: Path) -> None:
     told = tmp_path / "told"
     night = minute_of_day(1_800_000_000)
     hours = f"{night // 60:02}:{night % 60:02}-{(night // 60 + 1) % 24:02}:{night % 60:02}"

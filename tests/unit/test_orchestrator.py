@@ -1,4 +1,4 @@
-"""An orchestrator's parts: the pace of retries, and the commit message for what an agent left uncommitted."""
+"""Parts of an orchestrator: the pace of retries, and the commit message for uncommitted work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_flood_takes_a_share_of_the_time_and_no_more(takes: float) -> None:
     assert SHARE * 0.8 < spent / 1000.0 <= SHARE * 1.1
 
 
-def test_what_takes_long_is_still_done_again() -> None:
+def test_a_long_retry_is_repeated_after_the_longest_pause() -> None:
     pace = RetryPace()
     assert pace.allows(0.0)
     pace.record(0.0, 300.0)
@@ -33,7 +33,7 @@ def test_what_takes_long_is_still_done_again() -> None:
     assert pace.wake_at() is None
 
 
-# ---- the commit message for what an agent left uncommitted
+# ---- the commit message for uncommitted work
 
 
 @pytest.mark.parametrize(("label", "subject"), [

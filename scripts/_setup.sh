@@ -63,12 +63,14 @@ as_root() {
 }
 
 apt_get() {
-    # Without a network apt would retry for minutes; set-up continues without it instead.
+    # Without a network apt would retry for minutes; set-up continues without it instead. A new machine often updates
+    # itself at first, so another apt is waited for.
     as_root env DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq \
-        -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Dpkg::Use-Pty=0 "$@" </dev/null >/dev/null
+        -o Acquire::Retries=1 -o Acquire::http::Timeout=20 \
+        -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0 "$@" </dev/null >/dev/null
 }
 
-# install_alone PACKAGE... : one at a time, as apt-get does not wait for another one's lock.
+# install_alone PACKAGE... : one set-up at a time, so that none waits for the other's packages in vain.
 install_alone() (
     if have flock; then flock 8; fi
     apt_get update && apt_get install -y --no-install-recommends "$@"

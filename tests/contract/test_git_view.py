@@ -304,6 +304,20 @@ def test_what_a_hostile_view_holds_is_refused_in_one_line(repo, tree, view, secr
     assert git(tree, "status", "--porcelain", "--", "calc.py") == ""
 
 
+def test_a_commit_of_twelve_thousand_files_is_taken_over(repo, tree, view):
+    # More names than two pipes hold: git answers while it reads, and stopped for five minutes when nobody did.
+    run_inside(tree, view.prepare(), """
+      { printf 'commit refs/heads/garrison/run/node\\ncommitter a <a@x> 1700000000 +0000\\ndata 1\\nx\\n'
+        echo "from $(git rev-parse HEAD)"
+        for n in $(seq 12000); do printf 'M 644 inline many/%s\\ndata %s\\n%s\\n' $n ${#n} $n; done; } |
+        git fast-import --quiet; git reset -q --hard""")
+    collect(view)
+    assert len(git(repo, "ls-tree", "-r", "--name-only", "garrison/run/node", "many").splitlines()) == 12_000
+    store = Git(repo)
+    assert bounds.explain_excess(store, tip(repo, "main"), tip(repo)) == ""
+    assert len(store.changes("main", tip(repo))) == 12_000
+
+
 def test_configuration_of_the_view_is_not_run_outside(repo, tree, view, tmp_path):
     proof = tmp_path / "proof"
     run_inside(tree, view.prepare(), rf"""

@@ -713,9 +713,8 @@ def import_objects(common: Path, private: str, folder: Path, store: Path, wanted
     also what the store has of them now, as one pack that is held.
     GitError if git refuses them, Excess if they are beyond the bounds.
     """
-    bounds.check_objects(folder, _link_objects(common, private, folder, None if whole else store))
-    for commit in wanted:
-        bounds.check_checkout(folder, known[0] if known else "", commit)
+    bounds.check_bounds(folder, known[0] if known else "", wanted,
+                        _link_objects(common, private, folder, None if whole else store))
     revisions = "".join(f"{line}\n" for line in [*wanted, *(["--not", *known] if known else [])])
     # In a partial clone trees name files that were never fetched: git cannot check these links, so `_refuse_gaps` does.
     is_partial = any(store.glob("pack/*.promisor"))

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import threading
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from garrison.errors import GarrisonError
 from garrison.system.git.repository import MAX_MEMORY, MAX_SECONDS, GitError, environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from garrison.system.git.commits import Commits
 
@@ -34,6 +34,9 @@ MAX_FILES, MAX_CHECKOUT, MAX_LEVELS = 500_000, 8 << 30, 200
 million files."""
 MAX_OBJECT = {"commit": 1 << 20, "tag": 1 << 20, "tree": 64 << 20}
 """Bytes of an object that git reads as a whole, wherever it looks at it."""
+FIRST_MEMORY, FIRST_OUTPUT = 256 << 20, 64 << 20
+"""Bytes of memory and output of a first comparison, enough for all but the largest: only where it fails are files
+counted, which takes as long as the repository is large."""
 MAX_KEPT = 2000
 """Changed files that are kept for those who ask what a commit changes."""
 # core.bigFileThreshold: larger blobs are streamed, not held in memory. core.fsync: a ref points to what is written here
@@ -70,10 +73,7 @@ def _measure(git: Commits, base: str, commit: str) -> str:
             make_git_directory(new, [git.common / "objects"], is_sha256=len(commit) == 64)
             new.rename(folder)
         try:
-            objects = run_git(folder, "rev-list", "--objects", "--no-object-names", "--filter=blob:none", commit,
-                              *(["--not", base] if base else [])).decode().split()
-            check_objects(folder, objects)
-            lines = check_checkout(folder, base, commit)
+            lines = check_bounds(folder, base, [commit])[0]
         except Excess as error:
             return error.what
     if len(lines) <= MAX_KEPT:  # who looks at the commit next asks what it changes
@@ -101,24 +101,62 @@ def quote_in_list(path: Path) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
-def check_objects(folder: Path, names: Sequence[str]) -> None:
-    """Refuse an object of which git makes more in memory than any honest one needs."""
-    for name, (kind, size) in zip(names, _sizes_of(folder, names), strict=True):
+def check_bounds(folder: Path, base: str, commits: Sequence[str],
+                 objects: Sequence[str] | None = None) -> list[list[tuple[bytes, bytes]]]:
+    """Refuse objects larger than git should load as a whole, and commits whose checkout has more files, levels or
+    content than a repository may gain at once.
+
+    `objects`: those to measure; None for all that the commits have and `base` lacks. Return git's raw lines on the
+    files that each commit changes, each with its path. Excess, or GitError.
+    """
+    known = ["--not", base] if base else []
+    base = base or run_git(folder, "mktree").decode().strip()
+    compare = ("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", base)
+    with ExitStack() as stack:  # they run at the same time
+        listing = None if objects is not None else stack.enter_context(_Call(
+            folder, "rev-list", "--objects", "--no-object-names", "--filter=blob:none", *commits, *known))
+        calls = [stack.enter_context(_Call(folder, *compare, commit, max_memory=FIRST_MEMORY, max_output=FIRST_OUTPUT))
+                 for commit in commits]
+        names = list(objects or ()) if listing is None else listing.finish().decode().split()
+        found = [_read_changes(call) for call in calls]
+    blobs = Counter(blob for lines in found for blob in _list_blobs(lines or ()))
+    sizes = _sizes_of(folder, [*names, *blobs])
+    for name, (kind, size) in zip(names, sizes, strict=False):
         if size > MAX_OBJECT.get(kind, size):
             raise Excess(f"the {kind} {name[:10]} has {size / (1 << 20):.1f} MiB, more than "
                          f"{MAX_OBJECT[kind] >> 20} MiB")
+    content = {name: size for name, (_, size) in zip(blobs, sizes[len(names):], strict=True)}
+    for index, commit in enumerate(commits):
+        if (lines := found[index]) is None:
+            # It failed for its size: counted before git compares it whole, which holds all differences in memory.
+            _count_files(folder, base, commit)
+            lines = found[index] = _split_lines(run_git(folder, *compare, commit))
+            more = list(dict.fromkeys(_list_blobs(lines)).keys() - content.keys())
+            content |= {name: size for name, (_, size) in zip(more, _sizes_of(folder, more), strict=True)}
+        if sum(content[blob] for blob in _list_blobs(lines)) >> 20 > MAX_CHECKOUT >> 20:
+            raise Excess(f"{commit[:10]} has more than {MAX_CHECKOUT >> 20:,} MiB of new content")
+    return [lines or [] for lines in found]
 
 
-def check_checkout(folder: Path, base: str, commit: str) -> list[tuple[bytes, bytes]]:
-    """Refuse a commit whose checkout has more files, levels or content than a repository may gain at once; return git's
-    raw lines on the files that it changes, each with its path."""
-    _count_files(folder, base, commit)
-    lines = _compare(folder, base, commit)
-    blobs = _count_blobs(lines)
-    content = sum(size * times for (_, size), times in zip(_sizes_of(folder, list(blobs)), blobs.values(), strict=True))
-    if content >> 20 > MAX_CHECKOUT >> 20:
-        raise Excess(f"{commit[:10]} has more than {MAX_CHECKOUT >> 20:,} MiB of new content")
-    return lines
+def _read_changes(call: _Call) -> list[tuple[bytes, bytes]] | None:
+    """Return the raw lines of a comparison; None if there are so many, or it failed, that files have to be counted."""
+    try:
+        lines = _split_lines(call.finish())
+    except (Excess, GitError):
+        return None
+    is_usual = len(lines) <= MAX_FILES and all(name.count(b"/") <= MAX_LEVELS for _, name in lines)
+    return lines if is_usual else None
+
+
+def _split_lines(output: bytes) -> list[tuple[bytes, bytes]]:
+    """Return raw lines, each with its path. Pure."""
+    fields = output.split(b"\0")
+    return list(zip(fields[:-1:2], fields[1::2], strict=True))
+
+
+def _list_blobs(lines: Iterable[tuple[bytes, bytes]]) -> Iterator[str]:
+    """Yield the blob of each file that is added or changed. Pure."""
+    return (about.split(b" ")[3].decode() for about, _ in lines if not about.endswith(b" D"))
 
 
 def _count_files(folder: Path, base: str, commit: str) -> None:
@@ -128,28 +166,14 @@ def _count_files(folder: Path, base: str, commit: str) -> None:
         run_git(folder, "ls-tree", "-r", "-z", "--name-only", commit, output=tree)
     except _TooManyFiles:
         before = _Tally(1 << 62)
-        if base:
-            with suppress(_TooManyFiles):
-                run_git(folder, "ls-tree", "-r", "-z", "--name-only", base, output=before)
+        with suppress(_TooManyFiles):
+            run_git(folder, "ls-tree", "-r", "-z", "--name-only", base, output=before)
         tree = _Tally(before.files + MAX_FILES)
         with suppress(_TooManyFiles):
             run_git(folder, "ls-tree", "-r", "-z", "--name-only", commit, output=tree)
     for what, found, most in (("files", tree.files, tree.most), ("levels of folders", tree.levels, MAX_LEVELS)):
         if found > most:
             raise Excess(f"{commit[:10]} has more than {most:,} {what}")
-
-
-def _compare(folder: Path, base: str, commit: str) -> list[tuple[bytes, bytes]]:
-    """Return git's raw lines on the files that a commit changes, each with its path."""
-    base = base or run_git(folder, "mktree").decode().strip()
-    fields = run_git(folder, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", base, commit).split(b"\0")
-    return list(zip(fields[:-1:2], fields[1::2], strict=True))
-
-
-def _count_blobs(lines: Sequence[tuple[bytes, bytes]]) -> dict[str, int]:
-    """Return the blobs of the files that are added or changed, each with how often it is checked out. Pure."""
-    blobs = Counter(about.split(b" ")[3] for about, _ in lines if not about.endswith(b" D"))
-    return {blob.decode(): times for blob, times in blobs.items()}
 
 
 def _sizes_of(folder: Path, names: Sequence[str]) -> list[tuple[str, int]]:
@@ -179,57 +203,79 @@ class _Tally:
 
 
 def run_git(folder: Path, *arguments: str, text: bytes | None = None, source: IO[bytes] | None = None,
-         output: IO[bytes] | _Tally | None = None, extra: Mapping[str, str] | None = None) -> bytes:
+            output: IO[bytes] | _Tally | None = None, extra: Mapping[str, str] | None = None) -> bytes:
     """Run git in a git directory of garrison's own, without any configuration but its own, within the limits.
 
     GitError if it fails, Excess if it takes too long or writes too much.
     """
-    import tempfile
-
-    env = {**environment(), "GIT_DIR": str(folder), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
-           "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", **(extra or {})}
-    excess: list[str] = []
-    with tempfile.TemporaryFile() as error_file, subprocess.Popen(
-            ["git", *_LIMITS, *arguments], env=env, cwd=folder, stderr=error_file, stdout=subprocess.PIPE,
-            stdin=subprocess.PIPE if text is not None else source or subprocess.DEVNULL) as child:
-
-        def end(why: str) -> None:
-            excess.append(why)
-            child.kill()
-
-        with suppress(ProcessLookupError, PermissionError):
-            resource.prlimit(child.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))  # the files it maps count not
-        timer = threading.Timer(MAX_SECONDS, end, [f"more than {MAX_SECONDS:g} s"])
-        timer.start()
-        try:
-            data = _exchange(child, text, output, end)
-            child.wait()
-        finally:
-            timer.cancel()
-        if excess:
-            raise Excess(f"git {arguments[0]} takes {excess[0]}")
-        if child.returncode:
-            error_file.seek(0)
-            raise GitError(arguments, child.returncode, error_file.read(1 << 16).decode(errors="replace"))
-        return data
+    with _Call(folder, *arguments, text=text, source=source, extra=extra) as call:
+        return call.finish(output)
 
 
-def _exchange(child: subprocess.Popen[bytes], text: bytes | None, output: IO[bytes] | _Tally | None,
-              end: Callable[[str], None]) -> bytes:
-    """Send the input, then read all output: into `output`, else returned. `end` is called if there is too much."""
-    if child.stdin is not None:
-        with suppress(BrokenPipeError):
-            child.stdin.write(text or b"")
-            child.stdin.close()
-    assert child.stdout is not None
-    size, chunks = 0, []
-    while chunk := child.stdout.read(1 << 16):
-        size += len(chunk)
-        if size > MAX_BYTES:
-            end(f"more than {MAX_BYTES >> 20} MiB of new objects")
-            break
-        if output is None:
-            chunks.append(chunk)
-        else:
-            output.write(chunk)
-    return b"".join(chunks)
+class _Call:
+    """A git that runs within the limits: a context, at whose end it has ended."""
+
+    def __init__(self, folder: Path, *arguments: str, text: bytes | None = None, source: IO[bytes] | None = None,
+                 extra: Mapping[str, str] | None = None, max_memory: int = MAX_MEMORY,
+                 max_output: int = MAX_BYTES) -> None:
+        import tempfile
+
+        self._arguments, self._max_output, self._excess = arguments, max_output, ""
+        env = {**environment(), "GIT_DIR": str(folder), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
+               "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", **(extra or {})}
+        with ExitStack() as stack:
+            self._errors = stack.enter_context(tempfile.TemporaryFile())
+            if text is not None:
+                # From a file: git answers while it reads, and a pipe that nobody reads would stop both.
+                source = stack.enter_context(tempfile.TemporaryFile())
+                source.write(text)
+                source.seek(0)
+            self._child = stack.enter_context(subprocess.Popen(
+                ["git", *_LIMITS, *arguments], env=env, cwd=folder, stderr=self._errors, stdout=subprocess.PIPE,
+                stdin=source or subprocess.DEVNULL))
+            stack.callback(self._kill)
+            with suppress(ProcessLookupError, PermissionError):
+                # the files it maps do not count
+                resource.prlimit(self._child.pid, resource.RLIMIT_DATA, (max_memory, max_memory))
+            timer = threading.Timer(MAX_SECONDS, self._end, [f"more than {MAX_SECONDS:g} s"])
+            timer.start()
+            stack.callback(timer.cancel)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> _Call:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _kill(self) -> None:
+        if self._child.returncode is None:
+            self._child.kill()
+
+    def _end(self, why: str) -> None:
+        self._excess = why
+        self._child.kill()
+
+    def finish(self, output: IO[bytes] | _Tally | None = None) -> bytes:
+        """Read all that it writes, into `output` or else returned, until it has ended.
+
+        GitError if it fails, Excess if it takes too long or writes too much.
+        """
+        assert self._child.stdout is not None
+        size, chunks = 0, []
+        while chunk := self._child.stdout.read(1 << 16):
+            size += len(chunk)
+            if size > self._max_output:
+                self._end(f"more than {self._max_output >> 20} MiB of new objects")
+                break
+            if output is None:
+                chunks.append(chunk)
+            else:
+                output.write(chunk)
+        code = self._child.wait()
+        if self._excess:
+            raise Excess(f"git {self._arguments[0]} takes {self._excess}")
+        if code:
+            self._errors.seek(0)
+            raise GitError(self._arguments, code, self._errors.read(1 << 16).decode(errors="replace"))
+        return b"".join(chunks)

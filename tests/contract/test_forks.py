@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from garrison.system import processes
+from garrison.system.tmux_server import supported_version
+from support import until
 
 PROGRAM = '''
 import json, os, signal, sys, time
@@ -26,6 +31,7 @@ def main():
         "cmdline": open("/proc/self/cmdline").read().split("\\0")[:-1], "argv": sys.argv, "cwd": os.getcwd(),
         "environ": dict(line.split("=", 1) for line in open("/proc/self/environ").read().split("\\0")[:-1]),
         "own": dict(os.environ), "session": os.getsid(0) == os.getpid(), "handlers": names,
+        "foreground": os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp(),
         "fds": {name: os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")
                 if os.path.exists(f"/proc/self/fd/{name}")},
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
@@ -51,16 +57,26 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 print("not written by the copy", end="")
 exec(words.get("before", ""))
 env = {name: value for name, value in os.environ.items() if name != "OF_PARENT"} | words.get("env", {})
-child = forks.start([*module_argv("program"), str(folder / "seen"), *words.get("more", ())], env=env, cwd=folder,
-                    log=folder / "log")
+argv = [*module_argv("program"), str(folder / "seen"), *words.get("more", ())]
+if in_tmux := words.get("tmux"):
+    from garrison.system.tmux import TmuxTerminal
+    terminal = TmuxTerminal(folder / "home")
+    child = session = terminal.open("orchestrator-a@r1", argv, env=env, cwd=folder, log=folder / "log")
+else:
+    child = forks.start(argv, env=env, cwd=folder, log=folder / "log")
 marked = processes.life_marker(child.pid)
-(folder / "marked").touch()
-while (code := processes.exit_code(child.pid, child.ticks)) is None:
+exec(words.get("after", "(folder / 'marked').touch()"))
+while processes.exit_code(child.pid, child.ticks) is None and (not in_tmux or terminal.is_alive(session)):
     time.sleep(0.01)
 again = open(folder / "lock")
 lock.close()
 fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
-print(json.dumps({"code": code, "marked": marked, "pid": child.pid}), file=sys.stderr)
+told = {"code": processes.exit_code(child.pid, child.ticks), "marked": marked, "pid": child.pid}
+if in_tmux:
+    told |= {"ended": terminal.exit_code(session), "shown": terminal.capture(session)}
+    terminal.close(session)
+    terminal.shutdown()
+print(json.dumps(told), file=sys.stderr)
 '''
 
 
@@ -122,3 +138,66 @@ def test_what_would_differ_from_a_new_interpreter_is_started_in_one(folder: Path
     assert seen["parent"] is None
     assert told["code"] == 3
     assert seen["fds"].keys() == {"0", "1", "2"}
+
+
+# ---- in a terminal
+
+needs_tmux = pytest.mark.skipif(not supported_version(), reason="there is no tmux >= 3.2 on PATH")
+TERMINAL = """
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+pane = lambda form: subprocess.run(["tmux", "-S", session.socket, "list-panes", "-a", "-F", form], check=True,
+                                   capture_output=True, text=True).stdout.strip()
+"""
+
+
+@needs_tmux
+def test_a_copy_takes_over_a_pane(folder: Path) -> None:
+    told, seen = start(folder, tmux=True, env={"GARRISON_LIFE": "home:r1:runner-a#1"})
+    assert seen["parent"] is not None
+    assert (told["code"], told["ended"], told["marked"]) == (3, 3, "home:r1:runner-a#1")
+    assert told["shown"].splitlines()[0] == "said"
+    assert seen["environ"] == seen["own"]
+    assert seen["session"]
+    assert seen["handlers"] == []
+    assert seen["blocked"] == []
+    assert seen["foreground"]
+    assert set(seen["fds"]) == {"0", "1", "2"}
+    assert len(set(seen["fds"].values())) == 1
+    assert seen["fds"]["0"].startswith("/dev/pts/")
+
+
+@needs_tmux
+@pytest.mark.parametrize(("what", "signal_"), [
+    ("terminal.press(session, 'C-c', literal=False)", signal.SIGINT),
+    ("os.kill(int(pane('#{pane_pid}')), signal.SIGKILL)", signal.SIGHUP),
+    ("subprocess.run(['tmux', '-S', session.socket, 'kill-session', '-t', session.session_id], check=True)",
+     signal.SIGHUP),
+    ("os.kill(int(pane('#{pid}')), signal.SIGKILL)", signal.SIGHUP)],
+    ids=["Ctrl-C", "program of the pane killed", "session closed", "server killed"])
+def test_a_copy_in_a_pane_gets_the_signals_of_its_terminal(folder: Path, what: str, signal_: int) -> None:
+    told, _ = start(folder, tmux=True, after=f"import subprocess\n{TERMINAL}\n{what}")
+    # Python's own handler ends a program after Ctrl-C with an exit code, a signal without one with itself.
+    assert told["code"] in (-signal_, 1)
+    assert told["code"] == -signal_ or "KeyboardInterrupt" in told["shown"]
+
+
+@needs_tmux
+def test_a_copy_that_gets_no_terminal_leaves_the_pane_to_a_new_interpreter(folder: Path) -> None:
+    told, seen = start(folder, tmux=True, before="enter = forks.WaitingCopy.enter\n"
+                                                 "forks.WaitingCopy.enter = lambda copy, tty: enter(copy, '/nowhere')")
+    assert seen["parent"] is None
+    assert told["ended"] == 3
+    assert seen["fds"]["0"].startswith("/dev/pts/")
+
+
+@pytest.mark.parametrize("end", ["copy.cancel()", "os._exit(0)"], ids=["cancelled", "opener gone"])
+def test_a_copy_whose_terminal_never_comes_ends(folder: Path, end: str) -> None:
+    done = subprocess.run([sys.executable, "-P", "-c", PARENT, folder, json.dumps({"before": f"""
+copy = forks.start_waiting([*module_argv("program"), str(folder / "seen")], env=dict(os.environ), cwd=folder,
+                           log=folder / "log")
+print(copy.child.pid, copy.child.ticks, flush=True)
+{end}
+os._exit(0)"""})], env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False)
+    pid, ticks = map(int, done.stdout.removeprefix("not written by the copy").split())
+    assert until(lambda: not processes.is_running(pid, ticks))
+    assert not (folder / "seen").exists()

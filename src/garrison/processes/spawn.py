@@ -6,6 +6,7 @@ Both the parent process and the script of the same name use these functions. `st
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,6 +103,10 @@ def spawn_runner(runtime: Runtime, launch: Launch, task: Task, *, parent: Key | 
                            session_id=f"runner-{task.node}", metadata={"attempt": task.attempt},
                            journal_incarnation=journal_incarnation)
     write_runner_state(runtime, launch, key, "starting", None, runtime.clock.utc())
+    # What each runner would load for itself before it can start its orchestrator.
+    forks.load(PROGRAMS["orchestrator"])
+    if launch.terminal in ("auto", "tmux") and shutil.which("tmux"):
+        forks.load("garrison.system.tmux_client")
     return spawn_process(runtime, launch, request, ["--attempt", str(task.attempt)])
 
 
@@ -134,8 +139,7 @@ def spawn_orchestrator(runtime: Runtime, launch: Launch, task: Task, worktree: P
         env = {**worktree_environment(runtime, launch, task, worktree, marker),
                "GARRISON_INCARNATION": str(leased.incarnation)}
         log = runtime.begin_log(launch.run_id, f"orchestrator-{task.node}")
-        if terminal.kind == "process":
-            forks.load(PROGRAMS[key.role])
+        forks.load(PROGRAMS[key.role])
         session = terminal.open(key.full, argv, env=env, cwd=worktree, log=log)
         _record_session(runtime, leased, session)
         return ProcessId(session.pid, session.ticks) if session.ticks else None

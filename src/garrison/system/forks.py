@@ -20,6 +20,7 @@ import fcntl
 import gc
 import importlib
 import os
+import select
 import signal
 import sys
 import time
@@ -45,6 +46,8 @@ _STAT_FIELDS = (26, 27, 45, 46, 47, 0, 28)
 """Fields of /proc/PID/stat in the order of that structure: code, data, start of the heap, its end (in none), stack."""
 _AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
 """Beginnings of the names of variables that a program reads when it starts, and never again."""
+_TERMINAL_SECONDS = 10.0
+"""Seconds for another process to give its terminal up."""
 _OURS = 4
 """Words that the command lines of all programs of garrison's begin with (`machine.module_argv`)."""
 
@@ -77,8 +80,66 @@ _THRESHOLDS = (700, 10, 10)
 def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
     """Start a program as `processes.spawn` does, one of garrison's as a copy of this process if that can be."""
     is_ours = tuple(argv[:_OURS]) == module_argv("")[:_OURS]
-    copy = _fork(argv, env, cwd, log) if is_ours and is_possible() and _at_start(os.environ) == _at_start(env) else None
-    return copy or processes.spawn(argv, env=env, cwd=cwd, log=log)
+    if is_ours and is_possible() and _at_start(os.environ) == _at_start(env):
+        forked = _fork(argv, env, cwd, log)
+        if forked is not None:
+            pid, told = forked
+            is_begun = os.read(told, 1)
+            os.close(told)
+            if is_begun:
+                return processes.adopt_child(pid)
+            os.waitpid(pid, 0)
+    return processes.spawn(argv, env=env, cwd=cwd, log=log)
+
+
+def start_waiting(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> WaitingCopy | None:
+    """Start a copy that waits until it is given a terminal; None if a new interpreter is needed."""
+    if tuple(argv[:_OURS]) != module_argv("")[:_OURS] or not is_possible() or _at_start(os.environ) != _at_start(env):
+        return None
+    try:
+        listens, order = os.pipe2(os.O_CLOEXEC)
+    except OSError:
+        return None
+    forked = _fork(argv, env, cwd, log, listens)
+    os.close(listens)
+    if forked is None:
+        os.close(order)
+        return None
+    return WaitingCopy(processes.adopt_child(forked[0]), forked[1], order)
+
+
+class WaitingCopy:
+    """A copy of this process that begins once it leads the session of a terminal."""
+
+    def __init__(self, child: Child, told: int, order: int) -> None:
+        self.child, self._told, self._order = child, told, order
+
+    def enter(self, tty: str) -> bool:
+        """Have it lead the session of a terminal that another process gives up; False if it cannot, and has ended."""
+        with suppress(BrokenPipeError):
+            os.write(self._order, os.fsencode(tty) + b"\n")
+        is_begun = os.read(self._told, 1)
+        self._close()
+        if not is_begun:
+            self._wait()
+        return bool(is_begun)
+
+    def cancel(self) -> None:
+        """End it before it begins."""
+        self._close()
+        self._wait()
+
+    def _wait(self) -> None:
+        """Wait for its end, which its closed order brings."""
+        poller = select.poll()
+        poller.register(self.child.pidfd, select.POLLIN)
+        poller.poll()
+        processes.exit_code(self.child.pid)
+        self.child.close()
+
+    def _close(self) -> None:
+        os.close(self._order)
+        os.close(self._told)
 
 
 def load(module: str) -> None:
@@ -117,8 +178,12 @@ def _is_upgraded() -> bool:
     return False
 
 
-def _fork(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, log: Path) -> Child | None:
-    """Start the copy; None if it could not become the program. Shortage if there is no room for another process."""
+def _fork(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, log: Path,
+          order: int = -1) -> tuple[int, int] | None:
+    """Start the copy; return its pid, and what it writes a byte to once it has become the program.
+
+    None if no descriptor is left, or the copy cannot be made. Shortage if there is no room for another process.
+    """
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         told, tell = os.pipe2(os.O_CLOEXEC)
@@ -130,7 +195,7 @@ def _fork(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, log: Pat
     try:
         pid = os.fork()
         if not pid:
-            _become(argv, env, cwd, output, tell, mask)
+            _become(argv, env, cwd, (output, tell, order), mask)
     except OSError as error:
         os.close(told)
         if is_shortage(error):
@@ -140,28 +205,31 @@ def _fork(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, log: Pat
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(tell)
         os.close(output)
-    is_begun = os.read(told, 1)
-    os.close(told)
-    if not is_begun:
-        os.waitpid(pid, 0)
-        return None
-    return processes.adopt_child(pid)
+    return pid, told
 
 
 # ---- in the copy
 
 
-def _become(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, output: int, tell: int,
+def _become(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, descriptors: tuple[int, int, int],
             mask: set[int | signal.Signals]) -> NoReturn:
-    """Become the program; end with its exit code, or before it begins if that fails."""
+    """Become the program; end with its exit code, or before it begins if that fails.
+
+    Args:
+        descriptors: of the log, of what tells the parent that it has begun, and of the order to enter a terminal, -1
+            for a program without one.
+    """
     try:
         gc.disable()
         os.setsid()
         os.chdir(cwd)
-        tell = _take_descriptors(output, tell)
+        tell, order = _take_descriptors(*descriptors)
         _reset_signals()
         processes.forget_children()
         _show(argv, env)
+        if order >= 0:
+            _enter_terminal(order)
+        _open_streams()
         os.environ.clear()
         os.environ.update(env)
         if _starts_with_scripts():
@@ -193,23 +261,52 @@ def _become(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, output
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def _take_descriptors(output: int, tell: int) -> int:
-    """Read nothing, write into the log, and close every descriptor of the parent's but `tell`; return its number now.
-    """
+def _take_descriptors(output: int, tell: int, order: int) -> tuple[int, int]:
+    """Read nothing, write into the log, and close every descriptor of the parent's but `tell` and `order`; return their
+    numbers now."""
     empty = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     empty, output, tell = (fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in (empty, output, tell))
+    order = fcntl.fcntl(order, fcntl.F_DUPFD_CLOEXEC, 10) if order >= 0 else -1
     for number, source in enumerate((empty, output, output)):
         os.dup2(source, number)
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  # names only
-        if int(name) not in (0, 1, 2, tell):
+        if int(name) not in (0, 1, 2, tell, order):
             with suppress(OSError):  # that of the listing itself
                 os.close(int(name))
+    return tell, order
+
+
+def _enter_terminal(order: int) -> None:
+    """Wait for the order, and until nobody leads the terminal's session; then lead it, and read and write there."""
+    import termios  # only a program with a terminal needs it
+
+    path = b""
+    while not path.endswith(b"\n"):
+        if not (part := os.read(order, 1 << 12)):
+            raise OSError("the parent has ended, or has no terminal for this program")
+        path += part
+    os.close(order)
+    terminal = os.open(path[:-1], os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    until = time.monotonic() + _TERMINAL_SECONDS
+    while True:
+        try:
+            fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+            break
+        except PermissionError:  # another session has it, as long as its leader is starting
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.001)
+    for number in range(3):
+        os.dup2(terminal, number)
+    os.close(terminal)
+
+
+def _open_streams() -> None:
+    """Make new standard streams: the parent's may have lines that are not written yet."""
     _of_parent.extend((sys.stdin, sys.stdout, sys.stderr))
-    # New ones: the parent's may have lines that are not written yet.
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    return tell
 
 
 def _reset_signals() -> None:

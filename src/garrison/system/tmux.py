@@ -5,7 +5,8 @@
 * tmux matches names by prefix and rewrites dots and colons, so after `open` everything is addressed by id ($3, %7),
   checked against the server's pid and start time: a new server counts from zero again.
 * Session, life marker and log path are set in one tmux command, so that no crash leaves a session without its marker.
-* A pane's pid is a hint; the program registers its own.
+* A pane's pid is a hint; the program registers its own. A program of garrison's is a copy of the opener (`forks`): tmux
+  starts a small one, which gives its terminal up to the copy.
 * tmux may lose the last bytes of a program that writes and exits at once (2 of 100 under load): what must not be lost
   goes to a file that the program writes itself.
 * The status line of an attached client names the key that detaches, as it is bound. Inside the user's own tmux, the
@@ -16,6 +17,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -31,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.system import process_control, processes
+from garrison.system import forks, process_control, processes
 from garrison.system.command import read_tail, run
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import TerminalSession
@@ -52,9 +54,21 @@ _EXIT_CODE_TIMEOUT = 0.5
 """Seconds to wait for a dead pane's exit code."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,199}\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_OPENED = "#{session_id} #{pane_id} #{pane_pid} #{pid}:#{start_time}"
+_OPENED = "#{session_id} #{pane_id} #{pane_pid} #{pid}:#{start_time} #{pane_tty}"
 _LISTED = ("#{session_id} #{pane_id} #{pane_dead} #{pane_pid} #{pid}:#{start_time} "
-           "#{@garrison_life} #{@garrison_log} #{session_name}")
+           "#{@garrison_life} #{@garrison_log} #{@garrison_process} #{session_name}")
+_KEEP_PANE = """\
+import _signal, fcntl, os, select, sys, termios
+for number in (1, 2, 3, 20):
+    _signal.signal(number, _signal.SIG_IGN)
+copy = os.pidfd_open(int(sys.argv[1]))
+fcntl.ioctl(0, termios.TIOCNOTTY)
+poller = select.poll()
+poller.register(copy, select.POLLIN)
+poller.poll()
+"""
+"""Program of a pane that a copy takes over: it gives the terminal up, which its hang-up (HUP, INT, QUIT and TSTP are
+ignored) would end, and ends with the copy. tmux closes the pane of a program that has ended, whoever writes there."""
 _READ_AND_EXECUTE = ("import json,os,sys; p=sys.argv[1]; a,e=json.load(open(p)); os.unlink(p); "
                      "os.execvpe(a[0],a,e)")
 
@@ -70,6 +84,12 @@ class _Pane(Value):
     marker: str
     log: str
     name: str
+    copy: ProcessId | None = None
+    """The program, if it is a copy that has taken the pane over from the process that tmux started."""
+
+    @property
+    def program(self) -> ProcessId:
+        return self.copy or ProcessId(self.pid, _ticks(self.pid))
 
 
 class TmuxTerminal:
@@ -95,17 +115,41 @@ class TmuxTerminal:
                 if self.is_alive(existing):
                     raise Refused(f"session {name} still runs on {self._server.socket}; close it first")
                 self._remove(existing)
-            words = self._pane_argv(argv, env)
-            title = encode_name(name)
-            opened = self._client.command(
-                "new-session", "-d", "-E", "-P", "-F", _OPENED, "-s", title, "-c", str(cwd).replace("#", "##"),
-                "-x", "200", "-y", "50", *map(escape, words), ";",
-                "set-option", "-t", f"={title}:", "@garrison_life", _hex(env.get(MARKER, "")), ";",
-                "set-option", "-t", f"={title}:", "@garrison_log", _hex(str(log)), start=True)
-        session_id, pane_id, pid, server = opened.stdout[0].split()
+            copy = forks.start_waiting(argv, env=env, cwd=cwd, log=log)
+            if copy is not None and (session := self._open_for(copy, name, env, cwd, log)) is not None:
+                return session
+            return self._open(name, argv, env, cwd, log)[0]
+
+    def _open_for(self, copy: forks.WaitingCopy, name: str, env: Mapping[str, str], cwd: str | Path,
+                  log: Path) -> TerminalSession | None:
+        """Open a session that a copy takes over; None if it could not, and both are gone."""
+        keeper = [sys.executable, "-I", "-S", "-c", _KEEP_PANE, str(copy.child.pid)]
+        try:
+            session, tty = self._open(name, keeper, {}, cwd, log, copy.child.id, env.get(MARKER, ""))
+        except BaseException:
+            copy.cancel()
+            raise
+        if not copy.enter(tty):
+            self._remove(session)
+            return None
+        copy.child.close()
+        return dataclasses.replace(session, pid=copy.child.pid, ticks=copy.child.ticks)
+
+    def _open(self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, log: Path,
+              copy: ProcessId | None = None, marker: str = "") -> tuple[TerminalSession, str]:
+        """Open a session in which tmux starts `argv`; return it, with the path of its terminal."""
+        title = encode_name(name)
+        options = {"life": _hex(env.get(MARKER, marker)), "log": _hex(str(log))}
+        if copy is not None:
+            options["process"] = f"{copy.pid}:{copy.ticks}"
+        opened = self._client.command(
+            "new-session", "-d", "-E", "-P", "-F", _OPENED, "-s", title, "-c", str(cwd).replace("#", "##"),
+            "-x", "200", "-y", "50", *map(escape, self._pane_argv(argv, env)),
+            *(word for option, value in options.items()
+              for word in (";", "set-option", "-t", f"={title}:", f"@garrison_{option}", value)), start=True)
+        session_id, pane_id, pid, server, tty = opened.stdout[0].split()
         return TerminalSession("tmux", str(self._server.socket), session_id, pane_id, int(pid), name, _ticks(int(pid)),
-                               server,
-                               str(log))
+                               server, str(log)), tty
 
     def find(self, name: str, marker: str = "") -> TerminalSession | None:
         return next((self._session(pane) for pane in self._named(name) if marker in ("", pane.marker)), None)
@@ -118,6 +162,8 @@ class TmuxTerminal:
         """Return how the pane's program ended, as tmux saw it."""
         until = time.monotonic() + _EXIT_CODE_TIMEOUT
         while (pane := self._pane(session)) is not None and not _is_running(pane):
+            if pane.copy is not None:
+                return processes.exit_code(pane.copy.pid, pane.copy.ticks)
             output = self._client.lines("display-message", "-p", "-t", pane.pane_id,
                                         "#{pane_dead_status} -#{pane_dead_signal}")
             status, _, number = "".join(output).partition(" ")
@@ -134,8 +180,10 @@ class TmuxTerminal:
         pane = self._pane(session)
         if pane is None:
             return
-        root = ProcessId(pane.pid, _ticks(pane.pid)) if _is_child_of(pane.pid, pane.server) else None
+        root = pane.copy or (pane.program if _is_child_of(pane.pid, pane.server) else None)
         process_control.kill_tree(root, pane.marker, grace=grace, only_below=pane.marker == os.environ.get(MARKER))
+        if pane.copy is not None:
+            processes.exit_code(pane.copy.pid, pane.copy.ticks)  # reap it if it was our own child
         with suppress(OSError):  # the log is a help; a full disk must not keep a session open
             self._save_output(session, pane)
         self._remove(session)
@@ -236,10 +284,12 @@ class TmuxTerminal:
             return []
         panes: dict[str, _Pane] = {}
         for line in self._client.lines("list-panes", "-a", "-F", _LISTED, replace=replace):
-            fields = line.split(" ", 7)
-            if len(fields) == 8 and fields[5]:
+            fields = line.split(" ", 8)
+            if len(fields) == 9 and fields[5]:
+                pid, _, ticks = fields[7].partition(":")
                 pane = _Pane(fields[0], fields[1], fields[2] == "1", int(fields[3]), fields[4],
-                             _unhex(fields[5]), _unhex(fields[6]), fields[7])
+                             _unhex(fields[5]), _unhex(fields[6]), fields[8],
+                             ProcessId(int(pid), int(ticks)) if ticks.isdigit() else None)
                 panes.setdefault(pane.session_id, pane)
         return list(panes.values())
 
@@ -252,8 +302,9 @@ class TmuxTerminal:
         return None
 
     def _session(self, pane: _Pane) -> TerminalSession:
-        return TerminalSession("tmux", str(self._server.socket), pane.session_id, pane.pane_id, pane.pid,
-                               decode_name(pane.name), _ticks(pane.pid), pane.server, pane.log)
+        program = pane.program
+        return TerminalSession("tmux", str(self._server.socket), pane.session_id, pane.pane_id, program.pid,
+                               decode_name(pane.name), program.ticks, pane.server, pane.log)
 
     def _remove(self, session: TerminalSession) -> None:
         """Remove the session by id in one command, only on the very server that made it."""
@@ -335,6 +386,8 @@ def _check_startable(program: str, env: Mapping[str, str], cwd: Path) -> None:
 
 def _is_running(pane: _Pane) -> bool:
     """Return whether the pane's program runs; tmux overlooks an exit now and then (10 of 100 under load)."""
+    if pane.copy is not None:
+        return processes.is_running(pane.copy.pid, pane.copy.ticks)
     process = processes.probe(pane.pid)
     return not pane.dead and process is not None and not process.zombie
 

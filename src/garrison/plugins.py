@@ -8,10 +8,13 @@ come first.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from garrison.errors import UsageError
@@ -153,9 +156,28 @@ def installed() -> EntryPoints:
 
 
 @cache
+def _some_package_has_any() -> bool:
+    """Return whether an installed package may offer something: to read the files costs a tenth of `importlib.metadata`.
+    """
+    for folder in map(Path, sys.path):
+        if not folder.is_dir():
+            if folder.exists():  # an archive, which only the library reads
+                return True
+            continue
+        for pattern in ("*.dist-info", "*.egg-info"):
+            for path in folder.glob(f"{pattern}/entry_points.txt"):
+                with suppress(OSError):
+                    if b"[garrison." in path.read_bytes():
+                        return True
+    return False
+
+
+@cache
 def offered(group: PluginGroup) -> Mapping[str, EntryPoint]:
     """Return what installed packages offer in a group, by name; nothing is imported."""
     by_name: dict[str, EntryPoint] = {}
+    if not _some_package_has_any():
+        return by_name
     for point in sorted(installed().select(group=group), key=lambda point: (point.name, package_of(point))):
         by_name.setdefault(point.name, point)
     return by_name

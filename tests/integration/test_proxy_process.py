@@ -256,13 +256,14 @@ def test_it_ends_after_its_last_user(api: Web, user: NetworkUser) -> None:
 
 
 SLOW = """
-import runpy, socket, sys, time
+import socket, sys, time
 from pathlib import Path
 def look_up(*words, **options):
     Path(sys.argv[1], "asked").touch()
     time.sleep(40)
 socket.getaddrinfo = look_up
-runpy.run_module("garrison.sandbox.proxy.process", run_name="__main__")
+from garrison.sandbox.proxy.process import main
+main()
 """
 
 

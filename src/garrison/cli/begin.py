@@ -114,8 +114,10 @@ def choose_agent(runtime: Runtime, here: Path, agent: str | None, otherwise: str
         here: the repository, or a folder of it.
         otherwise: what the refusal offers besides naming one.
     """
-    target = validate_repository(here)
-    who = agent or read_defaults(runtime.home, target, find_subfolder(here, target)).agent
+    who = agent
+    if who is None:
+        target = validate_repository(here)
+        who = read_defaults(runtime.home, target, find_subfolder(here, target)).agent
     if who in (None, "command") and agent is None:
         raise Refused(f"which agent? {_installed(runtime, otherwise)}; `garrison init` keeps your choice")
     find_profile(str(who), runtime.home)  # a misspelt one is said before the questions

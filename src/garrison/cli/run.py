@@ -95,7 +95,6 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
         raise UsageError("--serve ends with this command; with --detach, run `garrison serve` afterwards")
     runtime = Runtime.real(find_home(home))
     here = target_dir or Path.cwd()
-    target = validate_repository(here)
     candidates = {"best_of": str(best_of or ""), "agents": agents or "", "judge": judge or "",
                   "judge_command": judge_command or ""} if best_of or agents or judge or judge_command else {}
     if candidates and tasks:
@@ -103,6 +102,7 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
     who = "command" if command else choose_agent(runtime, here, agent or (agents or "").split(",")[0].strip() or None)
     texts, waits, name = [task], list[tuple[int, ...]](), task_name(task)
     if tasks:
+        target = validate_repository(here)
         texts, waits, options["new"] = _choose_open(runtime, target, listed, name_of(tasks), in_order=in_order,
                                                     new=options["new"])
         if not texts:

@@ -1,4 +1,4 @@
-"""Proxy process: `python -P -m garrison.sandbox.proxy.process RUN_FOLDER HOME`, one per run.
+"""Proxy process: the program of a run's proxy, with the run's folder and the home as its arguments; one per run.
 
 It has no state that matters: listeners, rights and keys come from its users, each over a connection to the control
 socket. Its first user starts it. If it dies, a user starts another one and registers again. It ends soon after its last
@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from garrison.sandbox.proxy import registration
 from garrison.sandbox.proxy.allowed_hosts import parse_rules
@@ -187,9 +188,20 @@ def take_lock(folder: Path) -> int | None:
     return descriptor
 
 
-def main(argv: list[str] | None = None) -> int:
+def main() -> NoReturn:
     """Be the proxy of a run; exit 0 at once if there is one."""
-    folder, home = (Path(word) for word in (sys.argv[1:] if argv is None else argv)[:2])
+    code = 1
+    try:
+        code = _serve(*map(Path, sys.argv[1:3]))
+    except BaseException:  # as the interpreter would print it
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # threads may still wait for a name server, and Python would wait for them
+
+
+def _serve(folder: Path, home: Path) -> int:
     os.umask(0o077)
     lock = take_lock(folder)
     if lock is None:
@@ -207,7 +219,3 @@ def main(argv: list[str] | None = None) -> int:
             (folder / registration.SOCKET).unlink()  # still under the lock: it is ours
         sys.stdout.flush()
     return 0
-
-
-if __name__ == "__main__":
-    os._exit(main())  # threads may still wait for a name server, and Python would wait for them

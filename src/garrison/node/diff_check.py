@@ -68,11 +68,13 @@ def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str
     history, is_cut = _read_log(git, f"{base}..{tip}")
     done = [change for each in history for change in each.changes]
     blobs, settings = _Blobs(git), f"{launch.base_ref}:{PROJECT_FILE}"
-    rules = parse_rules(blobs.read_one(f"{target}:{PROJECT_FILE}") or b"").rules
-    command = "\n".join(dict.fromkeys(filter(None, (*gates, *(rule.command for rule in rules)))))
     tests = {oid for change in changes if is_test(change.name) for oid in (change.blob, change.old_blob)}
-    blobs.read([*(change.blob for change in (*changes, *done)), *tests, settings,
-                *(f"{target}:{name}" for name in _named_in(command))])
+    commands = list(filter(None, gates))
+    blobs.read([f"{target}:{PROJECT_FILE}", settings, *(change.blob for change in (*changes, *done)), *tests,
+                *(f"{target}:{name}" for name in _named_in("\n".join(dict.fromkeys(commands))))])
+    rules = parse_rules(blobs.read_one(f"{target}:{PROJECT_FILE}") or b"").rules
+    command = "\n".join(dict.fromkeys((*commands, *filter(None, (rule.command for rule in rules)))))
+    blobs.read(f"{target}:{name}" for name in _named_in(command))  # those of gates by path
     limits, unreadable = _limits(home, launch, blobs.read_one(settings))
     landed = _read_log(git, f"-{_LANDINGS}", "--first-parent", "-m", base)[0] if changes else []
     gate = find_gate_files(command, lambda name: blobs.read_one(f"{target}:{name}"))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.system.git.repository import MAX_MEMORY, MAX_SECONDS, GitError, environment
+from garrison.system.git.repository import MAX_MEMORY, MAX_SECONDS, GitError, environment, find_git
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -232,7 +232,7 @@ class _Call:
                 source.seek(0)
             self._child = stack.enter_context(subprocess.Popen(
                 ["git", *_LIMITS, *arguments], env=env, cwd=folder, stderr=self._errors, stdout=subprocess.PIPE,
-                stdin=source or subprocess.DEVNULL))
+                stdin=source or subprocess.DEVNULL, executable=find_git(env.get("PATH", ""))))
             stack.callback(self._kill)
             with suppress(ProcessLookupError, PermissionError):
                 # the files it maps do not count

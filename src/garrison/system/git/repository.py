@@ -17,7 +17,7 @@ import stat
 import subprocess
 import time
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
@@ -204,10 +204,17 @@ class Repository:
 
     def _start(self, command: Sequence[str], arguments: Sequence[str], cwd: Path, env: Mapping[str, str], *,
                has_input: bool, has_group: bool) -> subprocess.Popen[bytes]:
-        try:
+        def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                    start_new_session=has_group,
+                                    start_new_session=has_group, executable=find_git(env.get("PATH", "")),
                                     stdin=subprocess.PIPE if has_input else subprocess.DEVNULL)
+
+        try:
+            try:
+                return start()
+            except FileNotFoundError:  # an upgrade may have put it elsewhere
+                find_git.cache_clear()
+                return start()
         except OSError as error:
             raise self._explain_start(error, arguments, env) from error
 
@@ -427,6 +434,13 @@ def installed_version() -> str:
     """Return the version of the git on PATH, '' if there is none."""
     match = re.search(r"\d+(\.\d+)+", run(["git", "--version"], 20.0).out)
     return match[0] if match else ""
+
+
+@lru_cache(maxsize=8)
+def find_git(path: str) -> str:
+    """Return the git of a PATH, as its whole name: each start by its name alone tries all folders before."""
+    found = shutil.which("git", path=path) if path else None
+    return found if found and os.path.isabs(found) else "git"  # noqa: PTH117  # a word of PATH
 
 
 def check_version() -> None:

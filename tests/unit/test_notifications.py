@@ -216,7 +216,7 @@ def test_the_webhook_sends_json_and_follows_no_redirect() -> None:
             """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
         answers = [webhook.send(address + path, b"{}") for path in ("/ok", "/moved", "/bad")]

@@ -57,17 +57,18 @@ def walked(body: str, says: Mapping[str, list[Any]] | None = None, attrs: str = 
 
 
 ELSEWHERE = {
-    "11.1 comments": "unit/test_pipeline_parser.py::test_comments_of_all_three_kinds",
-    "11.1 attributes in lists of any form": "unit/test_pipeline_parser.py::test_a_trailing_separator_and_several_lists",
-    "11.1 values": "unit/test_pipeline_parser.py::test_values",
+    "11.1 comments": "unit/test_pipeline_parser.py::test_comments_of_all_three_kinds_are_skipped",
+    "11.1 attributes in lists of any form":
+        "unit/test_pipeline_parser.py::test_attribute_lists_allow_every_separator_and_several_lists",
+    "11.1 values": "unit/test_pipeline_parser.py::test_a_value_is_read",
     "11.1 defaults": "unit/test_pipeline_parser.py::test_defaults_apply_after_their_statement_and_within_their_block",
     "11.1 chains": "unit/test_pipeline_parser.py::test_chains_and_node_sets_expand",
-    "11.1 a subgraph's class": "unit/test_pipeline_parser.py::test_a_subgraphs_label_becomes_a_class_wherever_it_is",
-    "11.2 each rule": "unit/test_pipeline_lint.py::test_each_rule",
+    "11.1 a subgraph's class": "unit/test_pipeline_parser.py::test_the_label_of_a_subgraph_becomes_a_class",
+    "11.2 each rule": "unit/test_pipeline_lint.py::test_each_rule_reports_its_fault",
     "11.2 an error keeps a graph from running":
         "unit/test_engine.py::test_an_invalid_run_is_refused_before_anything_runs",
     "11.3 from start to exit with a status file each": "unit/test_engine.py::test_a_run_directory_has_everything",
-    "11.3 shapes mean handlers": "unit/test_pipeline_parser.py::test_handlers",
+    "11.3 shapes mean handlers": "unit/test_pipeline_parser.py::test_type_handler_and_shape_choose_the_handler",
     "11.3 the order in which edges are chosen": "contract/test_conformance.py::test_the_edge_that_is_followed",
     "11.4 a gate sends the run back until it succeeds, or fails it": "contract/test_conformance.py::test_a_flow",
     "11.5 as many attempts as allowed": "unit/test_flow_budgets.py::test_number_of_attempts",

@@ -153,11 +153,11 @@ def test_the_pull_request_is_shown_with_what_it_waits_for_and_links_to_its_forge
     expect(panel).to_contain_text("was sent back once")
     panel.get_by_text("6 checks passed").click()
     expect(panel.get_by_text("unit 3")).to_be_visible()
-    expect(panel.get_by_role("button", name="Look at the forge now")).to_have_count(0)  # nobody is there to look
+    expect(panel.get_by_role("button", name="Check the forge now")).to_have_count(0)  # nobody is there to look
     builder.incarnation("guardian", "crew", "r1")
     with page.expect_request(lambda request: request.method == "POST") as asked:
         page.watch.allowed.append("status of")
-        panel.get_by_role("button", name="Look at the forge now").click()
+        panel.get_by_role("button", name="Check the forge now").click()
     assert asked.value.post_data_json == {"action": "sync"}
     for width in (390, 1024):
         page.set_viewport_size({"width": width, "height": 800})

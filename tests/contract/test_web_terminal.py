@@ -71,7 +71,7 @@ def test_one_person_types_at_a_time_and_the_journal_says_who(tmp_path: Path) -> 
             assert (await keyboard(here, ready["terminal"]))[0] == 200
             assert window(home, session) == "100x30"
             assert (await keyboard(other, twin)) == (
-                409, "somebody is typing to a on another page; only one person can at a time")
+                409, "somebody is typing to a on another page; only one user can at a time")
             assert (await here.post(typed, {"text": "hé;\x03\x1bOA\x00\x02d"})).status == 200
             assert (await here.post(typed, {"text": "\x1b[200~p1\np2\x1b[201~"})).status == 200
             await drawn(stream, re.escape("hM-CM-)")), "tmux's own prefix begins no command"

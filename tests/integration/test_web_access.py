@@ -206,7 +206,7 @@ def test_only_their_owner_can_read_the_tokens(tmp_path: Path) -> None:
     second = load_tokens(tmp_path, new=True)
     assert not set(second.values()) & set(first.values()) and stat.S_IMODE(path.stat().st_mode) == 0o600
     path.write_text(json.dumps({"write": "short", "read": ""}))
-    with pytest.raises(RecordUnreadable, match="holds no tokens"):
+    with pytest.raises(RecordUnreadable, match="contains no tokens"):
         load_tokens(tmp_path)
 
 

@@ -82,12 +82,12 @@ def test_an_unknown_action_is_refused(body: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(("body", "why"), [
-    ({"kind": "task", "repo": "/etc", "text": "x"}, "not a repository with runs here"),
+    ({"kind": "task", "repo": "/etc", "text": "x"}, "has no runs here"),
     ({"kind": "rm", "repo": "/r", "text": "x"}, "pass kind, one of task, tasks, goal, plan, issue"),
-    ({"kind": "task", "repo": "/r", "text": " "}, "say in words"),
-    ({"kind": "tasks", "repo": "/r", "text": ["x"]}, "say in words"),
+    ({"kind": "task", "repo": "/r", "text": " "}, "describe the task"),
+    ({"kind": "tasks", "repo": "/r", "text": ["x"]}, "describe the task"),
     ({"kind": "issue", "repo": "/r", "text": "--label x"}, "is not an issue number"),
-    ({"kind": "task", "repo": "/r", "text": "x", "agent": "--dry-run"}, "is not installed here; there are claude"),
+    ({"kind": "task", "repo": "/r", "text": "x", "agent": "--dry-run"}, "is not installed here; installed: claude"),
 ])
 def test_only_offered_work_can_be_started(body: dict[str, object], why: str) -> None:
     with pytest.raises(UsageError, match=why):

@@ -31,23 +31,23 @@ READ, WRITE = "read", "write"
 QUERY = "token"
 """Parameter of the printed address; the page gets a ticket instead of its value."""
 PRIVATE = "/api/"
-"""Beginning of every address that tells or does something; all others are files of garrison itself."""
+"""Prefix of every address that reads or changes data; all others are files of the page."""
 EXCHANGE = "/api/session"
 """Address that exchanges a ticket, or a session that ends soon, for a session."""
 TICKET_SECONDS = 60
-"""Life of a ticket: the time in which a browser opens the page that it was redirected to."""
+"""Lifetime of a ticket: time for a browser to open the page that it was redirected to."""
 SESSION_SECONDS = 12 * 3600
-"""Life of a session that no open page renews."""
+"""Lifetime of a session that no open page renews."""
 LOGIN_SECONDS = 7 * 86400
 """Time after which the printed address must be opened again."""
 WEBHOOK = "/webhook"
 """Address that forges deliver to; each delivery proves itself (`webhooks`), since a forge has no token."""
 BUTTON = "/button/"
-"""Beginning of the addresses of messages' buttons; each has its token, and nothing else."""
+"""Prefix of the addresses of messages' buttons; a token follows, and nothing else."""
 PAIR, CHALLENGE, DEVICE_SESSION = "/api/pair", "/api/device/challenge", "/api/device/session"
 """Addresses of a device that has no session: each request proves itself, by a code or a signature (`phones`)."""
 SUBSCRIBE = "/api/device/push"
-"""Address at which a device says where its messages go, whatever it may do else."""
+"""Address at which a device, whatever its rights, sets where its messages go."""
 BODY_BYTES = 64 << 10
 """Largest body of a request."""
 HEADERS = {
@@ -69,7 +69,7 @@ class PassKind(StrEnum):
     """What a pass is for."""
 
     TICKET = "t"
-    """Exchanged for a session, and good for nothing else."""
+    """Can only be exchanged for a session."""
     SESSION = "s"
 
 
@@ -81,7 +81,7 @@ class Pass(Value):
     login: int
     expires: int
     device: str = ""
-    """Id of the paired device that has it, '' for a browser."""
+    """Id of the paired device that owns it, '' for a browser."""
 
     def encode(self, token: str) -> str:
         text = f"{self.kind}.{self.scope}.{self.login}.{self.expires}{f'.{self.device}' if self.device else ''}"
@@ -116,12 +116,12 @@ class Rules(Value):
 
     def scope_of_token(self, token: str) -> str:
         """Return the scope of a token, '' if invalid; compares in constant time."""
-        # As bytes: of texts `compare_digest` takes ASCII alone, and raises TypeError for what a header may have.
+        # As bytes: `compare_digest` raises TypeError for text that is not ASCII, which a header may contain.
         scopes = [scope for scope, valid in self.tokens.items() if hmac.compare_digest(valid.encode(), token.encode())]
         return scopes[0] if scopes else ""
 
     def read_pass(self, bearer: str, now: float) -> Pass | None:
-        """Return a pass that is ours and has not expired, and whose device is paired still."""
+        """Return a pass that is ours, has not expired, and whose device is still paired."""
         text, _, signature = bearer.rpartition(".")
         parts = text.split(".")
         if len(parts) not in (_PASS_PARTS, _PASS_PARTS + 1) or parts[1] not in self.tokens:
@@ -134,12 +134,12 @@ class Rules(Value):
         return found if now < found.expires and is_paired else None
 
     def issue_ticket(self, scope: str, now: float) -> str:
-        """Return a ticket for the holder of a token."""
+        """Return a ticket for a client that has a token."""
         return Pass(PassKind.TICKET, scope, int(now), int(now) + TICKET_SECONDS).encode(self.tokens[scope])
 
     def issue_session(self, given: Pass, now: float) -> tuple[str, int] | None:
-        """Return a session for the holder of a pass, with its seconds of validity; None long after its login."""
-        # Counted from the log-in, however often the session is renewed: a copied one is good for a week at most.
+        """Return a session for a pass, with its seconds of validity; None long after its login."""
+        # Counted from the log-in, however often the session is renewed: a stolen one is valid for a week at most.
         expires = min(int(now) + SESSION_SECONDS, given.login + LOGIN_SECONDS)
         if expires <= now:
             return None
@@ -148,7 +148,7 @@ class Rules(Value):
 
 
 _PASS_PARTS = 4
-"""Parts of a pass before its signature, the device left out."""
+"""Parts of a pass before its signature, without the device."""
 
 
 class AccessDenied(Value):
@@ -169,11 +169,11 @@ def judge(rules: Rules, method: str, path: str, headers: Mapping[str, str], now:
     # Before all else: under a name that DNS rebinding gave us, even our own page would be another site's.
     if not rules.is_own_host(headers.get("host", "")):
         return AccessDenied(421,
-                            "this server has another host name; open the address that `garrison serve` printed, or "
-                            "name this one with --hostname")
+                            "this is not the server's host name; open the address that `garrison serve` printed, or "
+                            "add this name with --hostname")
     public = method == "GET" and not path.startswith(PRIVATE)
     if _is_foreign(rules, headers) and not (public and _is_navigation(headers)):
-        return AccessDenied(403, "pages of other sites may not use this server; open the printed address itself")
+        return AccessDenied(403, "pages of other sites may not use this server; open the printed address directly")
     if public:
         return ""
     if (path == WEBHOOK or path.startswith(BUTTON)) and method == "POST":
@@ -194,14 +194,14 @@ def judge(rules: Rules, method: str, path: str, headers: Mapping[str, str], now:
 
 
 def _is_foreign(rules: Rules, headers: Mapping[str, str]) -> bool:
-    """Return whether a page that is not ours, perhaps one on another port of this machine, made the request."""
+    """Return whether another page made the request, perhaps one on another port of this machine."""
     origin = headers.get("origin")
     return ((origin is not None and origin not in rules.origins)
             or headers.get("sec-fetch-site") in ("cross-site", "same-site"))
 
 
 def _is_navigation(headers: Mapping[str, str]) -> bool:
-    """Return whether a link opens one of our pages in its own tab, which tells the linking page nothing."""
+    """Return whether a link opens one of our pages in its own tab, so that the linking page learns nothing."""
     return (headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
             and "origin" not in headers)
 
@@ -213,10 +213,10 @@ def _refuse_change(headers: Mapping[str, str], scope: str) -> AccessDenied | Non
         return AccessDenied(403, "send the header X-Garrison: 1")
     if scope != WRITE:
         return AccessDenied(403,
-                            "this address is read-only; `garrison serve` without --read-only prints one that may act")
+                            "this address is read-only; start `garrison serve` without --read-only to act")
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or int(length) > BODY_BYTES:
-        return AccessDenied(413, f"a request has at most {BODY_BYTES >> 10} KiB")
+        return AccessDenied(413, f"the request is larger than the limit of {BODY_BYTES >> 10} KiB")
     return None
 
 
@@ -259,12 +259,12 @@ def load_tokens(home: Path, *, new: bool = False) -> dict[str, str]:
         atomic.write(path, json.dumps(tokens, indent=1).encode() + b"\n")
         return tokens
     if path.stat().st_mode & 0o077:
-        raise RecordUnreadable(path, "other users may read it; `garrison serve --new-tokens` makes new tokens")
+        raise RecordUnreadable(path, "other users can read it; `garrison serve --new-tokens` makes new tokens")
     try:
         body = json.loads(data)
         return {scope: _token(body[scope]) for scope in (WRITE, READ)}
     except (ValueError, KeyError, TypeError) as error:
-        raise RecordUnreadable(path, "it holds no tokens; `garrison serve --new-tokens` makes new tokens") from error
+        raise RecordUnreadable(path, "it contains no tokens; `garrison serve --new-tokens` makes new tokens") from error
 
 
 def _token(value: object) -> str:

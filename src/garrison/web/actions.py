@@ -35,7 +35,7 @@ RUN: Mapping[str, Callable[[str], list[str]]] = {
     "sync": lambda run: ["pr", "sync", run],
     "reopen": lambda run: ["pr", "open", "--again", run],
 }
-# `--` and `--reason=`: what people write may begin with a dash, and is never taken for an option.
+# `--` and `--reason=`: text of the user may start with a dash, and is never taken for an option.
 NODE: Mapping[str, Callable[[str, str, str], list[str]]] = {
     "respawn": lambda run, node, text: ["agents", "respawn", "--run", run, "--", node],
     "retry": lambda run, node, text: ["agents", "retry", "--run", run, "--", node],
@@ -70,7 +70,7 @@ def run_command_words(run: str, body: Mapping[str, object]) -> list[str]:
         return words
     nodes = body.get("nodes", [])
     if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
-        raise UsageError("nodes must be a list of names of nodes")
+        raise UsageError("nodes must be a list of node names")
     return [*words, *(f"--retry={check_node(node)}" for node in nodes)] if nodes else [*words, "--retry-failed"]
 
 
@@ -88,7 +88,7 @@ def answer_command_words(run: str, node: str, body: Mapping[str, object]) -> lis
 
 
 def answered_through(words: Sequence[str], by: str, question: str = "") -> list[str]:
-    """Return an answer's command with what it came through, and the id of the one question that it answers."""
+    """Return an answer's command with its channel, and the id of the one question that it answers."""
     if words[0] != "answer":
         return list(words)
     return ["answer", f"--by={by}", *([f"--question={question}"] if question else []), *words[1:]]
@@ -98,7 +98,7 @@ def review_command_words(run: str, node: str, body: Mapping[str, object], attemp
                          comments: Sequence[tuple[str, str]] = ()) -> list[str]:
     """Return the command that approves a node's work (`choice`) or rejects it, with a note (`text`) and comments.
 
-    The command names attempt and commit of the entry that the page showed: it is refused if that is another by now.
+    The command names attempt and commit of the entry that the page showed: it is refused if the entry has changed.
     `comments` are places (`FILE:LINE`) and texts.
     """
     shown = ["--run", run, f"--attempt={attempt}", f"--commit={commit}"]
@@ -125,7 +125,7 @@ def _comment_of(given: object, path_of: Callable[[int, int], str]) -> tuple[str,
     try:
         comment = from_data(GivenComment, given)
     except ValueError as error:
-        raise UsageError(f"a comment has file and line, both numbers, and text ({error})") from None
+        raise UsageError(f"a comment needs file and line, both numbers, and text ({error})") from None
     last = f"-{abs(comment.last)}" if comment.last else ""
     return (f"{path_of(comment.file, comment.since)}:{comment.line}{last}",
             text_of({"text": comment.text}, "text", required=True))
@@ -149,7 +149,7 @@ def entry_command_words(entry: str, body: Mapping[str, object]) -> list[str]:
 
 
 def named_command_words(table: Mapping[str, Sequence[str]], name: str, body: Mapping[str, object]) -> list[str]:
-    """Return the command of a table's action on what has this name."""
+    """Return the command of a table's action on the object with this name."""
     return [*_choose(table, body), "--", name]
 
 
@@ -192,7 +192,7 @@ async def run_command(home: Path, words: Sequence[str], text: str = "", *, repo:
 
 
 async def _run(home: Path, words: Sequence[str], cwd: str, text: str = "", seconds: float = SECONDS) -> tuple[str, str]:
-    """Run a command to its end; return what it printed on stdout and stderr. Refused, with its words, if it fails."""
+    """Run a command to its end; return its stdout and stderr. Refused, with its message, if it fails."""
     argv, environment = program(home, words)
     code, out, err = await run_to_end(argv, seconds, environment, cwd=cwd, text=text)
     if code:
@@ -212,7 +212,7 @@ class ListedPlan(Value):
 
 
 class ListedPlans(Value):
-    """The plans that have not begun, the latest first."""
+    """The plans that have not started, the latest first."""
 
     plans: tuple[ListedPlan, ...]
 

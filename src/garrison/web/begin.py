@@ -1,8 +1,8 @@
-"""What the page begins: a task, a list of tasks, an issue of the forge, or a run once more.
+"""Start work from the page: a task, a list of tasks, an issue of the forge, or a run again.
 
-Each is one of garrison's own commands with `--detach`, so that the page can begin nothing that the terminal cannot. A
-command tests the target first, which takes as long as its gate: it works in the background, and the page asks how far
-it is. Only repositories that the home knows, or in which the server was started, are offered.
+Each is one of garrison's own commands with `--detach`, so that the page can start nothing that the terminal cannot. A
+command tests the target first, which takes as long as its gate: it runs in the background, and the page polls its
+progress. Only repositories that the home knows, or in which the server was started, are offered.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ REPOSITORIES = 20
 PLAN_WAITS = 3
 """Exit code of a plan that waits for the user."""
 KEPT = 50
-"""Beginnings that are remembered; the oldest that have ended are forgotten."""
+"""Starts that are remembered; the oldest that have ended are forgotten."""
 SECONDS = 3600.0
-"""Time limit of a beginning: it may run a set-up and a gate."""
+"""Time limit of a start: it may run a set-up and a gate."""
 LONGEST = 60_000
 """Characters of a task or a list of tasks."""
 
 
 class RunDefaults(Value):
-    """A repository, and what a run in it gets if the page says nothing else."""
+    """A repository, and the defaults of a run in it."""
 
     repo: str
     agent: str = ""
@@ -68,7 +68,7 @@ class OfferedPlan(Value):
     most_usd: float | None = None
     """US dollars that it may spend at most; None for no limit."""
     graph: str = ""
-    """It as DOT."""
+    """The plan as DOT."""
     one_task: bool = False
 
 
@@ -76,24 +76,24 @@ class GraphFindings(Value):
     """What is wrong with a graph."""
 
     errors: tuple[str, ...]
-    """Why a launch would refuse it; none if it can run."""
+    """Why a launch would refuse it; empty if it can run."""
     warnings: tuple[str, ...] = ()
 
 
 class Beginning(Value):
-    """A command that begins a run: how far it is, and what came of it."""
+    """A command that starts a run: its progress and its result."""
 
     id: str
     command: str
-    """As it is typed in a terminal."""
+    """As typed in a terminal."""
     line: str = ""
     """The last line that it printed."""
     run: str = ""
-    """The run that it began."""
+    """The run that it started."""
     problem: str = ""
-    """Why it began none."""
+    """Why it started none."""
     plan: OfferedPlan | None = None
-    """The plan that it has made, which waits."""
+    """The plan that it made, which waits for the user."""
 
     @property
     def is_over(self) -> bool:
@@ -173,7 +173,7 @@ def _goal(body: Mapping[str, object]) -> tuple[list[str], str]:
 
 
 def _plan(body: Mapping[str, object]) -> tuple[list[str], str]:
-    """Return the command that shows a plan, answers its questions, takes its graph as it was edited, or begins it."""
+    """Return the command that shows a plan, answers its questions, uses its edited graph, or starts it."""
     answers = body.get("answers", [])
     if not isinstance(answers, list) or not all(isinstance(each, str) and each.strip() for each in answers):
         raise UsageError("answer each question of the plan")
@@ -190,14 +190,14 @@ KINDS: Mapping[str, Callable[[Mapping[str, object]], tuple[list[str], str]]] = {
 
 
 def order_of(body: Mapping[str, object], offer: StartOffer) -> CommandLine:
-    """Return the command that begins what a request asks for; UsageError if it asks for what is not offered."""
+    """Return the command that starts what a request asks for; UsageError if that is not offered."""
     kind, repo, agent = (text_of(body, key, required=False) for key in ("kind", "repo", "agent"))
     if kind not in KINDS:
         raise UsageError(f"pass kind, one of {', '.join(KINDS)}")
     if repo not in {place.repo for place in offer.places}:
-        raise UsageError(f"{repo!r:.200} is not a repository with runs here; `garrison run` in it begins the first")
+        raise UsageError(f"{repo!r:.200} has no runs here; start its first with `garrison run` in it")
     if agent and agent not in {*offer.agents, *(place.agent for place in offer.places)}:
-        raise UsageError(f"agent {agent!r:.60} is not installed here; there are {', '.join(offer.agents) or 'none'}")
+        raise UsageError(f"agent {agent!r:.60} is not installed here; installed: {', '.join(offer.agents) or 'none'}")
     words, text = KINDS[kind](body)
     given = [*_options(body, "agent", "gate", *(("acceptance",) if kind == "task" else ())),
              *(["--approve"] if body.get("approve") is True else [])]
@@ -207,11 +207,11 @@ def order_of(body: Mapping[str, object], offer: StartOffer) -> CommandLine:
 
 
 def order_again(home: Path, run: str) -> CommandLine:
-    """Return the command that launches a run's graph once more, with the options of its launch."""
+    """Return the command that launches a run's graph again, with the options of its launch."""
     files = RunFiles(home, run)
     launch = load_launch(files)
     if launch is None or launch.adhoc or not files.graph.is_file():
-        raise UsageError(f"run {run} has no graph that could be run again")
+        raise UsageError(f"run {run} has no graph to run again")
     given = [f"--base={launch.remote}:{launch.base}" if launch.remote else f"--base={launch.base}",
              f"--agent={launch.agent}", f"--land={launch.land}",
              f"--gate={launch.gate}" if launch.gate else "--no-gate" if launch.no_gate else "",
@@ -222,7 +222,7 @@ def order_again(home: Path, run: str) -> CommandLine:
 
 
 def order_added(run: str, body: Mapping[str, object]) -> CommandLine:
-    """Return the command that adds a task to a run at work."""
+    """Return the command that adds a task to an active run."""
     options = _options(body, "after", "agent", "budget")
     return CommandLine(("add", f"--run={run}", *options, "--file=-"), "", _long_text(body))
 
@@ -240,12 +240,12 @@ def _options(body: Mapping[str, object], *keys: str) -> list[str]:
 def _long_text(body: Mapping[str, object]) -> str:
     text = body.get("text", "")
     if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
-        raise UsageError(f"say in words what is to be done, in at most {LONGEST} characters")
+        raise UsageError(f"describe the task in words, in at most {LONGEST} characters")
     return text
 
 
 def lint_graph(body: Mapping[str, object]) -> GraphFindings:
-    """Return what is wrong with the graph of a request, after each edit of it. Pure."""
+    """Return the errors and warnings of a graph that is being edited. Pure."""
     try:
         found = lint(parse(_long_text(body), "the graph"))
     except GarrisonError as error:
@@ -255,7 +255,7 @@ def lint_graph(body: Mapping[str, object]) -> GraphFindings:
 
 
 def plan_in(out: str) -> OfferedPlan | None:
-    """Return the plan that the JSON of `garrison plan` shows; None if it is none."""
+    """Return the plan in the JSON of `garrison plan`; None if there is none."""
     try:
         return from_data(OfferedPlan, json.loads(out))
     except ValueError:
@@ -266,16 +266,16 @@ def plan_in(out: str) -> OfferedPlan | None:
 
 
 class Beginnings:
-    """Commands at work, and what came of the latest."""
+    """Commands in progress, and the results of the latest."""
 
     def __init__(self, home: Path) -> None:
         self.home, self._found, self._count = home, dict[str, Beginning](), 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, order: CommandLine) -> Beginning:
-        """Start a command in the background; Refused if the repository in which it would work is gone."""
+        """Start a command in the background; Refused if its repository is gone."""
         if not Path(order.repo).is_dir():
-            raise Refused(f"the repository {order.repo} is gone: put it back, or begin in another one")
+            raise Refused(f"the repository {order.repo} is gone: restore it, or choose another one")
         self._count += 1
         begun = Beginning(str(self._count), order.command)
         self._found[begun.id] = begun
@@ -287,13 +287,13 @@ class Beginnings:
         return begun
 
     def look(self, name: str) -> Beginning:
-        """Return how far a beginning is; NotFound if it is not known (any more)."""
+        """Return the progress of a start; NotFound if it is unknown or forgotten."""
         if name not in self._found:
-            raise NotFound("the server was restarted since; `garrison status` shows what was begun")
+            raise NotFound("the server was restarted since; `garrison status` shows what was started")
         return self._found[name]
 
     async def close(self) -> None:
-        """Let go of the commands: what they have started continues."""
+        """Detach from the commands: the runs that they started continue."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -321,7 +321,7 @@ class Beginnings:
         process.stdin.close()
         out = asyncio.ensure_future(process.stdout.read())  # alongside: a full pipe would stop the command
         while not process.stderr.at_eof():
-            with suppress(ValueError):  # a line that is longer than asyncio keeps: dropped, and what follows is read
+            with suppress(ValueError):  # a line longer than asyncio's buffer: dropped; reading continues
                 line = await process.stderr.readline()
                 if told := clean(line.decode(errors="replace")).strip():
                     self._found[begun.id] = replace(begun, line=told[:500])

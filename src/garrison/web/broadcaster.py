@@ -69,7 +69,7 @@ class RunList:
         return self._read_last[1]
 
     def recent(self) -> bytes:
-        """Return the list as it was read a moment ago, b'' if that is longer ago, or a run was made since."""
+        """Return the list if it was read a moment ago and no run was created since, else b''."""
         read_at, data = self._read_last
         return data if self._due and time.monotonic() - read_at < FRESH else b""
 
@@ -102,7 +102,7 @@ class Broadcaster:
         self.observer = HomeObserver(home)
         self.run_list = RunList(home, self.observer.lines)
         self.stopping = False
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="read")  # one: the observer keeps what it saw last
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="read")  # one: the observer keeps its last reading
         self._streams: dict[str, RunStream] = {}
         self._observed_at: dict[str, float] = {}
         self._opening, self._observing, self._listing = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
@@ -210,7 +210,7 @@ class Broadcaster:
             self._expecting = asyncio.create_task(self._expect(run))
 
     async def _expect(self, run: str) -> None:
-        with suppress(GarrisonError):  # the page's own request tells of it
+        with suppress(GarrisonError):  # the page's own request reports it
             await self.first(run, write=False)
 
     async def _follow_list(self, client: Client) -> None:
@@ -235,7 +235,7 @@ class Broadcaster:
             stream.read()
             first = [stream.snapshot_event(write=write, missed=bool(after))]
         if self._streams.get(run) is not stream:
-            raise Refused("too many runs are opened at once; connect again")
+            raise Refused("too many runs are being opened at once; connect again")
         if not stream.clients:
             self._watch(stream.folders())
         client.begin(first, run)  # no await from here on: events must not be lost or repeated
@@ -268,8 +268,8 @@ class Broadcaster:
         missed = await self._thread(lambda: replay_since(fresh, after))
         if missed is None:
             return None
-        # While the thread replayed, the stream may have read on. No event is lost or repeated only where both stand at
-        # the same place; a run that is never quiet long enough gets a snapshot.
+        # While the thread replayed, the stream may have read on. Only at the same position no event is lost
+        # or repeated; a run that is never quiet long enough gets a snapshot.
         for _ in range(CATCH_UP_TRIES):
             stream.read()
             missed += encode_changes(fresh.read())
@@ -310,7 +310,7 @@ class Broadcaster:
             self._stale.set()
 
     def _run_made(self, paths: set[Path] | None) -> bool:
-        """Return whether these paths may be of a new run; if so, the list is read soon."""
+        """Return whether these paths may belong to a new run; if so, the list is read soon."""
         parents = (self.home, self.home / "runs")
         if not self.run_list.clients or (paths is not None and not any(
                 path.name == "launch.json" or path.parent in parents for path in paths)):

@@ -34,7 +34,7 @@ class ListedChange(Value):
 
 
 class Look(Value):
-    """One work that the user looks at: an attempt at a node, and with which earlier one it is compared, if not 0."""
+    """The work that the user looks at: an attempt at a node, and the earlier one to compare it with, if not 0."""
 
     run: str
     node: str
@@ -74,7 +74,7 @@ class ChangeReader:
         return read_changes(runtime, queue, listed.change, listed.files, begin)
 
     def diff(self, look: Look, head: str, number: int, begin: int, *, context: int, big: bool) -> FileDiff:
-        """Return lines of one changed file; Refused if the attempt's work is another by now."""
+        """Return lines of one changed file; Refused if the attempt's work has changed."""
         runtime = Runtime.real(self.home)
         file = file_at(self._find(runtime, look, head).files, number)
         git = node_queue(runtime, runtime.launch(look.run), "review").git
@@ -96,7 +96,7 @@ class ChangeReader:
                            "\n".join(map(spell_hidden, text.split("\n"))))
 
     def decision(self, run: str, question: str, node: str = "") -> ShownDecision:
-        """Return what the user decides at a question; of a run whose repository or records are gone, nothing."""
+        """Return what the user decides at a question; empty if the run's repository or records are gone."""
         try:
             return read_decision(Runtime.real(self.home), run, question, node)
         except (GarrisonError, OSError):
@@ -120,6 +120,6 @@ class ChangeReader:
             return listed
         listed = self._list(runtime, node_queue(runtime, runtime.launch(look.run), "review"), look)
         if listed.change.head != head:
-            raise Refused(f"the work of {look.node} has changed since it was shown; look at it again")
+            raise Refused(f"the work of {look.node} has changed since it was shown; open it again")
         self._remember(look, listed)
         return listed

@@ -38,7 +38,7 @@ LISTENERS = 50
 CONVERSATIONS = 200
 """Most conversations in the memory of one server."""
 READ_TRIES = 5
-"""Readings of a conversation in which messages begin and end meanwhile."""
+"""Attempts to read a conversation while messages start and end."""
 MESSAGE = 16_000
 """Longest message, in characters."""
 OpenButler = Callable[[Path, str, str], "AgentOrchestrator"]
@@ -91,7 +91,7 @@ class ServedConversation:
 
     @property
     def before_turn(self) -> str:
-        """Return the id after which the events follow that the conversation's file does not contain yet."""
+        """Return the id after which events are not yet in the conversation's file."""
         return f"{self.server}-{self._turn_began if self.busy else self._number}"
 
     @property
@@ -110,9 +110,9 @@ class ServedConversation:
         if shown is not None:
             entries = _read_entries(self._path)
             if shown != (entries[-1].proposals if entries else []):
-                raise Refused("the butler's proposal has changed; nothing was done, open the conversation "
+                raise Refused("the butler's proposal has changed; nothing was done. Open the conversation "
                               "again")
-        client = self.join(self.last_id)  # before the answer begins: it misses none of its events
+        client = self.join(self.last_id)  # before the answer starts: it misses none of its events
         self._turn_began = self._number
         self._askers.add(client)
         self._turn = asyncio.create_task(self._answer(message, place))
@@ -235,7 +235,7 @@ class Conversations:
             busy, after = conversation.busy, conversation.before_turn
             page = await asyncio.to_thread(self._page, name, wanted)
             if (busy, after) == (conversation.busy, conversation.before_turn):
-                break  # else a message began or ended meanwhile: its events would be missing, or repeat its entry
+                break  # else a message started or ended in between: its events would be missing, or repeat its entry
         return ConversationPage(**fields_of(page), id=name, busy=busy, after=after)
 
     def _page(self, name: str, wanted: Wanted) -> HistoryPage:
@@ -265,14 +265,14 @@ def message_of(body: Mapping[str, object]) -> tuple[str, str]:
     """Return (message, conversation) of a request."""
     message, name = body.get("message"), body.get("conversation", "default")
     if not isinstance(message, str) or not message.strip() or len(message) > MESSAGE:
-        raise Refused(f"message must be a text of at most {MESSAGE} characters")
+        raise Refused(f"message must be text of at most {MESSAGE} characters")
     if not isinstance(name, str):
         raise NotFound("conversation must be the id of a conversation")
     return message, name
 
 
 def place_of(body: Mapping[str, object]) -> PageOrigin:
-    """Return from whose page a request comes; UsageError for no name of a run or node."""
+    """Return from whose page a request comes; UsageError for an invalid name of a run or node."""
     run, node = body.get("run", ""), body.get("node", "")
     if not isinstance(run, str) or not isinstance(node, str):
         raise UsageError("run and node must be names")
@@ -280,7 +280,7 @@ def place_of(body: Mapping[str, object]) -> PageOrigin:
 
 
 def agreed_to(body: Mapping[str, object]) -> list[str] | None:
-    """Return the commands that the person saw as the butler's proposal when they answered; None if they name none."""
+    """Return the commands that the page showed as the butler's proposal at the answer; None if the request has none."""
     shown = body.get("proposals")
     if shown is None or (isinstance(shown, list) and all(isinstance(command, str) for command in shown)):
         return shown
@@ -329,7 +329,7 @@ class ConversationPage(HistoryPage, kw_only=True):
 
 
 class ListedConversation(Value):
-    """A conversation, with the number of its entries, the time of the last and the beginning of the first."""
+    """A conversation, with the number of its entries, the time of the last and the start of the first."""
 
     id: str
     entries: int
@@ -348,6 +348,6 @@ def _entry_of(line: Mapping[str, Any], number: int) -> ConversationEntry:
 
 
 def _searched(entry: ConversationEntry) -> str:
-    """Return what a search of an entry looks at: all that the page shows of it."""
+    """Return the text that a search matches: all that the page shows of an entry."""
     return "\n".join([entry.content, entry.note, *entry.proposals,
                       *(f"{one.agent} {one.summary}" for one in entry.delegations)])

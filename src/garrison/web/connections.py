@@ -22,7 +22,7 @@ from garrison.values import Value
 FILES = 4096
 """Open files that the server asks for; by default a process may open 1024."""
 OWN_FILES = 128
-"""Those that are not connections: terminals, commands, files being read."""
+"""Open files other than connections: terminals, commands, files being read."""
 CONNECTIONS = 3072
 """Most connections; a browser keeps a few open."""
 STREAMS = 1000
@@ -33,15 +33,15 @@ HEAD_SECONDS = 5.0
 STRANGERS = 96
 """Most connections of which no request was authorized, after `GRACE_SECONDS`."""
 STRANGERS_AT_ONCE = 512
-"""Most of them at any time."""
+"""Most such connections at any time."""
 GRACE_SECONDS = 0.5
 """Time in which honest clients that connect at once are served."""
 CAPACITY = "capacity"
-"""Key of the server's state that holds its capacity."""
+"""Key of the server's capacity in its state."""
 _STATE = "strangers"
-"""Key of the server's state that holds its strangers."""
+"""Key of the server's strangers in its state."""
 _CONNECTION = "connection"
-"""Key of a request's state that holds its connection."""
+"""Key of a request's connection in its state."""
 
 
 class Overloaded(Refused):
@@ -67,7 +67,7 @@ class Capacity(Value):
 
 
 def capacity_of(files: int) -> Capacity:
-    """Return what a process that may open so many files has room for. Pure.
+    """Return the capacity of a process that may open so many files. Pure.
 
     Strangers get three eighths of the connections at most, and streams half, so that neither shuts out a first request.
     """
@@ -107,7 +107,7 @@ class HttpConnection(H11Protocol):
             self.loop.call_later(GRACE_SECONDS, self._end_strangers)
 
     def _end_strangers(self) -> None:
-        """End the strangers that are too many, the silent and the oldest first; do it again if some are too young."""
+        """End surplus strangers, the silent and the oldest first; repeat later if some are too young."""
         old = [one for one, since in self._strangers.items() if since <= self.loop.time() - GRACE_SECONDS]
         old.sort(key=lambda one: one.cycle is not None)  # stable: the oldest first
         for one in old[:max(0, len(self._strangers) - STRANGERS)]:
@@ -137,7 +137,7 @@ class HttpConnection(H11Protocol):
         super().connection_lost(exc)
 
     def recognize(self) -> None:
-        """Count it as a stranger no longer: a request of it was authorized."""
+        """Count it as a stranger no longer: one of its requests was authorized."""
         self._strangers.pop(self, None)
 
     @property

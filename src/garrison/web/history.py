@@ -1,4 +1,4 @@
-"""History of a run, without an end: timeline, signals and merge queue in pages, with a search.
+"""Complete history of a run: timeline, signals and merge queue in pages, with a search.
 
 The event stream sends the latest entries only. Here the journals are replayed once with everything kept, and read on
 by each request. A cursor is an entry's time and id, so that it stays valid whatever is added, and for the next server.
@@ -27,7 +27,7 @@ from garrison.web.run_stream import FollowedRun
 PAGE, MOST = 100, 500
 """Entries of a page, unless the request names another number, and at most."""
 KEPT_RUNS = 3
-"""Runs whose whole history is kept in memory."""
+"""Runs with their whole history in memory."""
 KEPT_TIMELINES = 8
 """Readers of timelines kept in memory."""
 SEPARATOR = " "
@@ -51,7 +51,7 @@ class Wanted(Value):
     query: str = ""
 
     def check(self) -> Wanted:
-        """Return itself; UsageError for a page that there cannot be."""
+        """Return itself; UsageError for an impossible page."""
         if self.before is not None and self.after is not None:
             raise UsageError("pass before=CURSOR or after=CURSOR, not both")
         if not 0 < self.limit <= MOST:
@@ -79,7 +79,7 @@ def cursor_of(entry: Entry) -> str:
 
 
 def text_of(entry: Entry) -> str:
-    """Return what a search of an entry looks at. Pure."""
+    """Return the text that a search of an entry matches. Pure."""
     return " ".join(str(value) for name, value in fields_of(entry).items() if name not in ("id", "at"))
 
 
@@ -106,7 +106,7 @@ def _contains(text: str, words: Sequence[str]) -> bool:
 
 
 class RunHistory:
-    """Everything that happened in one run, read on by each call."""
+    """Everything that happened in one run; each call reads on."""
 
     def __init__(self, home: Path, launch: Launch) -> None:
         self._followed = FollowedRun(home, launch, {})
@@ -129,7 +129,7 @@ class RunHistory:
 
 
 class _KeptReaders(Generic[T]):
-    """Readers of the runs that were asked for last, each used by one thread at a time."""
+    """Readers of the most recently requested runs, each used by one thread at a time."""
 
     def __init__(self, most: int, make: Callable[[Launch], T]) -> None:
         self._most, self._make, self._lock = most, make, threading.Lock()

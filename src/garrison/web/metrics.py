@@ -1,4 +1,4 @@
-"""A home's metrics in the Prometheus text format: by run, node, process and queue, from the views that people see.
+"""A home's metrics in the Prometheus text format: by run, node, process and queue, from the views of the CLI.
 
 Unreadable records are counted, never guessed. prometheus_client writes the format.
 """

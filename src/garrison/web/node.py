@@ -1,8 +1,8 @@
 """Details of one node for the page: attempts, incarnations, decisions, log and transcript.
 
 Files are named by records, never by a request; long ones are read in pieces. A transcript becomes blocks. A search
-finds the next place of a text, forwards or back, however long the file is: a request scans a bounded part, and `next`
-says where the following one continues. Case is ignored for ASCII letters.
+finds the next place of a text, forwards or back, however long the file is: a request scans a bounded part; `next` is
+where the following one continues. Case is ignored for ASCII letters.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SCAN_BYTES = 64 << 20
 """Bytes that one request of a search scans."""
 CHUNK = 1 << 20
 LINE_BYTES = 64 << 10
-"""Bytes before a place in which the beginning of its line is looked for."""
+"""Bytes before a place that are searched for the start of its line."""
 
 
 # ---- detail
@@ -88,7 +88,7 @@ class ShownAttempt(Value):
 
 
 class ShownHook(Value):
-    """What the hook of a node's runner says."""
+    """The hook of a node's runner."""
 
     phase: str
     incarnation: int
@@ -112,7 +112,7 @@ class ShownLine(Value):
     rule: str
     same: bool | None
     plain: str | None = None
-    """What it tells a user: None if only its supervisor has to know it, '' if `text` does."""
+    """Text for the user: None if only its supervisor needs it, '' if `text` serves."""
 
 
 class Transcript(Value):
@@ -173,14 +173,14 @@ def node_detail(home: Path, run: str, node: str) -> NodeDetail:
 
 
 def _planned(files: RunFiles, node: str) -> PlannedTask | None:
-    """Return a task that has not begun, as the graph has it by now; None if there is none, or it cannot be read."""
+    """Return a task that has not started, as the current graph has it; None without one, or if unreadable."""
     with suppress(GarrisonError, OSError):
         return read_plan(files).tasks.get(node)
     return None
 
 
 def _review(home: Path, run: str, node: str) -> Approval | None:
-    """Return which work of a node waits for approval; None if none does."""
+    """Return the work of a node that waits for approval; None if there is none."""
     try:
         _, entries = find_entries(Runtime.real(home), run, node)
         entry = choose_shown(entries)
@@ -232,7 +232,7 @@ def _hook(store: Store, key: Key) -> ShownHook | UnreadableHook | None:
 
 
 class Piece(Value, kw_only=True):
-    """Piece of a file in bytes; `begin` is where it begins, `next` where the following one does."""
+    """Piece of a file in bytes: it starts at `begin`, the following one at `next`."""
 
     attempt: int
     begin: int = msgspec.field(name="from")
@@ -240,7 +240,7 @@ class Piece(Value, kw_only=True):
     more: bool
     """True if more of it can be read at once."""
     ended: bool
-    """True if nothing will be added."""
+    """True if the file is complete."""
 
 
 class LogPiece(Piece, kw_only=True):
@@ -271,7 +271,7 @@ class TranscriptPiece(Piece, kw_only=True):
 def read_log(home: Path, run: str, node: str, attempt: int | None, begin: int, stop: int = -1) -> LogPiece:
     """Return a piece of an agent's output; `begin` is in bytes, negative from the end, `stop` where it ends (-1: none).
 
-    A piece that begins in the middle of the file begins with a line.
+    A piece from the middle of the file starts with a whole line.
     """
     folder, number = attempt_folder(home, run, node, attempt), attempt or RunFiles(home, run).latest_attempt(node)
     start, data, size = _read_piece(folder / LOG, begin, stop)
@@ -328,7 +328,7 @@ def _read_piece(path: Path, begin: int, stop: int, *, whole_lines: bool = False)
         return start, b"", size
     with path.open("rb") as file:
         if start and (begin < 0 or stop >= 0):
-            file.seek(start - 1)  # the byte before: a piece right behind a line break begins with a line already
+            file.seek(start - 1)  # the byte before: a piece right after a line break already starts with a line
             aligned = start + len(file.readline(LOG_BYTES)) - 1
             start = aligned if aligned < end else start  # a line that is longer than the piece
         file.seek(start)
@@ -349,7 +349,7 @@ def _ended(folder: Path) -> bool:
 
 
 def _parse(line: bytes) -> Mapping[str, Any]:
-    """Return the event of a line; an empty one for what is none."""
+    """Return the event of a line; an empty one if it is none."""
     try:
         event = json.loads(line)
     except ValueError:
@@ -414,7 +414,7 @@ class TextMatch(Value):
 
     found: int | None
     line: int | None
-    """Where its line begins."""
+    """Where its line starts."""
     next: int | None
     """Where to continue if nothing was found, None at the end."""
     size: int
@@ -431,7 +431,7 @@ def find_text(home: Path, run: str, node: str, attempt: int | None, file: str, t
     if file not in paths:
         raise NotFound(f"there is no {file!r:.40} to search; there are {', '.join(paths)}")
     if not text:
-        raise UsageError("q should be what to search for")
+        raise UsageError("pass q, the text to search for")
     if file == "transcript":  # its lines are JSON
         text = json.dumps(text, ensure_ascii=False)[1:-1]
     return search_file(paths[file], text.encode(errors="replace").lower(), begin, backwards=backwards)
@@ -439,7 +439,7 @@ def find_text(home: Path, run: str, node: str, attempt: int | None, file: str, t
 
 def search_file(path: Path, wanted: bytes, begin: int, *, backwards: bool = False, chunk: int = CHUNK,
                 scan: int = SCAN_BYTES) -> TextMatch:
-    """Return as `find_text` for bytes in lower case: at most `scan` bytes are searched, `chunk` at a time."""
+    """Find bytes in lower case as `find_text` does: search at most `scan` bytes, `chunk` at a time."""
     try:
         file = path.open("rb")
     except OSError:
@@ -448,7 +448,7 @@ def search_file(path: Path, wanted: bytes, begin: int, *, backwards: bool = Fals
         size = file.seek(0, 2)
         place = max(0, min(size, begin if begin >= 0 else size))
         last = max(0, place - scan) if backwards else min(size, place + scan)
-        overlap = len(wanted) - 1  # a text may lie across the border of two chunks
+        overlap = len(wanted) - 1  # a match may cross the border of two chunks
         while place > last if backwards else place < last:
             start = max(last, place - chunk) if backwards else place
             length = place - start if backwards else min(chunk, last - place)

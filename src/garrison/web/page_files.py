@@ -1,13 +1,13 @@
 """Files of the page, as a browser gets them: all of its modules in one script, its styles in one sheet.
 
 Sixty requests, each for a module, took longer than all that the page does before its first data. So the modules, which
-stay files of their own to be edited and checked, are put together when they are asked for:
+stay separate files for editing and checking, are bundled on request:
 
 1. `index.html` names `page.js` and `page.css`; a browser is sent both with the hash of their content in the name, and
    keeps them for good.
 2. In the script each module is a function that runs once, when another module needs it.
-3. A module that is asked for by its own name (by a test, or a worker) re-exports what the script has, so that it exists
-   once. Only the stream's worker, which runs apart from the page, is a script of its own.
+3. A module that is requested by its own name (by a test, or a worker) re-exports from the script, so that it exists
+   once. Only the stream's worker, which runs apart from the page, is a separate script.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PageFile(Value):
 
 
 def _file(kind: str, data: bytes) -> PageFile:
-    # mtime=0: the same content is the same bytes, whenever the server was started.
+    # mtime=0: the same content gives the same bytes, whenever the server was started.
     compressed = gzip.compress(data, mtime=0) if len(data) > 1000 and kind not in COMPRESSED else b""
     return PageFile(kind, data, compressed, hashlib.sha256(data).hexdigest()[:20])
 
@@ -72,12 +72,12 @@ async def send_index(request: Request) -> Response:
 
 
 async def send_worker(request: Request) -> Response:
-    """Send the service worker, which governs the whole page and so has an address above it."""
+    """Send the service worker; its address is at the root so that its scope is the whole page."""
     return _send(_find("service_worker.js"), request)
 
 
 async def send_file(request: Request) -> Response:
-    """Send a file of the page; NotFound for every name that is not in its folder."""
+    """Send a file of the page; NotFound for a name outside its folder."""
     name = request.path_params["name"]
     if (hashed := _HASHED.fullmatch(name)) is not None:
         found = _made(_changed()).page[hashed[2]]
@@ -86,7 +86,7 @@ async def send_file(request: Request) -> Response:
 
 
 def prepare() -> None:
-    """Put the page together, so that the first visit does not wait for it."""
+    """Bundle the page, so that the first visit does not wait for it."""
     _made(_changed())
 
 
@@ -127,7 +127,7 @@ def _read(path: Path, _changed_at: int) -> PageFile:
 
 
 class Made(Value):
-    """The page, put together: `page` by kind (`js`, `css`); `modules`: by name, what is sent for each module."""
+    """The bundled page: `page` by kind (`js`, `css`); `modules`: by name, what is sent for each module."""
 
     index: PageFile
     page: Mapping[str, PageFile]
@@ -135,7 +135,7 @@ class Made(Value):
 
 
 def _changed() -> int:
-    """Return when a file that the page is made of changed last: one is edited while it is served."""
+    """Return when a file of the page last changed: it may be edited while it is served."""
     with os.scandir(FOLDER) as entries:
         return max(entry.stat().st_mtime_ns for entry in entries)
 
@@ -179,7 +179,7 @@ _MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
 
 
 def parse_module(name: str, text: str) -> Module:
-    """Return a module; ValueError for an import or export in a form that is used neither by us nor under `vendor/`."""
+    """Parse a module; ValueError for a form of import or export that neither we nor `vendor/` use."""
     folder = name.rpartition("/")[0]
     imports = list[str]()
     exports = [found[2] for found in _EXPORT.finditer(text)]
@@ -201,12 +201,12 @@ def parse_module(name: str, text: str) -> Module:
         body = _DEFAULT.sub("const whole =", body)
         exports.append("default: whole")
     if (left := _LEFT.search(body)) is not None:
-        raise ValueError(f"{name}: an import or export in another form: {left[0]:.80}")
+        raise ValueError(f"{name}: unsupported form of import or export: {left[0]:.80}")
     return Module(_LATER.sub(r'$later("\1")', body), tuple(exports), tuple(imports), later)
 
 
 def modules_of(entry: str, read: Callable[[str], str]) -> dict[str, Module]:
-    """Return every module that one needs, now or later, each after those that it imports.
+    """Return every module that one needs, now or later, dependencies first.
 
     Raises ValueError for modules that import each other: neither could run first.
     """
@@ -240,13 +240,13 @@ const $later = async name => $need(name);
 
 
 def script_of(entry: str, modules: Mapping[str, Module]) -> str:
-    """Return one script of these modules, which begins with `entry`."""
+    """Return one script of these modules, which starts with `entry`."""
     makers = (f'makers["{name}"] = () => {{\n{module.body}\nreturn {{ {", ".join(module.exports)} }};\n}};\n'
               for name, module in modules.items())
     return f'{_RUNTIME}{"".join(makers)}$need("{entry}");\n'
 
 
 def _stub(name: str, module: Module, page_hash: str) -> str:
-    """Return a module that exports what the page's script has of one of ours, whose exports have no other names."""
+    """Return a module that re-exports one of ours from the page's script, under the same names."""
     return (f'import {{ $need }} from "/static/page.{page_hash}.js";\n'
             f'export const {{ {", ".join(module.exports)} }} = $need("{name}");\n')

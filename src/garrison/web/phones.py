@@ -2,7 +2,7 @@
 
 A device has no token. It pairs once, with a code that `garrison serve --qr` has shown. From then on it asks for a
 challenge, signs it together with the origin of the page, and gets a session as any browser does, except that the
-session names the device. A challenge is good once and for a minute, and no restart of the server keeps one.
+session names the device. A challenge can be used once, within a minute, and does not survive a restart of the server.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def scope_of_device(home: Path, id: str) -> str:
 
 
 class Phones:
-    """What the page and the server say to each other about paired devices."""
+    """Requests of the page about paired devices."""
 
     def __init__(self, home: Path, rules: access.Rules) -> None:
         self._home, self._rules = home, rules
@@ -51,7 +51,7 @@ class Phones:
         """Challenge → the device that got it, and when it ends (monotonic)."""
 
     def name_of(self, request: Request) -> str:
-        """Return what an answer by this request came through."""
+        """Return the channel of an answer by this request."""
         device = self._device_of(request)
         return f"the device {device.name}" if device is not None else "the page"
 
@@ -70,7 +70,7 @@ class Phones:
         return json_answer({"ok": True, "device": made.id, "name": made.name, "may": made.may})
 
     async def challenge(self, request: Request) -> Response:
-        """Give a device what it has to sign; it learns whether it is paired only for the signature."""
+        """Send a device the challenge to sign; only a valid signature reveals whether it is paired."""
         device = _text(await body_of(request), "device")
         made = secrets.token_urlsafe(24)
         self._challenges[made] = (device, time.monotonic() + CHALLENGE_SECONDS)
@@ -79,16 +79,16 @@ class Phones:
         return json_answer({"ok": True, "challenge": made})
 
     async def begin_session(self, request: Request) -> Response:
-        """Give a device a session for a signed challenge."""
+        """Exchange a signed challenge for a session."""
         body = await body_of(request)
         id, challenge, signature = (_text(body, each) for each in ("device", "challenge", "signature"))
         asked, until = self._challenges.pop(challenge, ("", 0.0))  # any try uses it up
         if asked != id or time.monotonic() >= until:
-            raise Refused("this challenge was used or is too old; load the page again")
+            raise Refused("this challenge was used or has expired; reload the page")
         device = devices.read_device(self._home, id)
         text = signed_text(request.headers.get("origin", ""), challenge)
         if device is None or not await asyncio.to_thread(devices.is_signed, device, text, signature):
-            raise NotFound("this device is not paired (any more): `garrison serve --qr` pairs it")
+            raise NotFound("this device is not paired, or was revoked: `garrison serve --qr` pairs it")
         now = int(time.time())
         given = access.Pass(access.PassKind.TICKET, SCOPES[device.may], now, now, device.id)
         made = self._rules.issue_session(given, now)
@@ -96,7 +96,7 @@ class Phones:
         return json_answer({"ok": True, "session": made[0], "seconds": made[1]})
 
     async def describe(self, request: Request) -> Response:
-        """Say which device this is, and what it needs to subscribe to pushes; empty for a browser that is none."""
+        """Describe this device and what it needs to subscribe to pushes; empty for a browser that is not paired."""
         device = self._device_of(request)
         if device is None:
             return json_answer({"name": ""})
@@ -105,10 +105,10 @@ class Phones:
         return json_answer({"name": device.name, "may": device.may, "pushes": device.push is not None, "key": key})
 
     async def subscribe(self, request: Request) -> Response:
-        """Record where messages to this device go, or with null that it wants none."""
+        """Record where messages to this device go; null: it wants none."""
         body, device = await body_of(request), request.scope["garrison.device"]
         if not device:
-            raise Refused("this browser is not paired: `garrison serve --qr` pairs it, and then it can get messages")
+            raise Refused("only a paired device gets messages: pair this browser with `garrison serve --qr`")
         given = body.get("subscription")
         try:
             subscription = None if given is None else read_foreign(push.Subscription, given).check()
@@ -118,7 +118,7 @@ class Phones:
         return json_answer({"ok": True, "message": "messages are on" if subscription else "messages are off"})
 
     async def press_button(self, request: Request) -> Response:
-        """Give the answer of a button: as the command does, to that question and no other."""
+        """Record the answer of a button, as the command does, to its one question."""
         pressed, answer = await asyncio.to_thread(
             buttons.press, self._home, request.path_params["token"], time.time())
         words = actions.answered_through(actions.NODE["answer"](pressed.run, pressed.node, answer),
@@ -131,7 +131,7 @@ class Phones:
 
 
 def signed_text(origin: str, challenge: str) -> str:
-    """Return what a device signs: with the origin, so that no other page can pass a signature on."""
+    """Return the text that a device signs: with the origin, so that no other page can relay a signature."""
     return f"garrison device\n{origin}\n{challenge}"
 
 

@@ -1,6 +1,6 @@
 """Responses of the web server: JSON, refusals, errors.
 
-An error becomes a response to the client; a fault also one line on the server's terminal.
+An error becomes a response to the client; a fault is also one line on the server's terminal.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ async def body_of(request: Request) -> Mapping[str, object]:
     async for piece in request.stream():
         data += piece
         if len(data) > BODY_BYTES:  # counted here: a chunked body announces no length for `access.judge` to refuse
-            raise UsageError(f"a request has at most {BODY_BYTES >> 10} KiB")
+            raise UsageError(f"the request is larger than the limit of {BODY_BYTES >> 10} KiB")
     try:
         body = json.loads(data)
-    except (ValueError, RecursionError):  # a thousand open brackets
+    except (ValueError, RecursionError):  # RecursionError: a thousand open brackets
         raise UsageError("send a JSON object") from None
     if not isinstance(body, dict):
         raise UsageError("send a JSON object")

@@ -174,7 +174,7 @@ class Page:
         return json_answer({"ok": True, "session": made[0], "seconds": made[1]})
 
     async def receive_webhook(self, request: Request) -> Response:
-        """Look at the forges because one of them has delivered something."""
+        """Poll the forges because one of them has sent a delivery."""
         return await self.webhooks.receive(request, combine_headers(request.scope["headers"]))
 
     # ---- runs
@@ -190,7 +190,7 @@ class Page:
         return json_answer(replace(snapshot, write=may_write(request)))
 
     async def events(self, request: Request) -> Response:
-        """Stream the events of some runs from now on, or since the last event that the client saw.
+        """Stream the events of runs from now on, or since the last event that the client saw.
 
         With `first`, send the first event alone.
         """
@@ -213,7 +213,7 @@ class Page:
         return self.changes.read(look_of(request), max(0, query_number(request, "from", 0)))
 
     def read_diff(self, request: Request) -> FileDiff:
-        """Return lines of one changed file, with as many unchanged ones around them as the request wants."""
+        """Return lines of one changed file, with the requested number of unchanged ones around them."""
         return self.changes.diff(
             look_of(request), request.query_params.get("head", ""), query_number(request, "file", 0),
             query_number(request, "from", 0), context=query_number(request, "context", CONTEXT),
@@ -254,7 +254,7 @@ class Page:
     # ---- what is started
 
     async def offer(self, _request: Request) -> Response:
-        """Say what can be started, and with which values a terminal would begin it."""
+        """Return what can be started, with the defaults of the command line."""
         return json_answer(await asyncio.to_thread(self.read_offer))
 
     def read_offer(self) -> StartOffer:
@@ -267,7 +267,7 @@ class Page:
         return read_offer(self.home, here, os.environ.get("PATH", ""))
 
     async def begin(self, request: Request) -> Response:
-        """Begin a task, a list of tasks or an issue in the background."""
+        """Start a task, a list of tasks or an issue in the background."""
         body, offer = await body_of(request), await asyncio.to_thread(self.read_offer)
         if body.get("kind") == "plan":  # it may be the first of its repository
             plans = (await actions.read_plans(self.home)).plans
@@ -275,7 +275,7 @@ class Page:
         return json_answer(self.beginnings.start(order_of(body, offer)))
 
     async def begin_again(self, request: Request) -> Response:
-        """Launch a run's graph once more."""
+        """Launch a run's graph again."""
         await body_of(request)
         return json_answer(self.beginnings.start(await asyncio.to_thread(order_again, self.home, run_of(request))))
 
@@ -283,11 +283,11 @@ class Page:
         return json_answer(self.beginnings.look(request.path_params["beginning"]))
 
     async def lint(self, request: Request) -> Response:
-        """Say what is wrong with a graph that is being edited."""
+        """Return the errors and warnings of a graph that is being edited."""
         return json_answer(await asyncio.to_thread(lint_graph, await body_of(request)))
 
     async def add_task(self, request: Request) -> Response:
-        """Add a task to a run that is at work."""
+        """Add a task to an active run."""
         return await self._order(order_added(run_of(request), await body_of(request)))
 
     async def edit_node(self, request: Request) -> Response:
@@ -345,7 +345,7 @@ class Page:
             actions.SCHEDULE, request.path_params["schedule"], await body_of(request)))
 
     async def plans(self, _request: Request) -> Response:
-        """List the plans that have not begun."""
+        """List the plans that have not started."""
         return json_answer(await actions.read_plans(self.home))
 
     async def lessons(self, request: Request) -> Response:
@@ -364,7 +364,7 @@ class Page:
     async def _repo(self, named: str) -> str:
         """Return a repository that a request names; NotFound for one without runs here."""
         if named not in {place.repo for place in (await asyncio.to_thread(self.read_offer)).places}:
-            raise NotFound(f"{named!r:.200} is not a repository with runs here")
+            raise NotFound(f"{named!r:.200} has no runs here")
         return named
 
     async def _command(self, words: list[str]) -> Response:
@@ -378,7 +378,7 @@ class Page:
         return as_response(EventStream(terminal.events(), lambda: self.terminals.part(terminal)))
 
     async def hand_keyboard(self, request: Request) -> Response:
-        """Give a terminal's person the keyboard (`hold`), with the size of their screen, or take it back."""
+        """Give the keyboard to the user of a terminal (`hold`), with the size of their screen, or take it back."""
         terminal, body = self.terminals.get(request.path_params["terminal"]), await body_of(request)
         if not isinstance(body.get("hold"), bool):
             raise UsageError("pass hold, true or false")
@@ -422,7 +422,7 @@ class AccessGuard:
     """Authorize each request before its body is read, and add the headers of `access` to each response."""
 
     def __init__(self, rules: access.Rules, inner: ASGIApp, expect: Callable[[str], None]) -> None:
-        """`expect` is called with the run that a browser which has logged in is about to open ('' for none)."""
+        """`expect` is called with the run that a browser is about to open after its log-in ('' for none)."""
         self.rules, self.inner, self.expect = rules, inner, expect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -438,7 +438,7 @@ class AccessGuard:
                 own = {name for name, _ in message["headers"]}
                 message = {**message, "headers": [*message["headers"],
                                                   *((name, value) for name, value in _HEADERS if name not in own)]}
-            # Each piece of a stream, since its pass was checked only once: when it began.
+            # Each piece of a stream: its pass was checked only at its start.
             if device and message.get("more_body") and not self.rules.scope_of_device(device):
                 raise ConnectionAbortedError("the device was revoked")
             await send(message)
@@ -470,7 +470,7 @@ class AccessGuard:
         """
         scope = self.rules.scope_of_token(token)
         if not scope:
-            return refusal(request, 401, "this address is of another server or has an old token: open the one that "
+            return refusal(request, 401, "this address is another server's or has an old token: open the one that "
                                          "`garrison serve` printed last", close=True)
         rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != access.QUERY])
         path = request.url.path if request.url.path in page_files.PAGES else "/"
@@ -490,7 +490,7 @@ _HEADERS = [(name.encode(), value.encode()) for name, value in access.HEADERS.it
 
 
 def combine_headers(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return header names in lower case → values; a repeated header has both, which no check accepts."""
+    """Return header names in lower case → values; a repeated header has both values, which no check accepts."""
     combined: dict[str, str] = {}
     for name, value in headers:
         word = name.decode("latin-1").lower()
@@ -504,7 +504,7 @@ def last_event_id(request: Request) -> str:
 
 
 def cursors_of(request: Request) -> dict[str, str]:
-    """Return run → id of its last event that the client saw; the parts of an id are in the order of the runs."""
+    """Return run → id of the last event that the client saw; the parts of an id are in the order of the runs."""
     runs = list(dict.fromkeys(check_run(run) for run in request.query_params.getlist("run")))
     if not runs and "runs" not in request.query_params:
         raise UsageError("pass run=RUN, or runs=1 for the list of runs")
@@ -518,7 +518,7 @@ def may_write(request: Request) -> bool:
 
 
 def look_of(request: Request) -> changes.Look:
-    """Return which work a request looks at."""
+    """Return the work that a request asks for."""
     return changes.Look(run_of(request), node_of(request), query_number(request, "attempt", 0) or None,
                         query_number(request, "since", 0))
 
@@ -549,14 +549,14 @@ def as_response(stream: EventStream) -> Response:
     return stream  # type: ignore[return-value]  # Starlette calls any ASGI application
 
 
-# ---- what became of a question that somebody was notified of; it may have been answered elsewhere -----------------
+# ---- the answer to a question of a notification; it may have been given elsewhere ---------------------------------
 
 TERMINAL, DEFAULT = "a terminal", "its default, since the time was up"
-"""Through what an answer came, where the record names nothing."""
+"""Channel of an answer whose record names none."""
 
 
 class Answered(Value):
-    """True if a question was answered, when (UTC), and through what."""
+    """Whether, when (UTC) and through which channel a question was answered."""
 
     answered: bool = False
     at: str = ""
@@ -564,7 +564,7 @@ class Answered(Value):
 
 
 def find_answer(home: Path, run: str, key: str) -> Answered:
-    """Return what became of the question of a notification (`run.notifications.Notification.key`)."""
+    """Return how the question of a notification (`run.notifications.Notification.key`) was answered."""
     kind, _, rest = key.partition(":")
     for entry in reversed(list(read_all(RunFiles(home, run).journal))):
         event = decode(entry)
@@ -578,7 +578,7 @@ def find_answer(home: Path, run: str, key: str) -> Answered:
 
 
 def _describe_settled(home: Path, run: str, place: str) -> str:
-    """Return why a question cannot be answered any more: somebody was faster, of whom it says through what."""
+    """Return why a question can no longer be answered: when and through which channel it was."""
     found = find_answer(home, run, f"gate:{place}:")
     if not found.answered:
         return f"no question {place!r:.60} is open in run {run}; it has been answered"

@@ -58,7 +58,7 @@ def _notify_on(home: Path) -> tuple[str, ...]:
 
 
 class DrawnFlow(RunFlow):
-    """Flow whose edges are drawn. One that cannot be replayed (a graph or journal of another version) marks no edge
+    """Flow with drawn edges. One that cannot be replayed (a graph or journal of another version) marks no edge
     from then on, and the rest of a view stays as it is.
     """
 
@@ -95,7 +95,7 @@ class StreamChange(Value):
 
 
 class Beat(Parts, kw_only=True):
-    """What an observation changed, as an event."""
+    """Changes of an observation, as an event."""
 
     run: str
 
@@ -113,9 +113,9 @@ class RunSnapshot(Parts, kw_only=True):
     next: Mapping[str, Sequence[str]]
     id: str
     write: bool | UnsetType = UNSET
-    """True if the client may act; of a client's first snapshot."""
+    """True if the client may act; only in a client's first snapshot."""
     missed: bool | UnsetType = UNSET
-    """Set if the client knew an event that nothing tells the followers of any more."""
+    """Set if the client missed events that can no longer be sent."""
 
 
 class FollowedRun:
@@ -177,7 +177,7 @@ class FollowedRun:
 
     @property
     def order(self) -> list[str]:
-        """Return the nodes in the order of ids; for an ad-hoc run, which has no guardian, by name."""
+        """Return the nodes in the order of event ids; for an ad-hoc run, which has no guardian, by name."""
         return self.page.order or sorted(self.cursor.runners)
 
 
@@ -191,7 +191,7 @@ class RunStream:
             raise NotFound(f"no run {run} in {home}; `garrison status` lists the runs")
         self.run, self.launch, self._stamp = run, launch, file_stamp(self.files.launch)
         self._changed = ""
-        """Text of the graph as the user has changed it, '' if nobody has."""
+        """Text of the graph as the user has changed it, '' if unchanged."""
         self._plan = _read_plan(self.files, launch)
         self.graph = self._plan.graph if self._plan is not None else _read_graph(self.files)
         self.followed = FollowedRun(home, launch, graph_nodes(self.graph, launch), self._plan)
@@ -207,7 +207,7 @@ class RunStream:
         return self.followed.page
 
     def snapshot(self) -> RunSnapshot:
-        """Return all of the run as it is now."""
+        """Return the current state of the run."""
         graph, parts = self.graph, self.page.snapshot()
         title, goal = (str(text(graph.attrs, name, "")) if graph else "" for name in ("label", "goal"))
         problems = list(dict.fromkeys([*sorted(self.followed.log.problems), *self.page.problems]))
@@ -229,7 +229,7 @@ class RunStream:
         return encode_event("beat", Beat(run=self.run, **fields_of(self.page.observed())))
 
     def exists(self) -> bool:
-        """Return whether the run of this name is still the same: launch.json is written once."""
+        """Return whether this is still the same run: launch.json is written once."""
         return self._stamp is not None and file_stamp(self.files.launch) == self._stamp
 
     def folders(self) -> list[Path]:
@@ -238,13 +238,13 @@ class RunStream:
         return [self.files.root, self.files.root / "layers", queues, *queues.glob("*"), *queues.glob("*/*")]
 
     def read(self, only: Container[Path] | None = None) -> None:
-        """Read on, and send the changes to the clients; the first time there is nobody to tell."""
+        """Read on, and send the changes to the clients; the first time there are none."""
         if not self._before:
             self.followed.catch_up(self.followed.log.records(only))
             self._before = self.followed.id
         for event in self.followed.read(only):
             data = encode_event("change", event, event.id)
-            if len(self._latest) == KEPT_EVENTS:  # the oldest falls out: its id is now that before the first kept one
+            if len(self._latest) == KEPT_EVENTS:  # the oldest is dropped: its id now precedes the first kept one
                 self._before = self._latest[0][0]
             self._latest.append((event.id, data))
             self._send(data)
@@ -252,7 +252,7 @@ class RunStream:
             self._draw_again()
 
     def _draw_again(self) -> None:
-        """Show the graph that the user has changed, and send the clients all of the run again."""
+        """Read the graph that the user has changed, and send the clients a new snapshot."""
         self._changed = self.page.model.state.graph
         with suppress(GarrisonError):
             self.graph = parse(self._changed)
@@ -288,7 +288,7 @@ def replay_since(fresh: FollowedRun, after: str) -> list[bytes] | None:
     Returns None if `after` is not a position in them. Reads files; for a thread.
     """
     records = fresh.log.records()
-    # Replayed twice: the numbers of an id are those of the nodes in an order that only the whole journal tells.
+    # Replayed twice: the order of the nodes, and so of the numbers in an id, is known only from the whole journal.
     whole = FollowedRun(fresh.home, fresh.launch, {})
     whole.catch_up(records)
     seen = decode(after, whole.order)
@@ -388,7 +388,7 @@ class Cursor:
 
 
 def decode(text: str, order: Sequence[str]) -> Cursor | None:
-    """Return the cursor that an event id encodes; None if it is none of a run with these nodes."""
+    """Return the cursor that an event id encodes; None if it does not fit a run with these nodes."""
     match = _ID.match(text)
     if match is None:
         return None

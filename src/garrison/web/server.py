@@ -34,9 +34,9 @@ from garrison.web.routes import Page
 from garrison.web.webhooks import Webhooks
 
 BACKLOG = 1024
-"""Connections that the kernel holds until they are accepted: a client that finds it full tries again after a second."""
+"""Connections that the kernel queues until they are accepted; if the queue is full, a client retries after a second."""
 ACCEPTED_AT_ONCE = 128
-"""Connections that are accepted before the others get their turn."""
+"""Connections that are accepted before other work gets its turn."""
 UNSENT_BYTES = 128 << 10
 """Bytes that the kernel buffers for a client that does not read; by default megabytes."""
 STUCK_MS = 30_000
@@ -82,7 +82,7 @@ class Endpoint(Value):
         return "https" if self.tls else "http"
 
     def origin(self, port: int) -> str:
-        """Return the beginning of the printed address."""
+        """Return the origin of the printed address."""
         name = self.names[0] if self.names else self.address
         if "://" in name:
             return name.rstrip("/")
@@ -109,7 +109,7 @@ def _is_name(name: str) -> bool:
 def open_socket(endpoint: Endpoint) -> socket.socket:
     """Open the listening socket; Refused if the port is in use or forbidden."""
     family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
-    # with the protocol left out, asyncio leaves Nagle's algorithm on: each response waits 40 ms for an acknowledgement
+    # without an explicit protocol asyncio leaves Nagle's algorithm on: each response waits 40 ms for an acknowledgement
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # accepted connections inherit both options
@@ -126,7 +126,7 @@ def open_socket(endpoint: Endpoint) -> socket.socket:
 
 
 class Certificate:
-    """Certificate and key of a server, which are loaded again once they are renewed."""
+    """Certificate and key of a server, reloaded when they are renewed."""
 
     def __init__(self, files: tuple[Path, Path]) -> None:
         self.files = files
@@ -158,7 +158,7 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Stop the server gracefully on TERM, INT and HUP."""
-        # uvicorn's own would raise the signal once more after the shutdown, and the exit code would be that of a kill.
+        # uvicorn's own handler would raise the signal again after the shutdown, and the exit code would be a kill's.
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self.stop)
@@ -181,14 +181,14 @@ class Server(uvicorn.Server):
 
         def accepted() -> HttpConnection:
             if self.certificate is not None and secure is not None:
-                self.certificate.refresh(secure)  # before the handshake, which asyncio begins next
+                self.certificate.refresh(secure)  # before the handshake, which asyncio starts next
             return HttpConnection(self.config, self.server_state, state)
 
         self.servers = [await loop.create_server(
             accepted, sock=sock, backlog=ACCEPTED_AT_ONCE, ssl=secure,
             ssl_handshake_timeout=self.capacity.head_seconds if secure else None) for sock in sockets or ()]
         for sock in sockets or ():
-            sock.listen(BACKLOG)  # asyncio has set it to what it accepts at once
+            sock.listen(BACKLOG)  # asyncio has set it to the number that it accepts at once
         self.started = True
 
     async def main_loop(self) -> None:
@@ -208,7 +208,7 @@ async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: C
                 capacity: Capacity | None = None, observe_every: float = OBSERVE_EVERY) -> None:
     """Serve until a signal, until the process `until` has ended, or until `stop`; `ready` is called with the port.
 
-    The socket listens already then, so that a browser that connects at once gets a response.
+    The socket is listening by then, so that a browser that connects at once gets a response.
     """
     sock = open_socket(endpoint)
     port = sock.getsockname()[1]
@@ -228,7 +228,7 @@ async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: C
     finally:
         if waiting is not None:
             waiting.cancel()
-        await asyncio.gather(prepared, return_exceptions=True)  # a page that cannot be put together fails its requests
+        await asyncio.gather(prepared, return_exceptions=True)  # a page that cannot be bundled fails its requests
         await page.close()
         sock.close()
 

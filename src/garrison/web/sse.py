@@ -34,7 +34,7 @@ HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-cont
 
 def as_json(value: object) -> str:
     """Encode records and JSON data for the page. A lone surrogate, which an agent's output may contain, is escaped:
-    UTF-8 cannot hold it.
+    UTF-8 cannot encode it.
     """
     value = to_builtins(value)
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -61,7 +61,7 @@ class Client:
     def __init__(self, first: list[bytes] | None = None, cursors: Mapping[str, str] | None = None,
                  alive: bytes = COMMENT) -> None:
         self._queue: deque[tuple[bytes, int]] = deque((data, 0) for data in first or ())
-        """Events, each with the bytes that it counts for: the first ones nothing."""
+        """Events, each with the bytes that it counts for: 0 for the first ones."""
         self._cursors, self._alive = dict(cursors or {}), alive
         self._bytes = 0
         self._arrived = asyncio.Event()
@@ -82,10 +82,10 @@ class Client:
             return
         data = self._with_cursors(data, run)
         if len(self._queue) >= EVENTS or self._bytes + len(data) > BYTES:
-            # All of it: events after a gap could not be applied, and by its last id it gets them when it reconnects.
+            # All of it: events after a gap could not be applied, and a reconnect by the last id gets them.
             self._queue.clear()
             self._bytes = 0
-            self.leave("you read too slowly; connect again")
+            self.leave("the client read too slowly; connect again")
             return
         self._queue.append((data, len(data)))
         self._bytes += len(data)
@@ -137,7 +137,7 @@ class Client:
 
 
 class EventStream:
-    """ASGI response that sends an iterator's output until that or the client ends, then calls `on_end`."""
+    """ASGI response that sends an iterator's output until it ends or the client leaves, then calls `on_end`."""
 
     def __init__(self, source: AsyncIterator[bytes], on_end: Callable[[], None] = lambda: None) -> None:
         self.source, self.on_end = source, on_end

@@ -1,11 +1,11 @@
-"""Terminals of the page: streams of what draws agents' sessions, read-only unless the user asks for the keyboard.
+"""Terminals of the page: streams of agents' screens, read-only unless the user asks for the keyboard.
 
-A terminal is a response that streams. Its bearer is sent in a header as with every request, so that it needs neither
-cookie nor ticket; what is typed comes in requests of its own, with the checks of every change. The id of a terminal is
+A terminal is a streaming response. Its bearer is sent in a header as with every request, so that it needs neither
+cookie nor ticket; keys arrive in separate requests, with the checks of every change. The id of a terminal is
 known to its page alone and ends with its stream.
 
-Nothing is buffered: the server reads on when the client has taken what was read. tmux leaves out what a slow client
-would get too late.
+Nothing is buffered: the server reads on once the client has received the last piece. tmux skips output that a slow
+client would get too late.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from garrison.web.sse import COMMENT, KEEPALIVE_SECONDS, encode_event
 TERMINALS = 16
 """Most terminals of a server."""
 LOOK_EVERY = 1.0
-"""Seconds between two looks at the session: whether it lives, and its size."""
+"""Seconds between two checks of the session: whether it is alive, and its size."""
 BYTES_A_SECOND = 2 << 20
 """Most bytes a second to one page: a browser draws no more."""
 TYPED = 4000
@@ -45,7 +45,7 @@ SMALLEST, LARGEST = ScreenSize(20, 5), ScreenSize(400, 200)
 
 
 class KeyboardTaken(signals.Payload):
-    """Records in the run's journal who has the keyboard."""
+    """Record in the run's journal of who has the keyboard."""
 
     type = "X-KEYBOARD"
     text: str
@@ -55,7 +55,7 @@ class PageTerminal:
     """One terminal on one page."""
 
     def __init__(self, home: Path, agent: AgentSession) -> None:
-        """Begin to show it; Refused for another terminal than tmux, or if the session has ended."""
+        """Start to show it; Refused for a terminal other than tmux, or if the session has ended."""
         if not isinstance(agent.terminal, TmuxTerminal):
             raise Refused(f"the terminal {agent.terminal.kind} of {agent.key.name} cannot be shown on the page; "
                           f"`garrison attach {agent.key.name} --run {agent.key.run}` shows it")
@@ -68,7 +68,7 @@ class PageTerminal:
         """New size that the page does not know yet; it is sent before anything drawn in that size."""
         self._why = ""
         self._wake = asyncio.Event()
-        # Keyboard and size change one at a time: a look in the middle of it would give the window its old size back.
+        # Keyboard and size change one at a time: a check in between would give the window its old size back.
         self._changing = asyncio.Lock()
 
     @property
@@ -81,7 +81,7 @@ class PageTerminal:
         self._wake.set()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield what draws the session, its size when that changes, and why it ended."""
+        """Yield the session's screen output, its size when that changes, and why it ended."""
         loop, descriptor = asyncio.get_running_loop(), self.viewer.fileno()
         yield encode_event("ready", {"terminal": self.id, "title": self.agent.title, "read_only": self.agent.read_only,
                                      **asdict(self.viewer.size)})
@@ -111,7 +111,7 @@ class PageTerminal:
         yield encode_event("end", {"why": why})
 
     async def _until_readable(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
-        """Wait until there is something to draw, it is to end, or it is time for a look."""
+        """Wait until there is output, it is to end, or a check is due."""
         self._wake.clear()
         if self._why:
             return
@@ -124,7 +124,7 @@ class PageTerminal:
             loop.remove_reader(descriptor)
 
     async def _look(self) -> None:
-        """Look at the session: end with it, and follow its size."""
+        """Check the session: end with it, and follow its size."""
         async with self._changing:
             try:
                 size = await asyncio.to_thread(self.viewer.window_size)
@@ -150,7 +150,7 @@ class PageTerminal:
     # ---- the keyboard
 
     async def take_keyboard(self, size: ScreenSize) -> None:
-        """Give its person the keyboard, and the window the size of their screen; Refused if another person types."""
+        """Give its user the keyboard, and the window the size of their screen; Refused if someone else types."""
         if self.agent.read_only:
             raise Refused(f"{self.agent.key.name} is read-only: {self.agent.read_only}")
         async with self._changing:
@@ -219,8 +219,8 @@ class Terminals:
         self._opening = asyncio.Lock()
 
     async def open(self, run: str, node: str) -> PageTerminal:
-        """Open a terminal; NotFound or Refused says why a node has none."""
-        async with self._opening:  # so that the limit holds
+        """Open a terminal; NotFound or Refused if a node has none."""
+        async with self._opening:  # else the limit could be exceeded
             if len(self._open) >= TERMINALS:
                 raise Overloaded(f"{TERMINALS} terminals are open, which is the limit; close one of them")
             key = Key("orchestrator", node, run)
@@ -262,7 +262,7 @@ def size_of(body: Mapping[str, object]) -> ScreenSize:
 
 
 def typed_of(body: Mapping[str, object]) -> str:
-    """Return what a request types."""
+    """Return the text that a request types."""
     text = body.get("text")
     if not isinstance(text, str) or not text or len(text) > TYPED:
         raise UsageError(f"text must be 1 to {TYPED} characters")
@@ -278,5 +278,5 @@ def _lock_keyboard(home: Path, key: Key) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        raise Refused(f"somebody is typing to {key.name} on another page; only one person can at a time") from None
+        raise Refused(f"somebody is typing to {key.name} on another page; only one user can at a time") from None
     return lock

@@ -1,11 +1,11 @@
 """Webhooks of forges: a delivery that is signed with the home's secret wakes the runs that have a pull request.
 
-Nothing of a delivery is believed or kept, not even which repository it is about: the guardians look at their forges
-themselves. So a delivery that is repeated, late, out of order or invented by somebody with the secret costs at most one
-look per `GAP_SECONDS`, and one that is lost costs the time to the next look.
+Nothing in a delivery is trusted or kept, not even which repository it is about: the guardians poll their forges
+themselves. So a delivery that is repeated, late, out of order or forged by somebody with the secret costs at most one
+poll per `GAP_SECONDS`, and a lost one only delays the change until the next poll.
 
 Each forge proves the secret in its own way: GitHub and Gitea by an HMAC-SHA256 of the body, GitLab by the secret
-itself. The body is hashed while it is read, and never held.
+itself. The body is hashed while it is read, and never stored.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 BODY_BYTES = 25 << 20
-"""Largest body of a delivery: what GitHub sends at most."""
+"""Largest body of a delivery: GitHub's limit."""
 READ_SECONDS = 10.0
 """Time for a body: GitHub waits no longer for an answer."""
 GAP_SECONDS = 10.0
-"""Least time between two wakes: a busy repository delivers several times a second, and a look costs requests."""
+"""Least time between two wakes: a busy repository delivers several times a second, and a poll costs requests."""
 SECRET_LENGTH = 16
 """Fewest characters of a secret."""
 GITLAB = "x-gitlab-token"
@@ -44,7 +44,7 @@ SIGNATURES = {"x-hub-signature-256": "sha256=", "x-gitea-signature": "", "x-forg
 
 
 def load_secret(home: Path) -> str:
-    """Return the secret of the home's webhooks, which is made if there is none.
+    """Return the secret of the home's webhooks; create it if there is none.
 
     Raises RecordUnreadable if the file is too short or readable by other users.
     """
@@ -55,11 +55,11 @@ def load_secret(home: Path) -> str:
         atomic.write(path, f"{secrets.token_hex(32)}\n".encode())
         return load_secret(home)
     if path.stat().st_mode & 0o077:
-        raise RecordUnreadable(path, "other users may read it; remove it, and a new secret is made")
+        raise RecordUnreadable(path, "other users can read it; delete it to get a new secret")
     secret = data.decode("ascii", errors="replace").strip()
     if len(secret) < SECRET_LENGTH or not secret.isascii():
-        raise RecordUnreadable(path, f"a secret has {SECRET_LENGTH} ASCII characters or more; remove the file, and one "
-                                     "is made")
+        raise RecordUnreadable(path, f"a secret needs at least {SECRET_LENGTH} ASCII characters; delete the file for a "
+                                     "new one")
     return secret
 
 
@@ -68,7 +68,7 @@ def secret_path(home: Path) -> Path:
 
 
 class DeliveryProof:
-    """Proof of one delivery: fed with its body, it tells whether the sender has the secret."""
+    """Proof that the sender of one delivery has the secret; fed with its body."""
 
     def __init__(self, headers: Mapping[str, str], secret: str) -> None:
         """Prepare; header names are in lower case."""
@@ -78,7 +78,7 @@ class DeliveryProof:
 
     @property
     def is_offered(self) -> bool:
-        """Return whether the headers have a proof at all, and none that is wrong without the body."""
+        """Return whether the headers contain a proof, and none that is already wrong without the body."""
         if GITLAB in self._headers:
             return self._is_same(self._headers[GITLAB], self._secret)
         return any(name in self._headers for name in SIGNATURES)
@@ -87,7 +87,7 @@ class DeliveryProof:
         """Take in a piece of the body."""
         self._digest.update(piece)
 
-    def holds(self) -> bool:
+    def is_valid(self) -> bool:
         """Return whether every proof in the headers is right; compares in constant time."""
         wanted = self._digest.hexdigest()
         signed = [self._is_same(self._headers[name], f"{prefix}{wanted}".encode())
@@ -127,22 +127,21 @@ class Webhooks:
                         return refusal(request, 413, f"a delivery has at most {self._most_bytes >> 20} MiB", close=True)
                     proof.feed(piece)
         except TimeoutError:
-            return refusal(request, 408, f"a delivery takes at most {self._read_seconds:g} s", close=True)
-        if not proof.holds():
-            return refusal(request, 401, "the signature of the delivery is wrong; is the secret that of this server?",
-                           close=True)
+            return refusal(request, 408, f"the delivery took longer than {self._read_seconds:g} s", close=True)
+        if not proof.is_valid():
+            return refusal(request, 401, "wrong signature: the forge needs the secret of this server", close=True)
         connections.recognize(request.scope)
-        self.ring()
+        self.wake_runs()
         return json_answer({"ok": True}, 202)
 
-    def ring(self) -> None:
-        """Wake the runs at once, or as soon as the last wake is long enough ago."""
+    def wake_runs(self) -> None:
+        """Wake the runs now, or once the last wake is long enough ago."""
         loop = asyncio.get_running_loop()
         if self._timer is None:
             self._timer = loop.call_at(max(loop.time(), self._last + self._gap), self._begin)
 
     def _begin(self) -> None:
-        # None before the wake: a delivery during it may tell of something that it did not see, and rings again.
+        # None before the wake: a delivery during it may report a change that it missed, and wakes again.
         self._timer, self._last = None, asyncio.get_running_loop().time()
         task = asyncio.get_running_loop().create_task(asyncio.to_thread(self._wake))
         self._work.add(task)
@@ -151,7 +150,7 @@ class Webhooks:
     def _wake(self) -> None:
         try:
             wake_all(Runtime.real(self._home))
-        except (GarrisonError, OSError) as error:  # the guardians look by themselves later
+        except (GarrisonError, OSError) as error:  # the guardians poll later anyway
             print(f"garrison serve: a webhook could not wake the runs: {error}", file=sys.stderr, flush=True)
 
     async def close(self) -> None:

@@ -1,12 +1,12 @@
-// Address of the page: what is shown stands in it, so that a run, node, tab, attempt, line of a log or comment can be sent.
+// Address of the page: it names the run, node, tab, attempt, line of a log or comment that is shown, for sharing.
 
 const at = () => new URLSearchParams(location.search);
 
-/** A value of the address; null without. */
+/** A value of the address; null if it is missing. */
 export const inAddress = name => at().get(name);
 
 /**
- * Keep values in the address, and take those without one out of it.
+ * Keep values in the address; an empty one is removed.
  * @param {Object<string, string|number|null|undefined>} values
  */
 export function keepInAddress(values) {
@@ -16,7 +16,7 @@ export function keepInAddress(values) {
 /** An address of this page with other values, for a link. */
 export const addressWith = values => `${location.pathname}?${changed(values)}`;
 
-/** The address as others need it to come to the same place. */
+/** The address that leads others to the same place. */
 export const wholeAddress = values => `${location.origin}${addressWith(values)}`;
 
 function changed(values) {

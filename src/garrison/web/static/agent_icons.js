@@ -1,4 +1,4 @@
-// Icons of the crew: the agents that garrison knows have a picture, all others the first letter of their name.
+// Icons of the crew: a picture for each agent that garrison knows, the first letter of the name for all others.
 
 import { html } from "./view.js";
 
@@ -11,7 +11,7 @@ const PATHS = {
   preference_learner: "M5 7h8M17 7h2M15 5v4M5 12h2M11 12h8M9 10v4M5 17h8M17 17h2M15 15v4",
 };
 
-/** The icon of an agent, which says nothing by itself. */
+/** The icon of an agent; decoration only. */
 export const AgentIcon = ({ agent }) =>
   Object.hasOwn(PATHS, agent)
     ? html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${PATHS[agent]} /></svg>`

@@ -1,5 +1,5 @@
-// Requests to the server. A failed one becomes an Error whose message is one line for people; every change is a POST with
-// the header that another site cannot send.
+// Requests to the server. A failed one becomes an Error whose message is one line for the user; every change is a POST
+// with a header that another site cannot send.
 
 import { serverEvents } from "./server_events.js";
 import { bearer, endSession } from "./session.js";
@@ -7,7 +7,7 @@ import { bearer, endSession } from "./session.js";
 const ENDED = "The server does not respond. Is `garrison serve` still running?";
 
 /** What to do without a session. */
-const NO_ACCESS = "This page has no access (any more): open the address that `garrison serve` printed.";
+const NO_ACCESS = "This page has no access, or no longer has it: open the address that `garrison serve` printed.";
 
 /** Request a path below /api with the session of this page. */
 async function answer(path, { headers, ...options }) {

@@ -1,5 +1,5 @@
-// Ask before something that cannot be taken back: a dialog that names what it is about and what is lost. It cannot be
-// agreed to by accident: the focus is on "Not now", a key that is still held down is ignored, and the button that agrees
+// Ask before an action that cannot be undone: a dialog that names its object and what is lost. It cannot be
+// confirmed by accident: the focus is on "Not now", a key that is still held down is ignored, and the confirming button
 // works only after a moment.
 
 import { openDialog } from "./dialog.js";
@@ -12,7 +12,7 @@ const ARMED_AFTER = 400; // milliseconds
  * @param {Object} what
  * @param {string} what.title the question
  * @param {Array<string>} [what.lines] what happens, what is lost
- * @param {string} what.yes the word on the button that agrees
+ * @param {string} what.yes the word on the confirming button
  * @param {string} [what.no] the word on the other one
  * @param {string} [what.kind] class of that button
  * @param {{label: string, value?: string, required?: boolean}} [what.field] a text to give with it

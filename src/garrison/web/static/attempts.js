@@ -1,4 +1,4 @@
-// Attempts of a node: what became of each and why, the end of its log, and the deaths of its processes.
+// Attempts of a node: the result of each and its reason, the end of its log, and the deaths of its processes.
 
 import { Tool } from "./controls.js";
 import { legibleName } from "./legible.js";
@@ -34,7 +34,7 @@ function reasonOf(one, next, state) {
   return next?.why_again || (state === "failed" || !one.why_again ? one.reason : `retry: ${one.why_again}`);
 }
 
-/** A reason: its first line says it; the others, which are mostly an output, stand as in a terminal. */
+/** A reason: its first line is the summary; the others, mostly output, are shown as in a terminal. */
 function Reason({ text, whole }) {
   const [first, ...others] = text.split("\n");
   const rest = others.join("\n").replace(/^\n+/, "").trimEnd();

@@ -1,5 +1,5 @@
-// Begin something: a task, a list of tasks or an issue as a run, a run once more, a task of a run at work; and change a
-// node that has not started. Each is a command of the terminal, which is shown with what came of it.
+// Start work: a task, a list of tasks or an issue as a run, a run again, a task of an active run; and change a
+// node that has not started. Each is a command of the terminal, which is shown with its result.
 
 import { act, get, part } from "./api.js";
 import { openDialog } from "./dialog.js";
@@ -20,13 +20,13 @@ const NOTHING = {
   approve: false,
 };
 const KINDS = [
-  ["task", "One task", "What is to be done, in words"],
+  ["task", "One task", "The task in words"],
   ["tasks", "A list of tasks", "One task a line, or a Markdown list; `(after 2)` at its end makes a task wait"],
-  ["goal", "A goal", "What is to be reached; it is divided into tasks, which begin once you approve them"],
+  ["goal", "A goal", "The goal in words; it is split into tasks, which start once you approve them"],
   ["issue", "An issue", "Number of the forge's issue; its run ends with a pull request"],
 ];
 
-/** Ask for what is to be started, begin it, and open its run. */
+/** Ask what to start, start it, and open its run. */
 export const beginTask = () => openDialog({ class: "begin", "aria-label": "Begin a run" }, Begin);
 
 /**
@@ -39,13 +39,13 @@ export async function continuePlan(plan) {
   if (begun) await openDialog({ class: "begin", "aria-label": `Plan ${plan.id}` }, Progress, { begun, given });
 }
 
-/** Launch the graph of a run once more. */
+/** Launch the graph of a run again. */
 export async function runAgain(run) {
   const begun = await attempt(() => act(`runs/${part(run)}/again`, {}));
   if (begun) await openDialog({ class: "begin", "aria-label": `Run ${run} again` }, Progress, { begun });
 }
 
-/** Ask for one more task of a run at work. */
+/** Ask for another task of an active run. */
 export async function addTask(run, nodes) {
   const given = await openDialog({ class: "begin", "aria-label": `Add a task to ${run}` }, TaskForm, {
     title: `Add a task to ${run}`,
@@ -60,7 +60,7 @@ export async function editNode(run, node) {
   const known = await attempt(() => get(`runs/${part(run)}/nodes/${part(node)}`));
   if (!known) return;
   const given = await openDialog({ class: "begin", "aria-label": `Change ${node}` }, TaskForm, {
-    title: `Change ${node}, which has not begun`,
+    title: `Change ${node}, which has not started`,
     yes: "Change",
     text: known.prompt ?? "",
     agent: known.agent ?? "",
@@ -68,13 +68,13 @@ export async function editNode(run, node) {
   if (given) await told(() => act(`runs/${part(run)}/nodes/${part(node)}/edit`, given));
 }
 
-/** Do it, and say what it did with the command that does the same in a terminal. */
+/** Do it, and show the result with the equivalent command of a terminal. */
 async function told(doing) {
   const done = await attempt(doing);
   if (done) toast(`${done.message} — ${done.command}`);
 }
 
-/** What can be started here, once the server has said it; null before. */
+/** What can be started here; null until the server has answered. */
 function useOffer() {
   const [offer, take] = useState(/** @type {import("./records").StartOffer|null} */ (null));
   const [trouble, fail] = useState("");
@@ -106,7 +106,7 @@ const Budget = ({ value, write, none = "no limit" }) =>
     onInput=${event => write(event.currentTarget.value)}
   />`;
 
-/** The form of a run that is to begin. */
+/** The form of a new run. */
 function Begin({ close }) {
   const { offer, trouble } = useOffer();
   const [begun, took] = useState(null);
@@ -118,7 +118,7 @@ function Begin({ close }) {
   const place = offer.places.find(one => one.repo === given.repo) ?? offer.places[0];
   if (!place)
     return html`<h2>No repository yet</h2>
-      <p>Start garrison serve in a repository, or begin its first run in a terminal: garrison run "…"</p>`;
+      <p>Start garrison serve in a repository, or start its first run in a terminal: garrison run "…"</p>`;
   const set = (name, value) => give({ ...given, [name]: value });
   const written = name => event => set(name, event.currentTarget.value);
   const submit = async event => {
@@ -133,7 +133,7 @@ function Begin({ close }) {
   const [, , hint] = KINDS.find(([kind]) => kind === given.kind);
   return html`<form onSubmit=${submit}>
     <h2>Begin a run</h2>
-    <div class="row kinds" role="radiogroup" aria-label="What to begin">
+    <div class="row kinds" role="radiogroup" aria-label="What to start">
       ${KINDS.map(
         ([kind, label]) =>
           html`<label key=${kind}
@@ -201,13 +201,13 @@ function Begin({ close }) {
     >
     <div class="row end">
       <button type="button" onClick=${() => close()}>Not now</button>
-      <button type="submit" class="primary" disabled=${busy || Boolean(place.problem)}>Begin</button>
+      <button type="submit" class="primary" disabled=${busy || Boolean(place.problem)}>Start</button>
     </div>
   </form>`;
 }
 
 /**
- * How far a beginning is, with its command; its run is opened once it is there. `back` leads to the form, as it was filled in.
+ * Progress of a start, with its command; its run is opened once it exists. `back` leads to the form, as it was filled in.
  * @param {{begun: import("./records").Beginning, given?: object, back?: () => void, close: () => void}} props
  */
 function Progress({ begun, given = {}, back, close }) {
@@ -222,7 +222,7 @@ function Progress({ begun, given = {}, back, close }) {
     return () => clearTimeout(timer);
   }, [now]);
   if (now.plan) return html`<${Plan} key=${now.id} plan=${now.plan} given=${given} took=${look} close=${close} />`;
-  return html`<h2>${now.problem ? "Nothing was begun" : now.run ? `Run ${now.run}` : "Beginning"}</h2>
+  return html`<h2>${now.problem ? "Nothing was started" : now.run ? `Run ${now.run}` : "Starting…"}</h2>
     <p>The same in a terminal:</p>
     <pre class="wrap">${now.command}</pre>
     <p role="status" class=${now.problem ? "trouble-line" : ""}>${now.problem || now.line || "…"}</p>
@@ -232,7 +232,7 @@ function Progress({ begun, given = {}, back, close }) {
     </div>`;
 }
 
-/** The form of a task of a run at work: a new one, or one that has not started. */
+/** The form of a task of an active run: a new one, or one that has not started. */
 function TaskForm({ title, yes, text = "", agent = "", nodes = null, close }) {
   const { offer } = useOffer();
   const [given, give] = useState({ text, agent: "", budget: "", after: "" });
@@ -244,7 +244,7 @@ function TaskForm({ title, yes, text = "", agent = "", nodes = null, close }) {
   };
   return html`<form onSubmit=${submit}>
     <h2>${title}</h2>
-    <${Field} label="What is to be done, in words">
+    <${Field} label="The task in words">
       <textarea rows="6" autofocus value=${given.text} onInput=${event => set("text", event.currentTarget.value)} />
     <//>
     <div class="fields">

@@ -1,4 +1,4 @@
-// What is known of an attempt's work beside its lines: conflicts, what judged it, its commits, evidence, the files it left.
+// Facts of an attempt's work other than its lines: conflicts, checks, commits, evidence, the files it left.
 
 import { get, part } from "./api.js";
 import { Tail } from "./tail.js";
@@ -74,7 +74,7 @@ function Artefact({ file, path }) {
   </details>`;
 }
 
-/** What else speaks for the work, and the files that the attempt left. */
+/** Other evidence for the work, and the files that the attempt left. */
 export const Evidence = ({ change, run }) =>
   html`${
     change.evidence.length > 0 &&

@@ -1,4 +1,4 @@
-// Changes of one attempt of a node: commits, files with their lines, conflicts, what judged the work, what it left; and,
+// Changes of one attempt of a node: commits, files with their lines, conflicts, checks, the files it left; and,
 // while it waits for the user, comments on lines, approval and rejection. `garrison review` shows the same.
 
 import { get, part } from "./api.js";
@@ -17,12 +17,12 @@ const SPLIT = "garrison.diff.split";
 const SHORT = 10;
 
 /**
- * The view. What is shown already stays until there is something else.
+ * The view. It keeps what it shows until there is something else.
  * @param {Object} props
  * @param {string} props.run
  * @param {string} props.node
  * @param {number} props.attempt
- * @param {number} props.version changes when it may be different by now
+ * @param {number} props.version changes when the work may be different
  * @param {boolean} props.write whether changes are allowed
  * @param {boolean} [props.columns] whether it is one of several columns
  * @param {(...given: any[]) => any} props.act posts a change
@@ -138,7 +138,7 @@ export class Changes extends Component {
       `${count(change.count, "file")} +${change.added} −${change.removed}, commit ${change.commit.slice(0, SHORT)}. ` +
         `It lands on ${change.target} once it has passed the gate.`,
       ...(comments.length
-        ? [`${count(comments.length, "comment")} of yours ${comments.length === 1 ? "is" : "are"} kept with it.`]
+        ? [`Your ${count(comments.length, "comment")} ${comments.length === 1 ? "is" : "are"} kept with it.`]
         : []),
     ];
     if (
@@ -222,7 +222,7 @@ export class Changes extends Component {
   }
 }
 
-/** By the last of their lines; undefined without any, so that a file's lines are not drawn again. */
+/** Comments by the last of their lines; undefined if there are none, so that a file's lines are not drawn again. */
 function byLine(comments) {
   const found = new Map();
   for (const one of comments) {
@@ -232,7 +232,7 @@ function byLine(comments) {
   return found.size ? found : undefined;
 }
 
-/** The comments on a file that were not sent yet. Old lines are others where another attempt stands for the target. */
+/** The unsent comments on a file. Old lines differ where the work is compared with another attempt. */
 const onFile = (comments, file) => byLine(comments.filter(one => one.path === file.path));
 
 /** The comments on a file of this attempt that were made on it. */
@@ -243,7 +243,7 @@ const madeOn = (change, file) =>
     ),
   );
 
-/** What decides about the work: a note, and two buttons. */
+/** The decision about the work: a note, and two buttons. */
 const Judgement = ({ change, note, comments, approve, reject }) =>
   html`<div class="verdict">
     <textarea
@@ -263,7 +263,7 @@ const Judgement = ({ change, note, comments, approve, reject }) =>
     </div>
   </div>`;
 
-/** The head of the files: how many, how many of them were looked at, and what opens all. */
+/** The head of the files: how many, how many were viewed, and buttons that open or close all. */
 function Files({ change, files, turn }) {
   const seen = files.filter(isViewed).length;
   return html`<div class="row between files-head">

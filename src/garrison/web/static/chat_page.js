@@ -1,5 +1,5 @@
 // Page of the chat with the butler and its crew. The server answers a message whether or not this page is open; a page that
-// opens a conversation shows all of it, with the answer that is under way.
+// opens a conversation shows all of it, with the answer in progress.
 
 import { addressWith, inAddress } from "./address.js";
 import { act, get, part, posted, replayed } from "./api.js";
@@ -62,7 +62,7 @@ const go = conversation => {
   location.href = addressWith({ conversation });
 };
 
-/** The conversations that are kept, the open one among them. */
+/** The kept conversations, including the open one. */
 const withOpen = (kept, open) => (kept.some(one => one.id === open) ? kept : [{ id: open, first: "" }, ...kept]);
 
 /** A run and node in words; "" for none. */
@@ -77,7 +77,7 @@ const From = ({ place }) =>
     <a class="kind" href=${addressWith({ run: null, node: null })}>about all runs instead</a>
   </p>`;
 
-/** What stands above the bubbles: that there are none, or that there are earlier ones. */
+/** The line above the bubbles: there are none, or there are earlier ones. */
 function Above({ shown, sought, earlier }) {
   if (!shown) return html`<${Skeleton} />`;
   if (!shown.length) {
@@ -92,8 +92,8 @@ function Above({ shown, sought, earlier }) {
 /**
  * The conversation and its crew.
  *
- * A bubble is {who, text, at, asked, bad, complete}; bubbles are only added, and the text of those of the answer under way
- * grows. What was said before is shown in pages; what is sent goes back to the end.
+ * A bubble is {who, text, at, asked, bad, complete}; bubbles are only added, and the text of those of the current answer
+ * grows. Earlier messages are shown in pages; sending returns to the end.
  * @param {Object} props
  * @param {Array<Object>|null} props.crew null: not known yet
  * @param {Array<Object>|null} props.kept the conversations of this home
@@ -133,7 +133,7 @@ class Chat extends Component {
     return part(this.props.conversation);
   }
 
-  /** Show the conversation so far, and the answer that is under way. */
+  /** Show the conversation so far, and the answer in progress. */
   async remember() {
     const { entries, position, busy, after } = await get(`conversations/${this.path}`);
     this.setState({
@@ -157,10 +157,10 @@ class Chat extends Component {
     this.say(message);
   }
 
-  /** Send a message; with `proposals` it answers these, and the server refuses it if others wait by now. */
+  /** Send a message; with `proposals` it answers these, and the server refuses it if they have changed. */
   say(message, proposals) {
     if (this.turn) return;
-    // whatever is sent takes the buttons away, and goes back to the end
+    // any message removes the buttons and returns to the end
     this.setState(({ pager }) => ({ proposals: [], page: null, pager: pager + 1 }));
     const { conversation, place } = this.props;
     this.change(bubbles => [
@@ -195,7 +195,7 @@ class Chat extends Component {
         for await (const [id, event] of source) {
           last = id || last;
           if (!event.type)
-            throw new Error("The server was restarted; open the conversation again to see what was said.");
+            throw new Error("The server was restarted; reopen the conversation to see the answer.");
           yield event;
           if (event.type === "done") return;
         }
@@ -207,7 +207,7 @@ class Chat extends Component {
     }
   }
 
-  /** Ask the server to cancel the answer; its events say how it ends. */
+  /** Ask the server to cancel the answer; its events report the end. */
   stop() {
     if (this.turn) act(`chat/${this.path}/cancel`, {}).catch(problem => toast(problem.message, true));
   }
@@ -284,7 +284,7 @@ class Chat extends Component {
   }
 }
 
-/** What one of them said; `choice`: proposed commands, with the buttons that answer them. */
+/** A message; `choice`: proposed commands, with the buttons that answer them. */
 const Bubble = memo(
   ({ who, text, at, about, asked = [], bad, complete, choice, say }) =>
     html` <li

@@ -1,5 +1,5 @@
-// Rail of the crew in the chat: an icon each, which of them are at work, and who handed over to whom, as the server's
-// events say. An event is shown at once; of several that arrive together each has its own moment.
+// Rail of the crew in the chat: an icon for each member, which are at work, and who delegated to which, from the server's
+// events. An event is shown at once; several that arrive together are shown one after the other.
 
 import { AgentIcon } from "./agent_icons.js";
 import { Component, html, Panel, Skeleton } from "./view.js";
@@ -7,9 +7,9 @@ import { Component, html, Panel, Skeleton } from "./view.js";
 export const BUTLER = "butler";
 const AT_WORK = "at work";
 const LISTENING = "listening";
-const SEEN = 80; // milliseconds that each change stays at least; the mark of a hand-over stays until the next answer
+const SEEN = 80; // milliseconds that each change is shown at least; the mark of a hand-over stays until the next answer
 
-/** Nobody has the work. */
+/** No agent has the work. */
 const IDLE = { crew: [], working: [], marks: {}, last: "", doing: "" };
 
 /** Who has the work after an event: `working` agents, `marks` (agent → who handed over to it), the one that completed `last`. Pure. */
@@ -60,13 +60,13 @@ export class ChatRail extends Component {
     this.changed = performance.now();
   }
 
-  /** Resolve once the last change was there for its moment. */
+  /** Resolve once the last change was shown long enough. */
   pause() {
     const left = this.changed + SEEN - performance.now();
     return left > 0 ? new Promise(resolve => setTimeout(resolve, left)) : null;
   }
 
-  /** Show an event once those before it were seen; the text of the answer does not wait for that. */
+  /** Show an event once the earlier ones were visible; the text of the answer does not wait for that. */
   moved(event) {
     this.shown = this.shown
       .then(() => this.pause())
@@ -86,7 +86,7 @@ export class ChatRail extends Component {
     return this.shown.then(() => this.pause());
   }
 
-  /** None works any more; the butler listens. */
+  /** No agent works any more; the butler listens. */
   rest() {
     this.setState({ working: [BUTLER], doing: LISTENING });
   }

@@ -37,7 +37,7 @@ export class Turn {
     this.open.set(who, this.said.at(-1));
   }
 
-  /** Draw what was said since the last frame. */
+  /** Draw the text that arrived since the last frame. */
   draw() {
     cancelAnimationFrame(this.drawing);
     this.drawing = 0;
@@ -54,7 +54,7 @@ export class Turn {
     this.said.at(-1).complete = true;
     this.draw();
     this.chat.setState({ proposals: this.proposals });
-    announce(this.proposals.length ? "The butler asks for your word." : "The butler has answered.");
+    announce(this.proposals.length ? "The butler asks for your approval." : "The butler has answered.");
   }
 
   bad(text) {

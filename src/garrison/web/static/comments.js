@@ -1,11 +1,11 @@
-// Comments of a review: those that a person is writing, kept in the browser until they are sent, and those of earlier
-// attempts with what the next one made of them.
+// Comments of a review: drafts, kept in the browser until they are sent, and those of earlier
+// attempts with the response of the next one.
 
 import { addressWith, inAddress } from "./address.js";
 import { html, memo, useLayoutEffect, useRef, useState } from "./view.js";
 import { count } from "./words.js";
 
-const VIEWED = "garrison.viewed"; // ids of what was looked at, in this browser
+const VIEWED = "garrison.viewed"; // ids of viewed files, in this browser
 const MOST_VIEWED = 3000;
 const WORDS = {
   waiting: ["", "waiting", "No later attempt has work yet."],
@@ -14,11 +14,11 @@ const WORDS = {
   answered: ["✓", "answered", "The next attempt's agent answered it."],
 };
 
-// ---- what is kept until it is sent
+// ---- drafts
 
 const place = (what, change) => `garrison.${what} ${change.run} ${change.node} ${change.commit}`;
 
-/** Comments and note that were written on a change and not sent yet. */
+/** Unsent comments and note on a change. */
 export const draftOf = change => ({
   comments: JSON.parse(sessionStorage.getItem(place("comments", change)) ?? "[]"),
   note: sessionStorage.getItem(place("note", change)) ?? "",
@@ -39,19 +39,19 @@ function keep(name, text) {
   else sessionStorage.removeItem(name);
 }
 
-/** What a comment is as the server takes it. */
+/** A comment in the form that the server accepts. */
 export const sent = ({ file, line, last, text, since }) => ({ file, line, last, text, since });
 
-// ---- what was looked at
+// ---- viewed files
 
 const idOf = file => `${file.path}\n${file.content}`;
 let known = null; // their ids, once they were read
 const viewed = () => (known ??= new Set(JSON.parse(localStorage.getItem(VIEWED) ?? "[]")));
 
-/** Whether a file was looked at as it is now. */
+/** Whether a file was viewed with its current content. */
 export const isViewed = file => viewed().has(idOf(file));
 
-/** Remember whether a file was looked at; another content of it was not. */
+/** Remember whether a file was viewed; new content counts as not viewed. */
 export function markViewed(file, yes) {
   viewed().delete(idOf(file));
   if (yes) viewed().add(idOf(file));
@@ -75,12 +75,12 @@ export const CommentState = ({ state }) => {
   return html`<span class="comment-state k-${state}" title=${title}>${sign} ${word}</span>`;
 };
 
-/** A recorded comment: its words, the answer to it, and what became of it. */
+/** A recorded comment: its text, the answer to it, and its state. */
 export const Said = ({ one }) =>
   html`<p class="words">${one.text}</p>
     ${one.answer && html`<p class="answer"><strong>Answer: </strong>${one.answer}</p>`}`;
 
-/** All comments that were made on this attempt and the earlier ones; the one that the address names is gone to. */
+/** All comments on this attempt and the earlier ones; it scrolls to the one that the address names. */
 export const Comments = memo(({ comments }) => {
   const list = useRef(null);
   const named = inAddress("comment");
@@ -113,7 +113,7 @@ export const Comments = memo(({ comments }) => {
   </section>`;
 });
 
-/** A form for a comment below a line: its words, and the last of several lines. */
+/** A form for a comment below a line: its text, and the last of several lines. */
 export function CommentForm({ line, last, most, text, done, close }) {
   const field = useRef(null);
   const [until, setUntil] = useState(Math.abs(last || line));

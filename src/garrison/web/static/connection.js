@@ -14,7 +14,7 @@ const ENDED = 1000; // milliseconds until it connects again to a server that end
  * @param {(a: string, b: Object|string) => void} handle called with the name and data of each event, ("link", "live" or
  *     "lost"), ("full", why) if the server has no room, and ("refused", bearer); then it waits for `follow` or `renewed`
  * @returns {{follow: (a: string|null, after?: string) => void, leave: (a: string|null) => void, renewed: () => void,
- *     close: () => void}} `follow`: begin after an event of the run, or with a snapshot, even if the run is followed
+ *     close: () => void}} `follow`: start after an event of the run, or with a snapshot, even if the run is followed
  *     already; with no run, only the list of runs is sent
  */
 export function connect(bearer, handle) {

@@ -3,7 +3,7 @@
 import { html, useState } from "./view.js";
 
 /**
- * A function that says that it is under way.
+ * A function that reports whether it is in progress.
  * @template {Array<any>} Given
  * @param {(...given: Given) => Promise<any>} does
  * @returns {[boolean, (...given: Given) => Promise<any>]} busy, run
@@ -21,7 +21,7 @@ export function useBusy(does) {
   return [busy, run];
 }
 
-/** A button whose action takes a while: it cannot be pressed again meanwhile. `does` returns a promise. */
+/** A button whose action takes a while: it cannot be pressed again until the promise of `does` resolves. */
 export function Act({ does, class: kind = "", children, ...more }) {
   const [busy, run] = useBusy(does);
   return html`<button

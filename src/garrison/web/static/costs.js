@@ -6,7 +6,7 @@ import { count, dollars, dollarsOf, size, tokens } from "./words.js";
 
 const SHOWN = 12; // nodes, the most expensive first
 const NEAR = 0.8; // of a limit, from which it is highlighted
-const EVERY = 60_000; // milliseconds between two looks at the disk, while the page is visible
+const EVERY = 60_000; // milliseconds between two requests for disk usage, while the page is visible
 
 /** The panel; `choose` opens a node. */
 export const Costs = reading(

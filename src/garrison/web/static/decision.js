@@ -1,4 +1,4 @@
-// What an answer decides: the outcomes that lead to its question, and what they cost.
+// Context of a decision: the outcomes that lead to its question, and their cost.
 
 import { get, part } from "./api.js";
 import { Changes } from "./changes.js";
@@ -9,7 +9,7 @@ import { count } from "./words.js";
 
 const MARKS = { passed: "✓", failed: "✕", open: "○" };
 
-/** The outcomes, once they are read; nothing if they cannot be. */
+/** The outcomes, once they are read; nothing if that fails. */
 export const Decision = memo(({ run, question }) => {
   const [found, take] = useState(null);
   useEffect(() => {

@@ -1,5 +1,5 @@
-// Notifications of the desktop: news of the run for the user, by the rules of `[notify]`, while this page is not
-// looked at. They are off until the user turns them on, and silent until the user wants a sound.
+// Desktop notifications: news of the run for the user, by the rules of `[notify]`, while this page is not
+// visible. They are off until the user turns them on, and silent until the user wants a sound.
 
 import { openDialog } from "./dialog.js";
 import { legible } from "./legible.js";
@@ -30,7 +30,7 @@ export function desktopNotices(button, run, choose) {
     button.toggleAttribute("data-ready", true);
   }
 
-  /** Take the current notices; new ones are shown, unless the page is looked at. */
+  /** Take the current notices; new ones are shown, unless the page is visible. */
   function show(notices) {
     const fresh = known ? notices.filter(one => !known.has(one.key)) : [];
     known = new Set(notices.map(one => one.key));
@@ -98,7 +98,7 @@ function Messages() {
 async function turn(box) {
   if (box.checked && !("Notification" in window && (await Notification.requestPermission()) === GRANTED)) {
     box.checked = false;
-    toast("This browser allows no notifications of this page; its settings of the site change that.", true);
+    toast("Notifications are blocked for this page; allow them in the browser's settings for this site.", true);
   }
   store(ON, box.checked);
 }

@@ -78,10 +78,10 @@ function spentOn({ nodes, costs }, node) {
   return [dollarsOf(nodes[node].cost, limits?.nodes[node]), tokens(used?.nodes[node])];
 }
 
-/** What a node is for, unless that is its name. */
+/** The goal of a node, unless it is the same as its name. */
 const goalOf = (one, node) => (one.label && one.label !== node ? one.label : "");
 
-/** What it is now, and what the user can do about it. */
+/** Its state, and the user's actions on it. */
 const Top = memo(
   ({ run, node, state, title, act, close }) => {
     const one = state.nodes[node],
@@ -135,7 +135,7 @@ const Top = memo(
     sameDrawing(["gates", "status", "next", "costs", "write"], one, other),
 );
 
-/** What the server says of a node, asked again each time that something `happened` to it. */
+/** The server's data on a node, requested again each time that something `happened` to it. */
 function useNode(run, node, reached, happened, current, pick) {
   const [known, know] = useState(reached ? null : { attempts: [], why: [] });
   const [trouble, fail] = useState("");
@@ -174,9 +174,9 @@ function Bodies({ run, node, reached, now, write, happened, tab, turn, act }) {
     keepInAddress({ attempt, comment: null, at: null });
   };
   /** @type {Object<string, any>} */
-  const current = useRef({}).current; // for what asks while something is followed
+  const current = useRef({}).current; // for callbacks while a file is followed
   const { known, trouble, version } = useNode(run, node, reached, happened, current, pick);
-  // once shown they stay, with place and note; out of sight they ask for nothing
+  // once shown they stay, with place and note; while hidden they request nothing
   const changes = useRef({ met: false }).current;
   const attempts = known?.attempts ?? [];
   const latest = attempts.at(-1)?.attempt,
@@ -194,7 +194,7 @@ function Bodies({ run, node, reached, now, write, happened, tab, turn, act }) {
     >`;
   const unknown = trouble ? html`<${Empty}>${trouble}<//>` : html`<${Skeleton} lines=${6} />`;
   const once = draw => (known ? draw() : unknown); // the server has answered
-  const one = `${attempt} ${attempts.length}`; // a new attempt begins another file, even of the same number
+  const one = `${attempt} ${attempts.length}`; // a new attempt starts another file, even of the same number
   return html` <div class="row between">
       <${Tabs} prefix="detail" label="About this node" tabs=${NODE_TABS} chosen=${tab} choose=${turn} /> ${
         attempts.length > 1 &&
@@ -256,7 +256,7 @@ const Story = memo(
       </details>`,
 );
 
-/** A line as its supervisor has it, with the rule by which it was decided. */
+/** A line of its supervisor's record, with the rule that decided. */
 const Recorded = ({ line }) =>
   html`<li>
     <time>${clock(line.at)}</time>

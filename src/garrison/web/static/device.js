@@ -1,5 +1,5 @@
-// This browser as a paired device: a key that nothing can take out of it, kept in IndexedDB, and what it is good for: a
-// session for the signature of a challenge. Pages of other origins have a database of their own, and so no key.
+// This browser as a paired device: a key that cannot be exported, kept in IndexedDB, and its use: a
+// session for the signature of a challenge. Pages of other origins have another database, and so no key.
 
 const DATABASE = "garrison-device";
 const STORE = "device";
@@ -42,7 +42,7 @@ export async function pair(code, name, may) {
 
 /**
  * Get a session as this device.
- * @returns {Promise<{session: string, seconds: number}|null>} null: it is none (any more)
+ * @returns {Promise<{session: string, seconds: number}|null>} null: it is not, or no longer, paired
  */
 export async function logIn() {
   const own = await device();

@@ -1,4 +1,4 @@
-// Dialogs: opened over the page, closed by Escape or by what is in them; the focus returns to where it was.
+// Dialogs: opened over the page, closed by Escape or by their controls; the focus returns to where it was.
 
 import { legible } from "./legible.js";
 import { html, render } from "./view.js";

@@ -1,5 +1,5 @@
-// One changed file: its name, and its lines once it is opened, in one column or in two, with as many unchanged ones around
-// them as are asked for. What it shows was written by an agent; the server has spelled out what hides, cut long lines, and
+// One changed file: its name, and its lines once it is opened, in one column or in two, with the requested number of
+// unchanged ones around them. An agent wrote it; the server has spelled out hidden characters, cut long lines, and
 // sends a long diff in pieces.
 
 import { get, part } from "./api.js";
@@ -18,19 +18,19 @@ const MORE_CONTEXT = 25; // and when more is asked for
 const WHOLE_FILE = 100000000;
 const WHOLE = new Set(["added", "deleted"]); // nothing of such a file is left out
 
-/** "+3 −1", or what takes its place for data. */
+/** "+3 −1", or its replacement for data. */
 export const amount = file => (file.added === null ? "data" : `+${file.added} −${file.removed}`);
 
 /**
  * A changed file.
  * @param {Object} props
- * @param {Object} props.change the change that it belongs to: run, node, attempt, head, since
+ * @param {Object} props.change the change of the file: run, node, attempt, head, since
  * @param {Object} props.file as the server lists it
  * @param {boolean} props.open whether it is open at first
  * @param {{open: boolean}|null} props.all that all files were opened or closed; another object each time
  * @param {boolean} props.split in two columns
  * @param {boolean} props.may whether lines may be commented
- * @param {Map<number, Array<Object>>|undefined} props.comments last line → comments that were not sent yet
+ * @param {Map<number, Array<Object>>|undefined} props.comments last line → unsent comments
  * @param {Map<number, Array<Object>>|undefined} props.recorded last line → comments that were made on this attempt
  * @param {(a: Object, b: Object) => void} props.comment keeps a comment on lines, or removes it (an empty one)
  * @param {() => void} props.viewed called when it is marked
@@ -47,7 +47,7 @@ export class ChangedFile extends Component {
     const { change, all } = this.props;
     if (all && all !== before.all) this.details.current.open = all.open;
     if (["head", "attempt", "since"].every(name => change[name] === before.change[name])) return;
-    this.head = null; // its lines are others by now
+    this.head = null; // its lines have changed
     this.setState({ read: [], next: 0, viewed: isViewed(this.props.file) });
     if (this.open) this.more(0);
   }
@@ -138,7 +138,7 @@ const Name = ({ file }) =>
     } <span class="amount">${amount(file)}</span>
   </summary>`;
 
-/** What shows more of a file. */
+/** Buttons that show more of a file. */
 function MoreOf({ file, shown, big, next, context }) {
   const load = () => {
     file.big = true;
@@ -162,7 +162,7 @@ const Lines = memo(({ lines, file, split, may, comments, recorded, comment }) =>
   const [edited, edit] = useState(null); // {line, last, text}
   const language = languageOf(file.path);
   const most = Math.max(...lines.map(line => Math.max(line[1], line[2])));
-  /** Begin a comment on a line; with the shift key, extend the one that is being written to it. */
+  /** Start a comment on a line; with the shift key, extend the one that is being written to it. */
   const begin = (line, extend) => {
     const on = extend && edited && line * edited.line > 0 && Math.abs(line) > Math.abs(edited.line);
     edit(on ? { ...edited, last: line } : { line, last: 0, text: "" });
@@ -205,7 +205,7 @@ const Lines = memo(({ lines, file, split, may, comments, recorded, comment }) =>
   </table>`;
 });
 
-/** A comment that was not sent yet. */
+/** An unsent comment. */
 const Written = ({ one, edit }) =>
   html`<tr class="comment">
     <td colspan=${COLUMNS}>

@@ -10,7 +10,7 @@ const GRAPH = `digraph work {
     start -> tests -> exit
 }`;
 
-/** How to begin a first run; `home` is where its runs are kept, `write`: changes are allowed. */
+/** How to start a first run; `home` is where its runs are kept, `write`: changes are allowed. */
 export function EmptyHome({ home, write }) {
   const where = /^[\w/.~+-]+$/.test(home) ? home : `'${home.replaceAll("'", "'\\''")}'`;
   return html`<section class="hello" aria-labelledby="hello-title">

@@ -1,5 +1,5 @@
-// View of a file that an agent writes, however long it is: it follows the end, goes back piece by piece to the beginning,
-// is searched by the server, copied and downloaded. What a piece looks like is its user's business.
+// View of a file that an agent writes, however long it is: it follows the end, goes back piece by piece to the start,
+// is searched by the server, copied and downloaded. The caller draws the pieces.
 
 import { inAddress, keepInAddress } from "./address.js";
 import { get } from "./api.js";
@@ -10,19 +10,19 @@ import { Component, createRef, Empty, html, memo, Skeleton } from "./view.js";
 
 const PIECE = 256 * 1024; // bytes of a piece
 const END = 400000; // bytes at the end that are shown first
-const KEPT = 2000000; // characters on the page; more is let go at the other end
+const KEPT = 2000000; // characters on the page; more is dropped at the other end
 const NEAR = 40; // pixels from the end within which the view stays at it
 
 /**
- * The view; it scrolls what it is in. Its properties do not change: another file is another view, by its `key`.
+ * The view; it scrolls its container. Its properties do not change: another file is another view, by its `key`.
  * @param {Object} props
  * @param {string} props.address path of the pieces, with its query started
  * @param {string} props.search path of the search, with its query started
  * @param {string} props.name of the downloaded file
- * @param {string} props.nothing what to say of an empty file
+ * @param {string} props.nothing text for an empty file
  * @param {string} props.box element that holds the pieces
- * @param {(a: Object, b: string|null) => Object} props.prepare properties of a piece, once; the searched text, if it was found in it
- * @param {(...given: any[]) => any} props.Piece component of a piece; what was searched is first in a <mark>, or has the class "hit"
+ * @param {(a: Object, b: string|null) => Object} props.prepare properties of a piece, once; `b`: the searched text, if the piece contains it
+ * @param {(...given: any[]) => any} props.Piece component of a piece; the first match is in a <mark>, or has the class "hit"
  * @param {(a: Object) => string} props.text a piece as text
  * @param {() => boolean} props.live whether more may come
  */
@@ -44,7 +44,7 @@ export class FileView extends Component {
     else this.follow();
   }
 
-  /** Show the line that begins at this byte, marked. */
+  /** Show the line that starts at this byte, marked. */
   async goTo(at) {
     const found = await this.piece(at);
     if (this.stopped) return;
@@ -140,7 +140,7 @@ export class FileView extends Component {
     }
   }
 
-  /** Show what is before; the view stays at its line. */
+  /** Show the piece before; the view stays at its line. */
   async back() {
     const until = this.begin;
     const found = await this.piece(Math.max(0, until - PIECE), until);
@@ -256,7 +256,7 @@ export class FileView extends Component {
   }
 }
 
-/** The byte at which the selected line begins, else the marked one, else the first in sight; null if nothing is shown. */
+/** The first byte of the selected line, else of the marked one, else of the first in sight; null if nothing is shown. */
 function lineInSight(box, place, pieces) {
   const selection = getSelection();
   const selected = selection.rangeCount > 0 && !selection.isCollapsed && box.contains(selection.anchorNode);

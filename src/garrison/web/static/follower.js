@@ -1,16 +1,16 @@
-// Follow a file that grows: a log, a transcript. The server holds its answer until there is more; nothing is requested
-// twice. A hidden page requests nothing, and few of a browser's connections are held.
+// Follow a file that grows: a log, a transcript. The server delays its answer until there is more; nothing is requested
+// twice. A hidden page requests nothing, and few of a browser's connections wait.
 
 import { get } from "./api.js";
 
-const HELD = 20; // seconds that the server may hold an answer
+const HELD = 20; // seconds for which the server may delay an answer
 const HELD_AT_ONCE = 3; // answers, by all pages of a browser; it opens six connections to one host
-const PAUSE = 2000; // milliseconds before a retry, and between answers that were not held
+const PAUSE = 2000; // milliseconds before a retry, and between answers that were not delayed
 
 /**
  * Follow `path` from `from` until `stop()`, or until it has ended and no agent works on it.
  * @param {string} path with its query started
- * @param {number} from where to begin
+ * @param {number} from where to start
  * @param {(a: Object) => void} more called with each answer
  * @param {(a: Error) => void} failed called with each failure, which is retried
  * @param {() => boolean} live whether more may come
@@ -59,7 +59,7 @@ export function follower(path, from, more, failed, live) {
   };
 }
 
-/** Request an answer that is held `wait` seconds; one that is not held, if enough others are. */
+/** Request an answer that is delayed up to `wait` seconds; one that is not delayed, if enough others are. */
 function holding(wait, ask) {
   if (!wait || !navigator.locks) return ask(wait);
   const slot = `garrison-held-${Math.floor(Math.random() * HELD_AT_ONCE)}`;

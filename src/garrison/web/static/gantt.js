@@ -1,4 +1,4 @@
-// Panel of time and money: a bar for each node (what it did or waited for, and when), the gate runs of the merge queue, how
+// Panel of time and cost: a bar for each node (when it worked or waited for what), the gate runs of the merge queue, how
 // long the rest may take, and costs over time. Positions are percentages, so that nothing is drawn again when sizes change.
 
 import { Curves } from "./cost_curves.js";
@@ -34,7 +34,7 @@ const MARKS = {
 };
 const QUEUE = "merge queue"; // the name of its row, which no node can have
 const EVERY = 5000; // milliseconds between two readings while events arrive
-const LASTING = 30000; // milliseconds after which a run at work is read again without one
+const LASTING = 30000; // milliseconds after which an active run is read again without one
 const TICKS = 4;
 
 const PARTS = ["status", "timeline", "queue", "costs"]; // of the state: one that changed is a reason to read again
@@ -151,7 +151,7 @@ const Chart = memo(({ made, choose }) => {
     <${Curves} costs=${made.costs} begin=${made.begin} end=${made.end} />`;
 });
 
-/** A node's row. What was read again is another object, mostly of the same content: it is drawn again only if that differs. */
+/** A node's row. Each reading makes new objects, mostly with the same content: it is drawn again only if that differs. */
 const Row = memo(
   ({ lane, begin, end, choose }) => {
     const at = time => 100 * Math.min(1, Math.max(0, (time - begin) / Math.max(end - begin, 0.001)));

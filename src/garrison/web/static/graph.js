@@ -1,7 +1,6 @@
 // Panel of the run's nodes: as a graph, as a table, and in groups if there are many, with a search in each. Graphviz lays
-// the graph out in a worker that has a deadline; where it passes, the table takes its place, and a line says so. The
-// drawing is Graphviz' own: it is made once and painted by events (graph_drawing.js); all around it is drawn as every
-// panel is.
+// the graph out in a worker that has a deadline; after it the table is shown instead, with a line that explains why. The
+// drawing is Graphviz' own: it is made once and painted by events (graph_drawing.js); the rest is drawn as in every panel.
 
 import { Tool } from "./controls.js";
 import { graphDrawing } from "./graph_drawing.js";
@@ -41,7 +40,7 @@ export class Graph extends Component {
   constructor(props) {
     super(props);
     this.state = {
-      view: null, // what a person chose here
+      view: null, // the user's choice here
       drawn: false,
       trouble: "",
       found: null,
@@ -108,14 +107,14 @@ export class Graph extends Component {
     return Object.keys(this.props.state?.nodes ?? {}).length > LARGE;
   }
 
-  /** What is shown: what was chosen here, else in this browser, else what suits the number of nodes. */
+  /** The view: as chosen here, else in this browser, else by the number of nodes. */
   get view() {
     const kept = this.state.view ?? localStorage.getItem(this.large ? `${VIEW}.large` : VIEW);
     const known = (this.large ? LARGE_TABS : TABS).some(([name]) => name === kept);
     return known ? kept : this.large ? "groups" : "graph";
   }
 
-  /** Have the graph laid out, unless it is; a large one only if it is looked at. */
+  /** Have the graph laid out, unless it is; a large one only if it is visible. */
   draw() {
     const { state } = this.props;
     if (state && state.dot !== this.dot && (!this.large || this.view === "graph")) this.layOut(state.dot);
@@ -279,7 +278,7 @@ export class Graph extends Component {
         <button
           type="button"
           class="quiet"
-          title="Go to the next node that works or asks you"
+          title="Go to the next node that is working or asks you"
           disabled=${!active}
           onClick=${() => this.drawing.toBusy()}
         >

@@ -30,10 +30,10 @@ function say(element, text) {
 
 /**
  * The drawing.
- * @param {Element} place holds it, and scrolls; nothing else draws in it
+ * @param {Element} place contains it, and scrolls; nothing else draws in it
  * @param {Object} map its map: see `miniMap`
  * @param {(a: string) => void} choose opens a node
- * @returns {Object} `put` takes a layout, `clear` removes it; the others do what they are called
+ * @returns {Object} `put` takes a layout, `clear` removes it; the others do what their names say
  */
 export function graphDrawing(place, map, choose) {
   let drawn = null,
@@ -42,7 +42,7 @@ export function graphDrawing(place, map, choose) {
     latest = null,
     current = null,
     found = null;
-  let marks = new Map(); // node → what of it changes
+  let marks = new Map(); // node → its parts that change
 
   function put(written) {
     drawn = drawing(written);
@@ -59,7 +59,7 @@ export function graphDrawing(place, map, choose) {
     open();
   }
 
-  /** Show where something is to be seen: what is at work, else what failed; if neither is, the whole, as far as it can be read. */
+  /** Show what matters: the nodes at work, else those that failed, else the whole, as far as it is readable. */
   function open() {
     const [here] = [...busy(), ...unwell()];
     if (here) return centre(here);
@@ -256,7 +256,7 @@ export function graphDrawing(place, map, choose) {
     place.scrollTo(x * place.scrollWidth - place.clientWidth / 2, y * place.scrollHeight - place.clientHeight / 2);
   }
 
-  /** The nodes that work or ask, in the order of the graph. */
+  /** The nodes that are working or ask the user, in the order of the graph. */
   const busy = () => [...marks.values()].filter(({ state }) => state === "working" || state === "asking");
   const unwell = () => [...marks.values()].filter(({ state }) => state === "failed" || state === "parked");
 
@@ -270,7 +270,7 @@ export function graphDrawing(place, map, choose) {
   }
 
   let visited = -1;
-  /** Go to the next node that works or asks, in a size that can be read; false if there is none. */
+  /** Go to the next such node, in a readable size; false if there is none. */
   function toBusy() {
     const all = busy();
     if (!all.length) return false;

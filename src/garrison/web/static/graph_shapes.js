@@ -2,7 +2,7 @@
 
 const SIGNS = 52; // pixels of a node's width that its signs take
 
-/** Make names fit that are wider here than Graphviz believed: `marks` of a drawing that is shown. */
+/** Make names fit that are wider here than Graphviz assumed: `marks` of a drawing that is shown. */
 export function squeeze(marks) {
   const texts = [...marks.values()].flatMap(({ g, box }) =>
     [...g.querySelectorAll(":scope > text:not(.sign)")].map(text => [text, box.width - SIGNS]),
@@ -15,7 +15,7 @@ export function squeeze(marks) {
   });
 }
 
-/** Keep the lines of a node's label apart to who hears them, where they were broken between words. */
+/** Separate the lines of a node's label for screen readers, where they were broken between words. */
 export function joinLines(g, label) {
   const lines = [...g.querySelectorAll(":scope > text:not(.sign)")];
   lines

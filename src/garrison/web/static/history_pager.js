@@ -13,11 +13,11 @@ const DOWNLOADED = 500; // entries of a request for a download
 /**
  * The controls. Another list is another pager, by its `key`.
  * @param {Object} props
- * @param {boolean} props.live whether the list has a live form; one without begins with its latest page
- * @param {*} props.version changes when the run went on
+ * @param {boolean} props.live whether the list has a live form; one without starts with its latest page
+ * @param {*} props.version changes when something happened in the run
  * @param {(a: Object) => Promise<Object>} props.read requests a page: {before, after, limit, q}
  * @param {(a: Object|null) => void} props.show called with the page to show; null: the list is live
- * @param {(a: boolean) => void} props.search called with whether something is searched
+ * @param {(a: boolean) => void} props.search called with whether a search is active
  * @param {string} props.name of a downloaded file
  * @param {string} [props.what] what the list is, for the name of its search
  * @param {(a: Object) => string} props.line an entry as text
@@ -79,7 +79,7 @@ export class HistoryPager extends Component {
     this.soon = setTimeout(() => this.latest(), SETTLE);
   }
 
-  /** The run went on: a list without a live form is read again, if its latest page is shown. */
+  /** Something happened: a list without a live form is read again, if its latest page is shown. */
   grown() {
     const atEnd = () => !this.props.live && !this.words && this.state.page?.newer === null;
     if (!atEnd() || this.stale) return;

@@ -58,9 +58,9 @@ export async function begin(main) {
   return [
     ["b", "begin a task", () => write && beginTask()],
     ["/", "search the runs", () => document.getElementById("runs-search")?.focus()],
-    ["j", "go to the next that waits", () => step(main, 1)],
-    ["k", "go to the one before", () => step(main, -1)],
-    ["a", "take its first answer; asks before work lands", () => inCard(main, ".choice")?.click()],
+    ["j", "go to the next item", () => step(main, 1)],
+    ["k", "go to the previous item", () => step(main, -1)],
+    ["a", "give its first answer; asks before work lands", () => inCard(main, ".choice")?.click()],
     ["r", "write an answer, or why it is rejected", () => inCard(main, "input[type=text]")?.focus()],
     [
       "w",
@@ -97,7 +97,7 @@ const nodeOf = wait => (wait.node ? { node: wait.node, asks: wait.text, agent: w
 
 const order = (one, other) => (one < other ? -1 : Number(one > other));
 
-/** Everything that waits in any run, the oldest first; what holds a whole run up has no time, and comes before. */
+/** Everything that waits in any run, the oldest first; an item that blocks a whole run has no time, and comes before. */
 const waitsOf = runs =>
   runs
     .flatMap(({ run, status, waits = [] }) =>

@@ -1,5 +1,5 @@
-// Keyboard shortcuts: single keys, listed by `?`, which can be switched off (they disturb dictation). Every shortcut does
-// what a control on the page does as well.
+// Keyboard shortcuts: single keys, listed by `?`, which can be switched off (they disturb dictation). Every shortcut has
+// an equivalent control on the page.
 
 import { openDialog } from "./dialog.js";
 import { html } from "./view.js";

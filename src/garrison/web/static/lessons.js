@@ -1,5 +1,5 @@
-// Lessons of a repository: what kept sending work back, to keep for agents or to drop. They are read from all of its runs,
-// and so only once they are asked for.
+// Lessons of a repository: reasons that repeatedly sent work back, to keep for agents or to drop. They are read from all
+// its runs, and so only on request.
 
 import { act, get, part } from "./api.js";
 import { Act } from "./controls.js";
@@ -39,9 +39,9 @@ export function Lessons({ repos, write }) {
             ${repos.map(each => html`<option key=${each} selected=${each === repo}>${each}</option>`)}
           </select>`
         }
-        <${Act} does=${read}>${found ? "Look again" : "Show what kept sending work back"}<//>
+        <${Act} does=${read}>${found ? "Refresh" : "Show what kept sending work back"}<//>
       </div>
-      ${found?.length === 0 && html`<p class="kind">No refusal has come twice in 30 days and was resolved.</p>`}
+      ${found?.length === 0 && html`<p class="kind">No refusal has come twice in 30 days and then been resolved.</p>`}
       <ul class="entries">
         ${found?.map(one => html`<${Row} key=${one.id} one=${one} write=${write} does=${does} />`)}
       </ul>

@@ -1,4 +1,4 @@
-// Entry point: begin the session, open one of the two pages, and what both have. Nothing of a run or of a conversation is
+// Entry point: start the session, open one of the two pages, and their common parts. No data of a run or a conversation is
 // known here.
 
 import { PAIR } from "./device.js";

@@ -1,6 +1,6 @@
 // Markdown of an agent's answer as elements. No string becomes markup: every piece is a node that is built here, and an
-// address is shown as text next to its words, never opened by a click. What is not markdown known here stays as it is
-// written. Of a text that still grows, only the last block is drawn again.
+// address is shown as text next to its words, never opened by a click. Unknown markdown stays as it is
+// written. While a text grows, only its last block is drawn again.
 
 import { html, memo } from "./view.js";
 
@@ -101,7 +101,7 @@ const Block = memo(({ kind, lines, level, first }) => {
   return html`<p>${inline(lines.join("\n"))}</p>`;
 }, sameBlock);
 
-/** The cells of a table's row; `\\|` is a sign within one. */
+/** The cells of a table's row; `\\|` is a character within one. */
 const cellsOf = line =>
   line
     .trim()

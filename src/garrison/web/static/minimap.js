@@ -1,4 +1,4 @@
-// Map of a drawing that is larger than its view: a small picture in the corner, with the part that is seen. For the mouse
+// Map of a drawing that is larger than its view: a small picture in the corner, with the visible part. For the mouse
 // only; keys and screen readers have the table.
 
 const SIZE = 150; // pixels of its longer side, and
@@ -8,7 +8,7 @@ const FEW = 25; // nodes up to which there is no map: it would cover some of the
 const LEAST = 2; // pixels of a node
 const QUIET = 200; // milliseconds between two pictures
 
-/** The map, in `element` (a canvas, and a frame for what is seen), of what is drawn in `place`, a scrolled element. */
+/** The map, in `element` (a canvas, and a frame for the visible part), of the drawing in `place`, a scrolled element. */
 export function miniMap(element, place) {
   const [canvas, frame] = element.children;
   let marks = [],
@@ -63,7 +63,7 @@ export function miniMap(element, place) {
     }
   }
 
-  /** The y and x at which the drawing begins: Graphviz draws above zero. */
+  /** The y and x at which the drawing starts: Graphviz draws above zero. */
   function origin() {
     const [first] = marks;
     const group = first?.g.parentElement;
@@ -71,7 +71,7 @@ export function miniMap(element, place) {
     return [-Number(y), -Number(x)];
   }
 
-  /** Show which part is seen; nothing if all of it is. */
+  /** Show which part is visible; nothing if all of it is. */
   function moved() {
     if (!drawn) return;
     const { scrollWidth, scrollHeight, clientWidth, clientHeight, scrollLeft, scrollTop } = place;

@@ -17,14 +17,14 @@ export function noAccess(main) {
         is open already gives access to the others of its browser.
       </p>
       <p>
-        The address is lost? End the server with Ctrl-C and start <code>garrison serve</code> again; it prints the same
+        Lost the address? Stop the server with Ctrl-C and start <code>garrison serve</code> again; it prints the same
         address. Runs continue meanwhile.
       </p>
       ${
         canPair() &&
         html`<details>
           <summary>Pair this device with a code</summary>
-          <p><code>garrison serve --qr</code> shows a code; it is good for two minutes.</p>
+          <p><code>garrison serve --qr</code> shows a code; it is valid for two minutes.</p>
           <${PairForm} />
         </details>`
       }

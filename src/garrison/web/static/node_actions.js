@@ -1,5 +1,5 @@
-// What the user can do about one node: answer, tell, take over, park, unpark, respawn, retry, cancel. What ends or throws
-// away something asks first, and names the node and what is lost.
+// Actions of the user on one node: answer, tell, take over, park, unpark, respawn, retry, cancel. An action that ends or
+// discards something asks first, and names the node and what is lost.
 
 import { part } from "./api.js";
 import { ask } from "./ask.js";
@@ -34,7 +34,7 @@ const ACTIONS = {
     async ({ node, post }) => {
       const said = await ask({
         title: `Tell ${node}`,
-        lines: ["Its session reads it at its next turn and works on; nothing is interrupted."],
+        lines: ["Its session reads it at its next turn and continues; nothing is interrupted."],
         yes: "Tell",
         kind: "primary",
         field: { label: "What it should know", required: true },
@@ -97,7 +97,7 @@ const ACTIONS = {
         await ask({
           title: `End the agent of ${node} and start a successor?`,
           lines: [
-            "The process and what it had in mind are lost; its files stay, and its successor is told what it did.",
+            "The process and its context are lost; its files stay, and its successor learns what it did.",
           ],
           yes: "Respawn",
         })
@@ -143,7 +143,7 @@ export function NodeAction({ action, run, node, over, act }) {
   return html`<${Act} class=${kind} does=${() => does({ node, run, over, post, act, show })}>${label}<//>${link}`;
 }
 
-/** A form with one line of text. `send` gets it and resolves to whether it was taken. */
+/** A form with one line of text. `send` gets it and resolves to whether it was accepted. */
 export function TextForm({
   label,
   hint,

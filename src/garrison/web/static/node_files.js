@@ -5,7 +5,7 @@ import { unfinished } from "./legible.js";
 import { Block } from "./transcript.js";
 import { html, useState } from "./view.js";
 
-/** The log; `at(kind)` gives the path of a file, with its query started; `name` is that of a downloaded file, without its ending. */
+/** The log; `at(kind)` gives the path of a file, with its query started; `name`: of a downloaded file, without extension. */
 export function Log({ at, name, live }) {
   const [joined] = useState(joiner);
   return html`<${FileView}
@@ -23,7 +23,7 @@ export function Log({ at, name, live }) {
 
 const textOf = found => found.text;
 
-/** A piece of a log with the escape sequence that the one before it began. */
+/** A piece of a log with the escape sequence that started in the one before. */
 function joiner() {
   let rest = "",
     next = -1;

@@ -20,7 +20,7 @@ const ORDER = [
   "skipped",
 ];
 const NAMED = new Set(["asking", "failed", "parked", "stopped", "working", "landing"]);
-const NAMES = 120; // of a group that is named; a larger one is a field of signs
+const NAMES = 120; // nodes of a group that is shown by name; a larger one is a field of signs
 
 /**
  * The groups.

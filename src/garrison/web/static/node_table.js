@@ -1,5 +1,5 @@
-// Table of the run's nodes: everything that the graph shows, sorted by any column. The equal of the graph for keyboard and
-// screen reader, and what is left where a graph cannot be drawn.
+// Table of the run's nodes: everything that the graph shows, sorted by any column. It is equivalent for keyboard and
+// screen reader, and the fallback where a graph cannot be drawn.
 
 import { SortedHeads } from "./sorted_heads.js";
 import { shown } from "./state.js";

@@ -63,7 +63,7 @@ export function skipTo(address, words = "") {
 
 const LINK = { live: "Live", lost: "Reconnecting…", off: "Not connected" };
 
-/** Say why the server has no room for this page; it tries again. */
+/** Show why the server has no room for this page; it tries again. */
 export const full = why => toast(`${why}.`, true);
 
 /** Show the state of the connection. */

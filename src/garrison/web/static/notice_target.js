@@ -1,4 +1,4 @@
-// What a message is about, as its link names it: exactly that card is shown, or who has settled it meanwhile.
+// Target of a message's link: show exactly that card, or through which channel it has been answered.
 
 import { get, part } from "./api.js";
 import { announce, toast } from "./notice.js";

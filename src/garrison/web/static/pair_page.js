@@ -1,4 +1,4 @@
-// Page that pairs this browser: what it may do, and what it is called. The code comes with the address of the QR code, or is
+// Page that pairs this browser: its rights and its name. The code comes with the address of the QR code, or is
 // typed, as in an app on the home screen, which shares nothing with the browser that has read the QR code.
 
 import { useBusy } from "./controls.js";
@@ -13,13 +13,13 @@ function nameOfBrowser() {
   return word ? NAMES[word] : "Browser";
 }
 
-/** Show in `main` what pairs this browser; `code` may be empty. */
+/** Show in `main` the form that pairs this browser; `code` may be empty. */
 export function pairPage(main, code) {
   link("off");
   render(html`<${PairForm} code=${code} />`, main);
 }
 
-/** What pairs this browser with a code. */
+/** Form that pairs this browser with a code. */
 export function PairForm({ code: given = "" }) {
   const [code, write] = useState(given);
   const [name, call] = useState(nameOfBrowser);
@@ -80,7 +80,7 @@ export function PairForm({ code: given = "" }) {
       /></label>
       <fieldset>
         <legend>It may</legend>
-        ${right("watch", "watch: see runs, and be told")} ${right("decide", "decide: answer, approve, begin, stop")}
+        ${right("watch", "watch: see runs, and get messages")} ${right("decide", "decide: answer, approve, start, stop")}
       </fieldset>
       <p class="trouble-line" role="alert">${problem}</p>
       <button type="submit" class="primary" disabled=${busy || !code.trim() || !name.trim()}>Pair</button>

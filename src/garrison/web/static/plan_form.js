@@ -1,4 +1,4 @@
-// Form of a plan that waits before it begins: its questions, or its tasks as a table and as a graph that can be edited.
+// Form of a plan that waits before it starts: its questions, or its tasks as a table and as a graph that can be edited.
 
 import { act } from "./api.js";
 import { legibleGraph } from "./legible.js";
@@ -15,7 +15,7 @@ const PLAN_TABS = [
 ];
 
 /**
- * A plan that waits: its questions, or its tasks to approve. What follows is a beginning of its own.
+ * A plan that waits: its questions, or its tasks to approve. The next step is a separate start.
  * @param {{plan: import("./records").OfferedPlan, given: object, took: (begun: any) => void, close: () => void}} props
  */
 export function Plan({ plan, given, took, close }) {
@@ -45,9 +45,9 @@ export function Plan({ plan, given, took, close }) {
   const most = plan.most_usd === null ? "any amount, since an agent has no budget" : `$${plan.most_usd} at most`;
   const asks = plan.questions.length > 0;
   const isEdited = dot !== plan.graph;
-  const words = asks ? "Answer" : isEdited ? "Use this graph" : "Begin";
+  const words = asks ? "Answer" : isEdited ? "Use this graph" : "Start";
   return html`<form class="plan" onSubmit=${submit}>
-    <h2>${asks ? "The planner asks" : "Begin these tasks?"}</h2>
+    <h2>${asks ? "The planner asks" : "Start these tasks?"}</h2>
     ${plan.questions.map(
       (question, at) =>
         html`<${Field} key=${at} label=${question}>
@@ -115,7 +115,7 @@ export function Plan({ plan, given, took, close }) {
 }
 
 /**
- * The graph of a plan, laid out anew after each edit; the last drawing stays while that is at work.
+ * The graph of a plan, laid out again after each edit; the last drawing stays until then.
  * @param {{dot: string}} props
  */
 function PlanDrawing({ dot }) {

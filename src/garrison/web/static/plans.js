@@ -1,4 +1,4 @@
-// Plans that have not begun, from here or from a terminal: to answer, to approve, or to continue.
+// Plans that have not started, from here or from a terminal: to answer, to approve, or to continue.
 
 import { get } from "./api.js";
 import { continuePlan } from "./begin.js";

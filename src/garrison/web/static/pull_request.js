@@ -1,5 +1,5 @@
-// Panel of a run's pull request: its number and address, how it is, what it waits for, its checks and reviews as the forge
-// last told of them, and what can be done about it.
+// Panel of a run's pull request: its number and address, its state, what it waits for, its checks and reviews as last
+// reported by the forge, and the actions on it.
 
 import { Act } from "./controls.js";
 import { ask } from "./ask.js";
@@ -106,13 +106,13 @@ const Report = ({ name, url, word, look: [sign, look], remark }) =>
 function Buttons({ pull, living, act }) {
   const reopen = async () =>
     (await ask({
-      title: `Open another pull request in the place of #${pull.number}?`,
+      title: `Open another pull request in place of #${pull.number}?`,
       lines: ["The branch is pushed again, and a new draft is opened."],
       yes: "Open another",
       kind: "primary",
     })) && act("actions", { action: "reopen" });
   if (pull.state === "merged") return null;
   const sync = () => act("actions", { action: "sync" });
-  return html`${living && html`<${Act} key="sync" does=${sync}>Look at the forge now<//>`}
+  return html`${living && html`<${Act} key="sync" does=${sync}>Check the forge now<//>`}
   ${pull.state === "closed" && html`<${Act} key="reopen" class="primary" does=${reopen}>Open another<//>`}`;
 }

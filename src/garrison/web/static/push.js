@@ -1,11 +1,11 @@
-// Messages to this paired device by Web Push: asked for by its user alone, taken back at any time.
+// Messages to this paired device by Web Push: only its user turns them on, and off at any time.
 
 import { act, get } from "./api.js";
 
 const WORKER = "/service_worker.js";
 
 /**
- * What is known of messages to this device.
+ * State of messages to this device.
  * @returns {Promise<{name: string, may?: string, pushes?: boolean, key?: string}>}
  */
 export const readDevice = () => get("device");
@@ -15,13 +15,13 @@ export const canPush = () => window.isSecureContext && "serviceWorker" in naviga
 
 /** Turn messages on; an error says in one line what is missing. */
 export async function turnOn(key) {
-  if (!key) throw new Error("The server lacks what pushes: install garrison with its extra, garrison[notify].");
+  if (!key) throw new Error("The server cannot send pushes: install garrison[notify] there.");
   if (!canPush())
     throw new Error(
-      "This browser gets no messages for this page; on an iPhone, add the page to the home screen first.",
+      "This browser cannot get messages for this page; on an iPhone, add the page to the home screen first.",
     );
   if ((await Notification.requestPermission()) !== "granted")
-    throw new Error("This browser allows no notifications of this page; its settings of the site change that.");
+    throw new Error("Notifications are blocked for this page; allow them in the browser's settings for this site.");
   const registration = await navigator.serviceWorker.register(WORKER);
   await navigator.serviceWorker.ready;
   const before = await registration.pushManager.getSubscription();

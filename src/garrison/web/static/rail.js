@@ -1,4 +1,4 @@
-// Panel of the crew: the agents and the other layers of the run, which of them work now, and how far each is. What its
+// Panel of the crew: the agents and the other layers of the run, which of them work now, and their progress. What its
 // processes use of the machine is in its own tab.
 
 import { shown, tally } from "./state.js";
@@ -114,12 +114,12 @@ function upperRow(state, layer, lead) {
   };
 }
 
-const NOTHING = /** @type {any} */ ({}); // known of the node of an agent that is still beginning
+const NOTHING = /** @type {any} */ ({}); // known about the node of an agent that is still starting
 
 const again = node => node.attempt > 1 && `attempt ${node.attempt}`;
 const joined = (words, sign) => words.filter(Boolean).join(sign);
 
-/** How far an agent is. */
+/** Progress of an agent. */
 const farOf = node => ({
   far: joined([changedSoFar(node.work), usually(node.work, node.since)], " · "),
   farTitle: node.work?.usual ? `median of ${node.work.usual.of}` : null,
@@ -145,7 +145,7 @@ function agentRow(state, layer, node = NOTHING) {
   };
 }
 
-/** What an upper layer is doing. */
+/** Activity of an upper layer. */
 function upperLayerDoing(state, layer) {
   if (!layer.living) return layer.why || "";
   const entry = state.queue.entries.find(
@@ -157,7 +157,7 @@ function upperLayerDoing(state, layer) {
   return "supervising the guardian";
 }
 
-/** How many nodes are where, in the words of `garrison top`. */
+/** Number of nodes by state, in the words of `garrison top`. */
 function guardianDoing(found) {
   const words = {
     working: "at work",

@@ -107,7 +107,7 @@ class Run {
     this.soon();
   }
 
-  /** Handle that the run does not exist (any more). What is shown of it stays. */
+  /** The run does not, or no longer, exist. What is shown of it stays. */
   ended({ why }) {
     this.gone = why;
     if (this.state) toast(why, true);
@@ -116,7 +116,7 @@ class Run {
 
   begun(snapshot) {
     const first = !this.state;
-    this.state = { write: this.state?.write, ...fromSnapshot(snapshot) }; // one sent later says nothing of the client
+    this.state = { write: this.state?.write, ...fromSnapshot(snapshot) }; // a later one has no data about the client
     if (snapshot.missed) announce("Events were missed; this is the current state.");
     this.happened += 1;
     if (first)
@@ -215,7 +215,7 @@ class Run {
     this.opened += 1;
   }
 
-  /** The address of the chat, which then knows from where it is asked. */
+  /** The address of the chat, with the place from which it is opened. */
   get chat() {
     return `/chat?${new URLSearchParams({ run: this.run, ...(this.node ? { node: this.node } : {}) })}`;
   }

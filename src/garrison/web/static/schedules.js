@@ -1,4 +1,4 @@
-// Panel of the schedules of a home: when each is due next, and what became of its latest time.
+// Panel of the schedules of a home: when each is due next, and the result of its latest time.
 
 import { act, get, part } from "./api.js";
 import { Act } from "./controls.js";
@@ -6,7 +6,7 @@ import { attempt } from "./notice.js";
 import { html, Panel, useEffect, useState } from "./view.js";
 import { clock } from "./words.js";
 
-const EVERY = 60_000; // milliseconds between two looks, while the page is visible
+const EVERY = 60_000; // milliseconds between two requests, while the page is visible
 
 /** The panel; nothing where there is no schedule. `write`: this page may act. */
 export function Schedules({ write }) {

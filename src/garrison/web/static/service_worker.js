@@ -1,5 +1,5 @@
-// Service worker: shows the messages that are pushed to this device, and opens what one is about. It stores nothing and
-// answers no request, so the page is always that of the server.
+// Service worker: shows the messages that are pushed to this device, and opens their targets. It stores nothing and
+// answers no request, so the page always comes from the server.
 
 const worker = /** @type {any} */ (self);
 
@@ -21,14 +21,14 @@ worker.addEventListener("notificationclick", event => {
   event.waitUntil(open(event.notification.data.path));
 });
 
-/** What a push says; one that cannot be read is shown all the same, as browsers demand. */
+/** The content of a push; an unreadable one is shown all the same, as browsers demand. */
 function read(data) {
   const text = value => (typeof value === "string" ? value : "");
   let found = {};
   try {
     found = data?.json() ?? {};
   } catch {
-    // shown without words of its own
+    // shown with the default text
   }
   const path = text(found.path);
   return {
@@ -47,7 +47,7 @@ async function open(path) {
       await one.navigate(path);
       return one.focus();
     } catch {
-      // a window that this worker does not govern (yet)
+      // a window that this worker does not control (yet)
     }
   }
   return worker.clients.openWindow(path);

@@ -27,13 +27,13 @@ const isTicket = session => session.bearer.startsWith(TICKET);
 /** The bearer of this page's requests; an empty string without a session. */
 export const bearer = () => held?.bearer ?? "";
 
-/** Call `listener` with the bearer, whenever that is another one. */
+/** Call `listener` with the bearer, whenever it changes. */
 export function watchSession(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
 }
 
-/** Begin the session of this page: from the address, this tab, or another tab; false if there is none. */
+/** Start the session of this page: from the address, this tab, or another tab; false if there is none. */
 export async function beginSession() {
   const ticket = location.hash.slice(1);
   if (ticket.startsWith(TICKET)) {
@@ -52,12 +52,12 @@ export async function beginSession() {
 }
 
 /**
- * End a session that the server refuses: get another one as a paired device, or begin this page anew without one, as all
- * tabs that have it. Nothing that it showed stays then.
+ * End a session that the server refuses: get another one as a paired device, or reload this page without one, like all
+ * tabs that have it; then nothing that it showed stays.
  */
 export async function endSession(refused) {
   if (held?.bearer !== refused) {
-    if (held) listeners.forEach(listener => listener(held.bearer)); // whoever used the old one may use this one
+    if (held) listeners.forEach(listener => listener(held.bearer)); // users of the old one may use this one
     return;
   }
   forget();
@@ -118,7 +118,7 @@ function plan() {
   );
 }
 
-/** Exchange what is held for a new session; the HTTP status. A server that does not respond is asked again later. */
+/** Exchange the ticket or session for a new session; the HTTP status. Without a response it is retried later. */
 async function renew() {
   const { bearer } = held;
   let response;

@@ -4,7 +4,7 @@
 import { stateOf } from "./words.js";
 
 const KEPT = { timeline: 300, signals: 200 };
-const UNATTENDED = new Set(["stopped", "interrupted", "failed", "corrupt"]); // statuses of a run in which nobody works
+const UNATTENDED = new Set(["stopped", "interrupted", "failed", "corrupt"]); // statuses of a run without active agents
 const ADDED = { timeline_add: "timeline", signals_add: "signals" };
 
 /**
@@ -96,7 +96,7 @@ function stepsFromStart({ next, nodes }) {
       .map(node => [node.node, 0]),
   );
   for (const [name, count] of steps)
-    // what is added meanwhile is visited as well
+    // entries added during the loop are visited as well
     for (const to of next[name] ?? []) if (!steps.has(to)) steps.set(to, count + 1);
   measured.set(next, steps);
   return steps;
@@ -104,12 +104,12 @@ function stepsFromStart({ next, nodes }) {
 
 const asking = (/** @type {State} */ state) => state.gates.filter(one => one.kind !== "signal");
 
-/** What waits for the user, as the server lists it; each with its node. */
+/** Items that wait for the user, as the server lists them, each with its node. */
 export const waiting = (/** @type {State} */ state) =>
   (state.waits ?? []).map(one => ({ ...one, node: state.nodes[one.node] }));
 
 /**
- * What the user should see next to it, and what is not counted: problems, and nodes that failed in a run that is over.
+ * What the user should see next to them, without being counted: problems, and nodes that failed in a run that is over.
  * @param {State} state
  */
 export function notes(state) {

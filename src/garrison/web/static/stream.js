@@ -30,7 +30,7 @@ export function follow(run, handlers) {
 }
 
 /**
- * Follow a run before the page that draws it is begun; `follow` of the same run gets what has come. Its first event is
+ * Follow a run before the page that draws it exists; `follow` of the same run gets the events so far. Its first event is
  * requested at once; the worker, which takes longer to start, continues after it.
  */
 export function followEarly(run) {
@@ -39,7 +39,7 @@ export function followEarly(run) {
 
 let early = null;
 
-/** What a stream of a run begins with; null if the server does not respond, of which the stream itself will tell. */
+/** The first event of a run's stream; null if the server does not respond, which the stream itself will report. */
 async function firstEvent(run) {
   const query = new URLSearchParams({ ...(run === null ? { runs: "1" } : { run }), first: "1" });
   try {
@@ -53,7 +53,7 @@ async function firstEvent(run) {
   return null;
 }
 
-/** Begin to follow, after a `first` event if one is on its way; what comes before there are handlers is kept for them. */
+/** Follow, after a `first` event if one is on its way; events that come before the handlers are kept for them. */
 function begin(run, first = null) {
   const stream = { run, came: [], handlers: null, open: null, closed: false };
   const handle = (kind, data) => {

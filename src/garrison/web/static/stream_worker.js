@@ -1,5 +1,5 @@
 // The connection that all pages of this browser share: a browser opens six connections to one host, so ten pages cannot
-// have one each. A page that ends is forgotten, for whatever reason it ended; nothing is kept of a run.
+// have one each. A page that ends is forgotten, whatever the reason; no data of a run is kept.
 
 import { connect } from "./connection.js";
 
@@ -16,7 +16,7 @@ const connection = connect(
   },
 );
 
-// A lock ends with its holder: so the pages notice this worker's end, and it theirs.
+// A lock ends with its owner: so the pages notice this worker's end, and it theirs.
 locks?.request(name, () => {
   held = true;
   for (const port of pages.keys()) port.postMessage(["worker", name]);

@@ -71,7 +71,7 @@ function copy(element, parent, nodes, edges) {
   parent.append(made);
 }
 
-/** An element with what is allowed of it; null if it is not. */
+/** An element with its allowed parts; null if the element itself is not allowed. */
 function allowedPart(element) {
   const attributes = Object.hasOwn(ALLOWED, element.localName) ? ALLOWED[element.localName] : null;
   if (!attributes || element.namespaceURI !== SVG) return null;

@@ -1,8 +1,8 @@
-// End of an output: what a program says last is why it failed, so the end is what is seen first.
+// End of an output: a program's last lines tell why it failed, so the end is visible first.
 
 import { html, useEffect, useRef } from "./view.js";
 
-/** The text in a box that is scrolled to its end, also when what holds it is opened later. */
+/** The text in a box that is scrolled to its end, also when its container is opened later. */
 export function Tail({ text }) {
   const box = useRef(null);
   useEffect(() => {

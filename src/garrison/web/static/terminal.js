@@ -1,5 +1,5 @@
-// Panel of an agent's terminal: the screen as it is now, read-only until the user asks for the keyboard. While they have
-// it, a mark says so, and a key leaves the terminal.
+// Panel of an agent's terminal: the live screen, read-only until the user asks for the keyboard. While they have
+// it, a mark shows that, and a key leaves the terminal.
 
 import { ask } from "./ask.js";
 import { Act } from "./controls.js";
@@ -35,7 +35,7 @@ function OneTerminal({ run, node, write, reopen }) {
       yes: "Type to the agent",
       lines: [
         "Every key you press in the terminal goes to the agent's program, until you stop. The run's journal records it.",
-        `Its window gets the size of this screen meanwhile. ${LEAVE} leaves the terminal.`,
+        `Until then its window has the size of this screen. ${LEAVE} leaves the terminal.`,
       ],
     });
     if (!agreed) return;

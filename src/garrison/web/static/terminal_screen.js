@@ -1,5 +1,5 @@
-// Screen of a terminal: xterm.js, which is loaded when the first terminal opens. What arrives here was drawn by tmux; even
-// so, only what draws is obeyed: no title, link, clipboard or color of the page, and nothing is answered.
+// Screen of a terminal: xterm.js, which is loaded when the first terminal opens. Its input was drawn by tmux; even
+// so, only drawing is allowed: no title, link, clipboard or color of the page, and no replies.
 //
 // xterm.js puts its styles into <style> elements and style attributes, both of which the content security policy forbids.
 // It is given a document whose style elements fill a constructed style sheet, and whose style attributes are set one
@@ -101,7 +101,7 @@ function loadStyle() {
  * @param {Element} place
  * @param {{columns: number, rows: number}} size
  * @param {(a: string) => void} typed gets what the user types while the screen has the keyboard
- * @param {() => void} leave called when the person leaves the screen by keyboard
+ * @param {() => void} leave called when the user leaves the screen by keyboard
  */
 export async function openScreen(place, size, typed, leave) {
   const [{ Terminal }, { FitAddon }] = await Promise.all([

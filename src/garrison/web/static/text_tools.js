@@ -1,17 +1,17 @@
-// What the user takes along: copied text, a downloaded file. Pages are requested one after another, so that the server
+// Copy text, download a file. Pages are requested one after another, so that the server
 // sends no more at once than to the page.
 
 import { toast } from "./notice.js";
 
 const MOST = 256 * 1024 * 1024; // characters of a downloaded file
 
-/** Copy a text; says so. */
+/** Copy a text, and confirm it. */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
     toast("Copied.");
   } catch {
-    toast("This browser does not let the page copy; mark the text and copy it yourself.", true);
+    toast("This browser does not let the page copy; select the text and copy it yourself.", true);
   }
 }
 
@@ -24,7 +24,7 @@ export async function download(name, pieces) {
       parts.push(text);
       size += text.length;
       if (size < MOST) continue;
-      toast(`${name} is cut after ${MOST >> 20} million characters; the whole is in the home.`, true);
+      toast(`${name} is cut after ${MOST >> 20} million characters; the home has all of it.`, true);
       break;
     }
   } catch (problem) {

@@ -5,7 +5,7 @@ import { clock, millis, span } from "./words.js";
 
 const EVERY = 5000; // milliseconds
 
-const shown = new Set(); // functions that draw an age again, if it reads otherwise by now
+const shown = new Set(); // functions that draw an age again, if its text has changed
 
 setInterval(() => {
   if (!document.hidden) shown.forEach(renew => renew());

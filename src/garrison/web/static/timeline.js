@@ -1,5 +1,5 @@
 // Panel of what happened: deaths and restarts, landings, failures; the signals between the layers; the merge queue. The
-// latest is live, all that was before comes in pages.
+// latest is live, everything earlier comes in pages.
 
 import { HistoryPager } from "./history_pager.js";
 import { Tabs, TabPanel } from "./tabs.js";
@@ -60,7 +60,7 @@ export const Timeline = reading(["timeline", "signals", "queue"], ({ state, run,
   const [chosen, turn] = useState("timeline");
   const [page, show] = useState(null); // null: the live list
   const [sought, search] = useState(false);
-  const [everything, all] = useState(false); // also what garrison did by the way
+  const [everything, all] = useState(false); // also internal steps of garrison
   const live = chosen !== "queue"; // the event stream has the queue as it is, not what it was
   const given = page?.entries ?? (live ? state?.[chosen] : null);
   const entries = everything ? given : given?.filter(line => !line.minor);
@@ -151,7 +151,7 @@ const Signal = memo(
     </li>`,
 );
 
-/** Without what the line shows already: its kind, the signal that reported it, and that it is about a node. */
+/** Without what the line already shows: its kind, the signal that reported it, and its node. */
 const plain = text =>
   text
     .replace(/^[A-Z_]+ from \S+: /, "")

@@ -1,4 +1,4 @@
-// What every panel is made with: preact and htm, and the rules of the house. A panel is a component: what it shows comes in
+// Base of every panel: preact and htm, and common rules. A panel is a component: what it shows comes in
 // as properties, what the user does goes out through functions among them. Text from elsewhere becomes text, and is made
 // legible on its way, in this one place; nothing here turns a string into markup.
 
@@ -97,7 +97,7 @@ export function Panel({ id, title, beside, above, hidden, class: kind, children 
 /** The text of an empty list. */
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 
-/** What stands for something that is not known yet: nothing is stated of it. */
+/** Placeholder for data that is not known yet. */
 export const Skeleton = ({ lines = 3 }) =>
   html`<div class="skeleton" aria-hidden="true">
     ${Array.from({ length: lines }, (_, at) => html`<span key=${at} />`)}

@@ -1,4 +1,4 @@
-// Panel of what waits for the user, most urgent first: questions with their answers, then parked and failed nodes.
+// Panel of items that wait for the user, most urgent first: questions with their answers, then parked and failed nodes.
 
 import { part } from "./api.js";
 import { ask } from "./ask.js";
@@ -59,7 +59,7 @@ export const Waits = reading(
   },
 );
 
-/** A card of what waits, with what answers it; `write`: changes are allowed, `over`: the run has failed, `beside`: elements of its head. */
+/** A card of a waiting item with its answers; `write`: changes are allowed, `over`: the run failed, `beside`: more in its head. */
 export function Card({ one, run, write, over, choose, act, beside }) {
   const name = one.node?.node ?? one.gate?.node;
   return html`<li class="card w-${one.kind}" data-key=${one.key} tabindex="-1">
@@ -106,7 +106,7 @@ function Answers({ one, name, run, over, choose, act }) {
   return html`<${Choices} question=${one.gate} name=${name} choose=${choose} act=${act} send=${send} />`;
 }
 
-/** The answers to a question. With the first click on one, all are locked until it is known what became of it. */
+/** The answers to a question. The first click on one locks all until its result is known. */
 function Choices({ question: asked, name, choose, act, send }) {
   const review = asked.kind === "review";
   const [busy, run] = useBusy(
@@ -131,7 +131,7 @@ function Choices({ question: asked, name, choose, act, send }) {
   ${review && html`<${TextForm} key="reject" label="Reject" hint="Reason for its next attempt" kind="" send=${send} />`}`;
 }
 
-/** Whether a person means an answer: asked where work lands, or where nothing takes it back. */
+/** Whether the user confirms an answer: asked where work lands, or where it cannot be undone. */
 async function agreed(name, asked, label, irreversible) {
   if (asked.kind === "review") return landing(name, asked);
   if (!irreversible) return true;
@@ -140,7 +140,7 @@ async function agreed(name, asked, label, irreversible) {
     yes: label,
     no: "Back", // "Not now" may well be another answer
     kind: "danger",
-    lines: [asked.question, `This cannot be taken back once ${name} has gone on.`],
+    lines: [asked.question, `This cannot be undone once ${name} has continued.`],
   });
 }
 

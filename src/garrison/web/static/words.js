@@ -67,7 +67,7 @@ export function stateOf(status) {
 /** The symbol of a state. */
 export const signOf = status => STATES[stateOf(status)][0];
 
-/** A node's status in a word for people. */
+/** A node's status in a word for the user. */
 export const wordOf = status => STATES[stateOf(status)][1];
 
 /** A node's state in a word: while it lands, what the queue does with it, in the words of the command line. */

@@ -137,7 +137,7 @@ def test_a_models_actions_are_contained(scene):
     why = reasons(scene)
     assert "it left its branch garrison/r1/backwards" in why["backwards"]
     assert "no commit in common" in why["unrelated"]
-    assert "was removed under it" in why["treeless"]
+    assert "was removed while it worked" in why["treeless"]
     assert "not a git repository" in why["gitless"]
     assert [path.read_text() for path in place.trees.glob("*/r1/gitless/left.txt")] == ["left\n"], "it stays"
     assert place.deaths()["orchestrator-killer"] == [1]

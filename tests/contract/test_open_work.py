@@ -115,7 +115,7 @@ def test_a_history_beyond_all_bounds_is_refused_before_it_is_looked_into(scene: 
         return
     refusal = scene.inspect()
     assert refusal is not None and refusal.kind is RefusalKind.EXCESS
-    assert describe(refusal, "node").startswith("its commits are too large to be taken over: the commit ")
+    assert describe(refusal, "node").startswith("its commits are too large: the commit ")
     runtime = SimpleNamespace(files=lambda run: SimpleNamespace(attempt=lambda node, attempt: scene.folder))
     launch = SimpleNamespace(onto="main", run_id="run", base_oid="")
     task = Task("run", "node", 1, allow_empty=False)

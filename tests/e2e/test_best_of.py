@@ -67,7 +67,7 @@ def test_no_candidate_that_passes_fails_the_node_with_the_reason_of_each(place):
     assert subjects(place) == [] and set(statuses(place).values()) == {"failed"}
     reason = place.nodes()["fix"]["reason"]
     assert reason.startswith("no candidate passed: fix__a: acceptance `grep -q many score.txt` failed"), reason
-    assert "fix__b: judge `cat score.txt` is to print a number last, and its last line is 'many'" in reason
+    assert "fix__b: judge `cat score.txt` should print a number last, but its last line is 'many'" in reason
 
 
 def test_the_first_that_passes_ends_the_others(place):

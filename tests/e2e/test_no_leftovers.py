@@ -102,7 +102,7 @@ def test_a_process_without_its_home_or_worktree_stops_by_itself(place: Place, wh
     if what == "trees":
         shutil.rmtree(next(place.trees.glob("*/r1/a")))
         wait_for("another attempt begins", lambda: place.nodes()["a"]["attempt"] == 2)
-        assert "was removed under it" in place.nodes()["a"]["reason"]
+        assert "was removed while it worked" in place.nodes()["a"]["reason"]
         place.release("a")
         assert place.finish(child) == 0, place.logs()
     else:

@@ -34,7 +34,7 @@ def test_work_begins_in_the_folder_of_its_launch_or_of_its_path(place) -> None:
     assert [git(place.repo, "show", f"main:{path}") for path in (
         "packages/a b/here-own", "packages/c/here-other", "here-top")] == ["packages/a b/", "packages/c/", ""]
     reasons = {name: node["reason"] for name, node in place.nodes().items() if node["status"] == "failed"}
-    assert {name: "is not a folder of the branch that it begins with" in said for name, said in reasons.items()} == {
+    assert {name: "is not a folder of the branch that it starts from" in said for name, said in reasons.items()} == {
         "link": True, "absent": True}
     shown = subprocess.run([*PROGRAM, "config", "show", "launch"], cwd=place.repo / "packages/c", env=place.env,
                            text=True, capture_output=True, check=True).stdout

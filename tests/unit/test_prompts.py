@@ -160,7 +160,7 @@ BUILT = {
     "rework_no_change": lambda: again(EarlierRefusal(RefusedBy.NO_CHANGE, 1, "x", output="Nothing to do, I think.\n",
                                                claim="Nothing to do.")),
     "rework_unreported": lambda: again(replace(REFUSED, ended=EndedBy.SILENT, claim="I think I am done.")),
-    "rework_lost": lambda: again(EarlierRefusal(RefusedBy.LOST, 1, "its worktree was removed under it",
+    "rework_lost": lambda: again(EarlierRefusal(RefusedBy.LOST, 1, "its worktree was removed while it worked",
                                                 start=StartFrom.CONTINUE)),
     "rework_unfinished": lambda: again(replace(
         REFUSED, by=RefusedBy.UNFINISHED, reason="it left a merge open with conflicts in calc.py: resolve them")),

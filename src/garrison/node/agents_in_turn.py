@@ -1,7 +1,7 @@
-"""Agents of one attempt, or of one validation, in turn: which one works now, and the hand-over to the next one.
+"""Failover between the agents of one attempt or validation: which one works now, and the hand-over to the next.
 
-`agents.failover` decides. A failover is written down once nothing of the present agent runs, and the incarnation ends
-with it: the next one begins with the next agent, in the same worktree, and with everything that a successor gets.
+`agents.failover` decides. A failover is recorded once no process of the current agent runs, and ends the
+incarnation: the next one starts with the next agent, in the same worktree, with everything that a successor gets.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AgentsInTurn:
         self.agents = policy.order(task.agent, self._followers())
         self._limits = self._read_limits() if len(self.agents) > 1 else {}
         self._reset = 0.0
-        """When the limit of an earlier agent is reset next; 0: it is not known."""
+        """When an earlier agent's limit is next reset; 0: unknown."""
 
     @property
     def turn(self) -> int:
@@ -55,11 +55,11 @@ class AgentsInTurn:
 
     @property
     def tried(self) -> str:
-        """Return which agents were tried before the present one, '' for none."""
+        """Return the agents that were tried before the current one, '' for none."""
         return policy.list_tried(self.failovers)
 
     def begin(self, *, is_first: bool) -> Task:
-        """Return the task as the present agent gets it, once what earlier agents' sessions left is moved aside."""
+        """Move the files of earlier agents' sessions aside; return the task as the current agent gets it."""
         if is_first and not self.failovers and len(self.agents) > 1:
             self._pass_over()
         records.keep_earlier_sessions(self.folder, self.failovers)
@@ -67,14 +67,14 @@ class AgentsInTurn:
 
     @property
     def task(self) -> Task:
-        """Return the task as the present agent gets it: it has its own model, and continues nobody's session."""
+        """Return the task as the current agent gets it: with its own model, in a new session."""
         task, agent = self._first, self.failovers[-1].agent if self.failovers else self._first.agent
         if agent == task.agent:
             return replace(task, continues="") if self.failovers else task
         return replace(task, agent=agent, attributes=follower_attributes(task.attributes), continues="")
 
     def choose(self, trouble: Trouble) -> Failover | None:
-        """Return which agent continues, None if the present one keeps the work."""
+        """Return the failover to another agent; None if the current one keeps the work."""
         if not policy.gives_up(trouble, self.runtime.timing.failover_patience):
             return None
         now = self.runtime.clock.time()
@@ -85,7 +85,7 @@ class AgentsInTurn:
         return Failover(now, self.task.agent, agent, trouble.kind, trouble.reason, trouble.resets_at)
 
     def wake_at(self) -> float | None:
-        """Return when an earlier agent can work again, in monotonic seconds, if the present one waits without it."""
+        """Return when an earlier agent can work again, in monotonic seconds, if the current one waits."""
         if not self._reset:
             return None
         return self.runtime.clock.monotonic() + max(0.0, self._reset - self.runtime.clock.time())
@@ -110,7 +110,7 @@ class AgentsInTurn:
                                  started=False))
 
     def _read_limits(self) -> dict[str, float]:
-        """Return the reset of each agent's limit, as other attempts of the run have met it."""
+        """Return when each agent's limit is reset, as other attempts of the run have recorded."""
         limits: dict[str, float] = {}
         nodes = self.runtime.files(self._first.run_id).root / "nodes"
         for path in nodes.glob(f"*/*/{records.FILE}"):
@@ -120,9 +120,9 @@ class AgentsInTurn:
         return limits
 
     def record(self, failover: Failover) -> None:
-        """Write the failover down, unless a successor of this incarnation works already.
+        """Record the failover, unless a successor of this incarnation already works.
 
-        Nothing of the present agent may run any more.
+        No process of the current agent may still run.
         """
         key, number = self.incarnation.key, self.incarnation.number
         with self.runtime.store.locked(Identity, key, incarnation=number) as identity:

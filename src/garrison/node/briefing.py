@@ -1,7 +1,7 @@
-"""Briefings: what the prompt of an attempt tells in addition to its task, read from the run's files and the repository.
+"""Briefings: what the prompt of an attempt contains besides its task, read from the run's files and the repository.
 
-`agents.briefing` holds the records, `agents.prompt` puts them into words. Nothing is written but a copy of the log that
-the agent is to read: the original is where no agent looks.
+`agents.briefing` defines the records, `agents.prompt` puts them into words. The only file written is a copy of the log
+that the agent is to read: agents cannot read the original.
 
 Events and the merge queue are imported where they are read: together they take 40 ms of an orchestrator's start, and
 few attempts need them.
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 MAX_LANDED = 8
 """Upstream nodes whose landed work is named, the latest."""
 MAX_SIBLINGS = 8
-"""Tasks at work alongside this one that are named."""
+"""Concurrent tasks that are named."""
 MAX_HUNK_LINES = 60
 """Lines of one file's conflicts that are shown."""
 MAX_CHANGES = 12
@@ -81,7 +81,7 @@ MAX_CHANGES = 12
 MAX_COMMITS, MAX_UNCOMMITTED = 15, 30
 """Commits and changed files of a worktree that are named."""
 TAIL_LINES, TAIL_BYTES = 80, 6000
-"""End of a log that a prompt holds."""
+"""End of a log that a prompt contains."""
 MAX_LOG = 1 << 20
 """Bytes at the end of a log that the agent gets as a file."""
 MAX_FILES = 50
@@ -89,7 +89,7 @@ MAX_FILES = 50
 MAX_CRITERIA = 10
 """Criteria of a validator that a prompt lists."""
 MAX_STAT = 40
-"""Files that the account of refused work lists."""
+"""Files that the summary of refused work lists."""
 _BY_VERDICT = {"timeout": "its time was over", "missing": "it was not found or could not run",
                "empty": "it ran no tests", "lost": "it gave no verdict"}
 _BY_KIND: dict[str, RefusedBy] = {**{by: by for by in RefusedBy}, RefusedBy.MOVED: RefusedBy.CONFLICT}
@@ -101,7 +101,7 @@ class Briefer:
 
     def __init__(self, runtime: Runtime, launch: Launch, task: Task, git: Git, worktree: Path,
                  failovers: Sequence[Failover] = (), *, copies: bool = True) -> None:
-        """Prepare to read; `copies`: the log that the agent is to read is copied to where it can."""
+        """Prepare to read; `copies`: copy the log that the agent is to read to where it can."""
         self.copies, self.failovers = copies, failovers
         self.runtime, self.launch, self.task, self.git, self.worktree = runtime, launch, task, git, worktree
         self.files = runtime.files(launch.run_id)
@@ -118,7 +118,7 @@ class Briefer:
         return LandingTerms(launch.onto, gate, approval=self.task.approve)
 
     def prepare(self, assignment: Assignment, notes: str, *, is_successor: bool) -> tuple[Assignment, str]:
-        """Return the assignment with what its agent's messages tell, and the text of its prompt."""
+        """Return the assignment with the content of its agent's messages, and the text of its prompt."""
         deaths = self.deaths() if is_successor else ()
         briefing = self.brief(assignment, self.interruption(deaths, notes) if is_successor else None)
         instructions = read_instructions(self.git, self.launch.onto, self._began()) \
@@ -133,11 +133,11 @@ class Briefer:
         return assignment, prompt.build(self.task, briefing)
 
     def _began(self) -> str:
-        """Return the target's commit at which the branch began, '' if that is not known."""
+        """Return the target's commit from which the branch started, '' if unknown."""
         return self._base_of(self.git.head(self.worktree)) or ""
 
     def brief(self, assignment: Assignment, interruption: Interruption | None = None) -> Briefing:
-        """Return the briefing of the attempt, and copy the log of what refused the one before."""
+        """Return the briefing of the attempt, and copy the log of the check that refused the previous one."""
         task = self.task
         landed, more = self._landed()
         rights = read_rights(self.runtime.home, Role.AGENT, task.agent, self.runtime.environ)
@@ -158,7 +158,7 @@ class Briefer:
             landed, more, decided=self.decided(), refusal=self.refusal(), interruption=interruption,
             reporting=Reporting.EXIT_CODE, lessons=read_private_lessons(self.runtime.home, self.git.key)))
 
-    # ---- what is there
+    # ---- present state
 
     def _landed(self) -> tuple[tuple[LandedWork, ...], int]:
         named = self.task.landed[-MAX_LANDED:]
@@ -169,13 +169,13 @@ class Briefer:
         return works, len(self.task.landed) - len(works)
 
     def _attempts(self) -> int:
-        """Return how many attempts the task may have, if each one is refused; 0: another home knows."""
+        """Return how many attempts the task may have, if each one is refused; 0: only another home knows."""
         if self.launch.claimed_for:
             return 0
         return 1 if self.task.attributes.get("rework") == "none" else self.launch.max_rework + 1
 
     def _left(self) -> str:
-        """Return what is left of the responses and dollars that the task's agent may use, as a sentence."""
+        """Return the responses and dollars that the task's agent has left, as a sentence."""
         from garrison.records import costs
 
         task, home = self.task, self.runtime.home
@@ -213,7 +213,7 @@ class Briefer:
         return tuple(dict.fromkeys([*changed, *task.may_change]))
 
     def progress(self) -> WorkState:
-        """Return what is committed and uncommitted in the worktree now; nothing if git cannot tell."""
+        """Return what is committed and uncommitted in the worktree now; empty if git fails."""
         with suppress(GarrisonError):
             head = self.git.head(self.worktree)
             base = self._base_of(head)
@@ -229,13 +229,13 @@ class Briefer:
         return NO_PROGRESS
 
     def _is_bounded(self, base: str, tip: str) -> bool:
-        """Return whether what was committed may be looked into: without a sandbox nobody has measured it yet."""
+        """Return whether the commits are small enough to read: without a sandbox they have not been measured yet."""
         with suppress(GarrisonError):
             return tip == base or not bounds.explain_excess(self.git, base, tip)
         return False
 
     def _base_of(self, commit: str | None) -> str | None:
-        """Return the target's commit at which a branch began."""
+        """Return the target's commit from which a branch started."""
         target = self.git.branch_tip(self.launch.onto) or self.launch.base_oid
         if commit == target:
             return target
@@ -253,7 +253,7 @@ class Briefer:
                      if isinstance(event, ChildDied) and event.full == full and event.death_class != FAILOVER)
 
     def interruption(self, deaths: Sequence[EarlierDeath], notes: str) -> Interruption:
-        """Return what an agent that continues an attempt must know, unless its own session knows it."""
+        """Return what an agent that continues an attempt must know, unless its own session contains it."""
         how, last = "the run was stopped, and has been resumed", self.failovers[-1] if self.failovers else None
         if last is not None and (not deaths or deaths[-1].at <= last.at):
             how = f"{last.previous}, the agent that worked on it, cannot continue ({mention(last.cause)})"
@@ -270,16 +270,16 @@ class Briefer:
         return read_attempt(self.files.process_journal(f"runner-{self.task.node}"), attempt)
 
     def _fact(self, attempt: int, name: str) -> FactRecorded | None:
-        """Return what an attempt's job came to; None if it is not recorded."""
+        """Return the recorded result of an attempt's job; None if there is none."""
         from garrison.records.events import FactRecorded
 
         return next((event for _, event in reversed(self._journal(attempt))
                      if isinstance(event, FactRecorded) and event.name == name), None)
 
-    # ---- why the attempt before was refused
+    # ---- why the previous attempt was refused
 
     def refusal(self) -> EarlierRefusal | None:
-        """Return why the attempt before was refused, and what is left of it; None for a first attempt."""
+        """Return why the previous attempt was refused, and what is left of it; None for a first attempt."""
         if self.task.attempt < 2 or not self.task.rework_reason:
             return None
         previous = self.task.attempt - 1
@@ -303,9 +303,9 @@ class Briefer:
         return detail(self, refusal, entry) if detail is not None else refusal
 
     def mender(self, refusal: EarlierRefusal | None) -> Path | None:
-        """Return the folder of the refused attempt if its session continues with the refusal; None: a fresh one begins.
+        """Return the folder of the refused attempt if its session continues with the refusal; None: a fresh one starts.
 
-        A pipeline that comes back to a node says itself which session remembers what; `rework=fresh` begins all again.
+        A pipeline that returns to a node configures itself which session continues; `rework=fresh` starts all over.
         """
         is_anew = self.task.attributes.get("rework") == StartFrom.FRESH
         if refusal is None or refusal.by is RefusedBy.RUN or self.failovers or is_anew:
@@ -322,7 +322,7 @@ class Briefer:
         return folder if can_mend else None
 
     def _with_feedback(self, refusal: EarlierRefusal) -> EarlierRefusal:
-        """Add what was said about the pull request when the node was sent back for it last, whole: each attempt since
+        """Add the full feedback on the pull request for which the node was last sent back: each attempt since
         then has to answer it."""
         from garrison.records.events import FlowAdvanced, GuardianSignal, NodeChanged, PullRequestChanged, decode
 
@@ -358,10 +358,10 @@ class Briefer:
         return False
 
     def decided(self, *, by_all: bool = False) -> tuple[PersonsWord, ...]:
-        """Return what the person in charge has said about the task, oldest first.
+        """Return the decisions of the person in charge about the task, oldest first.
 
         Args:
-            by_all: also what the present agent gets elsewhere: messages to its session, the review that it mends.
+            by_all: also what the current agent gets elsewhere: messages to its session, the review that it reworks.
         """
         task, words = self.task, list[PersonsWord]()
         for attempt in range(1, task.attempt + 1):
@@ -381,7 +381,7 @@ class Briefer:
         return tuple(word for word in words if word.text.strip())
 
     def _said_at_gates(self) -> list[PersonsWord]:
-        """Return the user's answers to the run's gates, as the guardian recorded them: an agent can write a context."""
+        """Return the user's answers to the run's gates, as the guardian recorded them: agents can write a context."""
         from garrison.records.events import GuardianSignal, decode
 
         words = []
@@ -394,7 +394,7 @@ class Briefer:
         return words
 
     def _earlier_refusals(self, before: int) -> tuple[str, ...]:
-        """Return why the attempts before one were refused, a line each."""
+        """Return why the earlier attempts were refused, a line each."""
         from garrison.records.events import FactRecorded
 
         lines = []
@@ -468,7 +468,7 @@ class Briefer:
                             check=False).out.rstrip()
 
     def _with_merge(self, refusal: EarlierRefusal) -> EarlierRefusal:
-        """Add what was merged into the branch at the beginning of this attempt, and the files in conflict from that."""
+        """Add what was merged into the branch at the start of this attempt, and the resulting files in conflict."""
         names = read_lines(self.folder / CONFLICTS)
         merged, _, label = "".join(read_lines(self.folder / MERGED)[:1]).partition(" ")
         return replace(refusal, merged=merged, label=label or merged,
@@ -508,11 +508,11 @@ class Briefer:
 
         Args:
             walk: the revisions are a range and paths, not single commits.
-            batches: of the merge of a batch, return the commits of its entries.
+            batches: for the merge of a batch, return the commits of its entries.
         """
         from garrison.merge.entry import TRAILER
 
-        # Without `-m` git lists no files of a merge. The other options overrule what the person may have set:
+        # Without `-m` git lists no files of a merge. The other options override the user's configuration:
         # signatures (`log.showSignature`) or another encoding would get between the fields.
         arguments = ("log", "--first-parent", "-m", "--name-only", "--no-show-signature", "--encoding=UTF-8",
                      f"--format=%x00%H%x01%P%x01%(trailers:key={TRAILER},valueonly,separator=%x2C)%x01%s%x01%an%x01",
@@ -529,7 +529,7 @@ class Briefer:
         return changes
 
     def _works(self) -> dict[str, tuple[str, str, str]]:
-        """Return for each commit that the queue landed its node, its task, and what that asks for."""
+        """Return for each commit that the queue landed its node, its task, and the task's prompt."""
         return {entry.commit: (entry.node, *self._asked(entry)) for entry in self._queue().state.entries.values()
                 if entry.status == "landed" and entry.commit}
 
@@ -540,7 +540,7 @@ class Briefer:
                 return _title(task), task.prompt
         return "", ""
 
-    # ---- details by what refused it
+    # ---- details by kind of refusal
 
     def _by_acceptance(self, refusal: EarlierRefusal, _entry: MergeEntry | None) -> EarlierRefusal:
         log = self.files.attempt(self.task.node, refusal.attempt) / "acceptance.log"
@@ -610,7 +610,7 @@ _DETAILS = {RefusedBy.ACCEPTANCE: Briefer._by_acceptance, RefusedBy.GATE: Briefe
 
 def read_judgement(runtime: Runtime, launch: Launch, task: Task, git: Git, head: str, diff_file: Path, *,
                    can_run: bool) -> Judgement:
-    """Return what a validator of an attempt gets; write the whole change to a file if it is long."""
+    """Return the input of an attempt's validator; write the whole change to a file if it is long."""
     target = git.branch_tip(launch.onto) or launch.base_oid
     base = git.merge_base(target, head) or target
     diff = git.run("diff", "--no-color", "--no-ext-diff", "--no-textconv", base, head, "--").out
@@ -643,7 +643,7 @@ def _target_change(commit: str, subject: str, author: str, works: dict[str, tupl
 
 
 def _how(end: End | None, verdict: str = "") -> str:
-    """Return in words how a command ended, of a gate with its verdict; '' if nothing tells it."""
+    """Return in words how a command ended, for a gate with its verdict; '' if unknown."""
     if verdict in _BY_VERDICT:
         return _BY_VERDICT[verdict]
     if end is None or end.kind is EndKind.LOST:
@@ -662,7 +662,7 @@ def _copy_end(source: Path, target: Path) -> None:
 
 
 def _title(task: Task) -> str:
-    """Return the first line of a node's label, or of its task if it has none of its own."""
+    """Return the first line of a node's label, or of its task if it has no label."""
     return _first_line(task.label if task.label != task.node else task.prompt)
 
 

@@ -1,8 +1,8 @@
-"""The repository's own commit hooks: whether they run for what agents do, and their look at what an agent left.
+"""The repository's own commit hooks: whether they run for agents' commits, and the check of uncommitted work.
 
 `[guard] hooks` decides. `agent`: they run inside an agent's sandbox for its own commits, and before garrison commits
-what it left uncommitted: `HookJob` gives them that, in the sandbox of acceptance, whose git view has the hooks as the
-user has them, not as the agent may have changed them. `gate`: the pre-commit hook is part of the gate. `none`: no hook
+what it left uncommitted: `HookJob` runs them on that, in the sandbox of acceptance, whose git view has the user's
+hooks, not those that the agent may have changed. `gate`: the pre-commit hook is part of the gate. `none`: no hook
 runs.
 """
 
@@ -75,7 +75,7 @@ def describe_hooks(names: Sequence[str], mode: GuardHooks, *, has_gate: bool) ->
 
 
 class HookJob:
-    """The hooks' look at what an agent left uncommitted, as a job that an event loop polls."""
+    """The hooks' check of what an agent left uncommitted, as a job that an event loop polls."""
 
     def __init__(self, runtime: Runtime, launch: Launch, task: Task, worktree: Path, env: Mapping[str, str],
                  folder: Path, message: str, outcome: WorkResult, now: float) -> None:
@@ -104,7 +104,7 @@ class HookJob:
         self._job.kill(now)
 
     def refusal(self, result: End) -> Refusal | None:
-        """Return what a hook refused; None if none did."""
+        """Return the refusal of a hook; None if none refused."""
         if result.ok:
             return None
         lines = read_tail(self._log, _LINES).splitlines()

@@ -1,8 +1,8 @@
-"""Look at the work that is to land, for a node's runner: git's own output for the classifier, and the settings.
+"""Inspect the work that is to land, for a node's runner: git's own output for the classifier, and the settings.
 
 `merge.diff_guard.inspect_diff` decides what the user should know of it. What an agent committed is read as bytes by
-git, outside any worktree, within bounds: what is beyond them counts as too large. The settings are those of the home,
-and of the garrison.toml that the target has, or else your checkout; the branch's own has no say.
+git, outside any worktree, within bounds: anything beyond them counts as too large. The settings are those of the home,
+and of the target's garrison.toml, or else your checkout's; the branch's own file is ignored.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 _MAX_TOTAL = 64 << 20
-"""Bytes that are looked into, in all."""
+"""Bytes that are inspected, in all."""
 _MAX_LOG = 32 << 20
-"""Bytes of a list of commits with what they changed."""
+"""Bytes of a list of commits with their changes."""
 _SECONDS = 60.0
 _MAX_SAID = 200
 """Characters of an agent's report on work that is not all done."""
 _LANDINGS = 20
-"""Landings before the work began that it might revert."""
+"""Landings before the start of the work that it might revert."""
 _LOG = ("log", "-z", "--raw", "--no-abbrev", "--no-renames", "--format=%H")
 _FIRST = (PROJECT_FILE, "package.json")
 
 
 class Inspected(NamedTuple):
-    """What is known of a branch that is to land, at its commit `tip`."""
+    """Findings on a branch that is to land, at its commit `tip`."""
 
     tip: str
     changes: tuple[LandingNote, ...] = ()
@@ -54,7 +54,7 @@ class Inspected(NamedTuple):
 
 def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str, gates: Iterable[str],
                    said: Mapping[str, object]) -> Inspected:
-    """Look at a branch that is to land.
+    """Inspect a branch that is to land.
 
     Args:
         gates: the commands that will test it.
@@ -63,7 +63,7 @@ def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str
     tip, target = git.branch_tip(branch), git.branch_tip(launch.onto)
     base = git.merge_base(target, tip) if tip and target else None
     if tip is None or target is None or base is None or launch.claimed_for:
-        return Inspected(tip or "")  # the merge queue says what is missing; of a host's work its home decides
+        return Inspected(tip or "")  # the merge queue reports what is missing; for a host's work its home decides
     changes = git.changes(base, tip)
     history, is_cut = _read_log(git, f"{base}..{tip}")
     done = [change for each in history for change in each.changes]
@@ -101,9 +101,9 @@ def _named_in(command: str) -> Iterable[str]:
 
 
 def _limits(home: Path, launch: Launch, project: bytes | None) -> tuple[GuardConfig, str]:
-    """Return the settings, and why they are only the defaults: they were well-formed at the launch.
+    """Return the settings, and why they are only the defaults: they were valid at the launch.
 
-    A garrison.toml that the target does not have yet is the person's own, in the checkout.
+    A garrison.toml that the target does not have yet is the user's own, in the checkout.
     """
     try:
         if project is None:
@@ -114,8 +114,8 @@ def _limits(home: Path, launch: Launch, project: bytes | None) -> tuple[GuardCon
 
 
 def _with_unread(found: Sequence[LandingNote], limits: GuardConfig, count: int) -> list[LandingNote]:
-    """Return the findings with one more of size: files that were not looked into."""
-    line = f"{count:,} file{'s' * (count != 1)} too large to be looked into"
+    """Return the findings, and one on size if files were not inspected."""
+    line = f"{count:,} file{'s' * (count != 1)} too large to be inspected"
     known = next((each for each in found if each.kind == ChangeKind.SIZE), None)
     more = LandingNote(ChangeKind.SIZE.value, limits.effect(ChangeKind.SIZE).value, count,
                        (line,)) if known is None else \
@@ -124,7 +124,7 @@ def _with_unread(found: Sequence[LandingNote], limits: GuardConfig, count: int) 
 
 
 def _read_log(git: Git, *arguments: str) -> tuple[list[Landed], bool]:
-    """Return commits with what they changed, and whether there is more than can be read."""
+    """Return commits with their changes, and whether there is more than can be read."""
     try:
         return parse_log(git.run(*_LOG, *arguments, "--", timeout=_SECONDS, most=_MAX_LOG).out), False
     except GitError:
@@ -147,9 +147,8 @@ class _Blobs:
         return self.read([name]).get(name)
 
     def read(self, names: Iterable[str]) -> Mapping[str, bytes]:
-        """Return the content of those that exist and are small enough."""
-        # The null id stands for the side of a change that has no file, and a name with a line break cannot be asked
-        # for.
+        """Return the content of the files that exist and are small enough."""
+        # The null id is the side of a change that has no file; a name with a line break cannot be requested.
         asked = [name for name in dict.fromkeys(names) if name.strip("0")]
         new = [name for name in asked if name not in self._known and "\n" not in name]
         if new:

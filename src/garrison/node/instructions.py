@@ -1,10 +1,10 @@
-"""Instructions of a repository for agents: its CLAUDE.md and AGENTS.md, as they were where a branch began.
+"""Instructions of a repository for agents: its CLAUDE.md and AGENTS.md, from the commit where a branch started.
 
 They are read from the target's commit, not from a worktree that an agent may have changed: with the files that they
-import (`@path`), as Claude Code reads them, and those of folders, which reach the agent once it looks into one. The
-settings, such as hooks and permissions, only reach an agent whose profile takes them (`read_settings`).
+import (`@path`), as Claude Code reads them, and those of folders, which reach the agent once it reads there. The
+settings, such as hooks and permissions, only reach an agent whose profile accepts them (`read_settings`).
 
-Lessons that the user keeps private (`garrison lessons`) are lines of a file in the home, and stand in every prompt.
+Lessons that the user keeps private (`garrison lessons`) are lines of a file in the home, and part of every prompt.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 NAMES = ("AGENTS.md", "CLAUDE.md", ".claude/CLAUDE.md")
 MAX_CHARS = 40_000
-"""Characters of instructions that a prompt holds: what the CLI itself calls large."""
+"""Characters of instructions in a prompt: more the CLI itself calls large."""
 MAX_FOLDER = 8000
 """Characters of the instructions of one folder."""
 MAX_FOLDERS = 100
-"""Folders whose instructions are read, those nearest to the top first."""
+"""Folders whose instructions are read, the topmost first."""
 SETTINGS = (".mcp.json", ".claude/settings.json")
 SETTINGS_FOLDERS = (".claude/agents/", ".claude/commands/", ".claude/skills/")
 MAX_SETTINGS = 1_000_000
@@ -50,7 +50,7 @@ _LINK = "120000"
 
 
 class Instructions(NamedTuple):
-    """What a repository tells agents."""
+    """Instructions of a repository for agents."""
 
     text: str = ""
     """Part of the system prompt; '' if there is none."""
@@ -70,7 +70,7 @@ def read_instructions(git: Git, target: str, commit: str = "") -> Instructions:
 
 
 def read_settings(git: Git, commit: str) -> dict[str, str]:
-    """Return the texts of the repository's own settings for Claude Code, as a commit has them: path → text."""
+    """Return the texts of the repository's own settings for Claude Code in a commit: path → text."""
     try:
         tree = _CommitTree.read(git, commit) if commit else None
     except GitError:
@@ -93,7 +93,7 @@ def lessons_folder(home: Path, repository: str) -> Path:
 
 
 def private_lessons(home: Path, repository: str) -> Path:
-    """Return the file whose lines the user gives to all agents of a repository, without committing them."""
+    """Return the file of uncommitted lessons that the user gives to all agents of a repository."""
     return lessons_folder(home, repository) / "private.md"
 
 
@@ -129,7 +129,7 @@ class _CommitTree(Value):
     files: Mapping[str, tuple[str, str]]
     """Path → mode and blob."""
     seen: set[str] = msgspec.field(default_factory=set)
-    """Blobs that were read: a second file with the same content tells nothing new."""
+    """Blobs that were read: a second file with the same content adds nothing."""
 
     @classmethod
     def read(cls, git: Git, commit: str) -> _CommitTree:
@@ -154,7 +154,7 @@ class _CommitTree(Value):
         return texts
 
     def _read(self, name: str, texts: dict[str, str]) -> bool:
-        """Add a file's text; return whether it has one that was not read before."""
+        """Add a file's text; return whether it has text that was not read before."""
         blob = self.files[name][1]
         if blob in self.seen or len(texts) >= _MAX_FILES:
             return False
@@ -175,7 +175,7 @@ class _CommitTree(Value):
 
 
 def _resolve(name: str, path: str) -> str:
-    """Return a path alongside a file as a path from the top; '' for one that leads out of the repository."""
+    """Resolve a path relative to a file; '' for one that leads out of the repository."""
     joined = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
     return "" if path.startswith("/") or joined.startswith("../") else joined
 

@@ -1,12 +1,12 @@
 """Jobs of a runner in its node's worktree, one at a time: set-up, acceptance, validation, a judge's command.
 
-The result of each job is journaled as a fact. A job that was killed, that hung, or that found its disk full, proves
-nothing about the work: it is repeated a few times. No job starts while the disk is full.
+The result of each job is journaled as a fact. A job that was killed, hung, or found its disk full proves nothing about
+the work: it is repeated a few times. No job starts while the disk is full.
 
 Validation by an independent agent is a read-only session in its own worktree, detached at the finished branch. An
 ACP agent gives its verdict through its own socket, or at the end of its last message. A validator that ends
-without a verdict (its API refuses, it is silent, it cannot start) proves nothing about the work, either: it judges once
-more, in a fresh session; then the finished branch is held, and the user is asked about it (`HeldValidation`).
+without a verdict (its API refuses, it is silent, it cannot start) proves nothing about the work, either: it judges
+again, in a fresh session; then the finished branch is held, and the user is asked about it (`HeldValidation`).
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ SETUP, ACCEPTANCE, VALIDATOR, JUDGE = "setup", "acceptance", "validator", "judge
 _ROLES = {SETUP: Role.SETUP, ACCEPTANCE: Role.ACCEPTANCE, JUDGE: Role.ACCEPTANCE}
 
 _BEFORE = "setup-before.json"
-"""File of a worktree's sandbox folder with what was untracked before its set-up."""
+"""File of a worktree's sandbox folder that lists the untracked files before its set-up."""
 _SETUP_WAIT = 0.2
-"""Seconds between two looks at a set-up that another process runs."""
+"""Seconds between two polls of a set-up that another process runs."""
 UNDECIDED = "undecided.json"
 """File of a validation that has ended without a verdict."""
 MAX_UNDECIDED = 2
@@ -101,24 +101,24 @@ class Undecided(Value):
     """Ends of a validation without a verdict."""
 
     sessions: int = 0
-    """Sessions in a row that ended so."""
+    """Consecutive sessions without a verdict."""
     reason: str = ""
-    """Why the last one did."""
+    """Why the last one ended without a verdict."""
     agent: str = ""
     """Agent that the user has chosen to validate instead, '' for the node's own."""
 
     @classmethod
     def read(cls, validation: Path) -> Undecided:
-        """Read what is known of a validation, by its folder."""
+        """Read the record in a validation's folder."""
         return cls(**(read_json(validation / UNDECIDED) or {}))
 
     def write(self, validation: Path) -> None:
-        """Record it durably."""
+        """Write it durably."""
         write_json(validation / UNDECIDED, asdict(self))
 
 
 class RunnerJobs:
-    """Runs one job at a time; `name` is that of the job under way, '' if there is none."""
+    """Runs one job at a time; `name` is the running job's, '' if there is none."""
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task, git: Git,
                  worktree: Path) -> None:
@@ -130,7 +130,7 @@ class RunnerJobs:
         self._network: NetworkPlace | None = None
         self._watch: JobWatch | None = None
         self._hung = ""
-        """Why the job under way is being ended as hung."""
+        """Why the running job is being ended as hung."""
         self._inconclusive = 0
         self._retry_at = 0.0
         """When a job may start that had no room on the machine, in monotonic seconds."""
@@ -161,14 +161,14 @@ class RunnerJobs:
         elif name == SETUP and (checkout := self._checkout()) is not None:
             self.begin(name, SetupJob(self, checkout, now))
         else:
-            self.begin(name, self.start_command(name, now))  # one that cannot be started is tried again
+            self.begin(name, self.start_command(name, now))  # retried if it cannot be started
 
     def begin(self, name: str, job: _AnyJob) -> None:
-        """Take a job that was started as the one under way."""
+        """Adopt a started job as the running one."""
         self.name, self._job = name, job
 
     def _checkout(self) -> Path | None:
-        """Return where the worktree stands in a set-up's sandbox; None where nothing can be laid under it."""
+        """Return the worktree's path in a set-up's sandbox; None where no layer can be mounted under it."""
         rights = read_rights(self.runtime.home, Role.SETUP, "", self.runtime.environ)
         return find_checkout(self.git, rights, self.runtime.environ)
 
@@ -220,15 +220,15 @@ class RunnerJobs:
         return self._conclude(name, job, result, why)
 
     def _read_score(self) -> JobFact:
-        """Return the fact of a judge's command that ended well: the number in the last line of its output."""
+        """Return the fact of a judge's command that succeeded: the number in the last line of its output."""
         last = next((line.strip() for line in reversed(read_tail(self.log(JUDGE), 5).splitlines()) if line.strip()), "")
         with suppress(ValueError):
             if isfinite(float(last)):
                 return JobFact(JUDGE, "ok", said=repr(float(last)))
-        return JobFact(JUDGE, f"{self._describe(JUDGE)} is to print a number last, and its last line is {last!r:.60}")
+        return JobFact(JUDGE, f"{self._describe(JUDGE)} should print a number last, but its last line is {last!r:.60}")
 
     def _conclude(self, name: str, job: _AnyJob | None, result: End, why: str) -> JobFact | None:
-        """Return the fact of a job that has failed; None if a validation begins again."""
+        """Return the fact of a job that has failed; None if a validation restarts."""
         if isinstance(job, ValidatorJob) and not job.has_verdict and (self._hung or not job.is_stopping):
             return self._end_without_verdict(job, why or job.reason)
         if isinstance(job, HeldValidation):
@@ -241,7 +241,7 @@ class RunnerJobs:
         return JobFact(name, self._describe_failure(name, result), result)
 
     def _end_without_verdict(self, job: ValidatorJob, reason: str) -> JobFact | None:
-        """Have a validation repeated in a fresh session, or the user asked; the work has failed where nobody can be."""
+        """Repeat a validation in a fresh session, or ask the user; the work has failed if no user can be asked."""
         before = Undecided.read(job.folder)
         undecided = replace(before, sessions=before.sessions + 1, reason=reason or "it gave no reason")
         job.set_session_aside(undecided.sessions)
@@ -274,7 +274,7 @@ class RunnerJobs:
 
     @property
     def _silence(self) -> float | None:
-        """Return the seconds of silence after which the job under way hangs. A validator's session ends its own silence
+        """Return the seconds of silence after which the running job hangs. A validator's session ends its own silence
         (`stale`), and knows which tools are at work in it."""
         return None if isinstance(self._job, ValidatorJob) else self.task.silence_s
 
@@ -345,8 +345,8 @@ class RunnerJobs:
 class SetupJob:
     """Set-up of a node's worktree where a layer can be laid under it; has the interface of `system.command.Job`.
 
-    What is kept is used; what another process makes just now is waited for; else it runs here, and is kept if it ran
-    over a commit of the target in which no agent had worked.
+    A kept layer is used; one that another process is making is waited for; else the set-up runs here, and its layer is
+    kept if it ran over a commit of the target in which no agent had worked.
     """
 
     def __init__(self, jobs: RunnerJobs, checkout: Path, now: float) -> None:
@@ -384,7 +384,7 @@ class SetupJob:
             self._job.kill(now)
 
     def poll(self, now: float) -> End | None:
-        """Do one step; return the result once the layer lies under the worktree, or the command has failed."""
+        """Do one step; return the result once the layer is mounted under the worktree, or the command has failed."""
         if self._job is not None:
             return self._finish(self._job.poll(now))
         if self._is_stopping:
@@ -400,7 +400,7 @@ class SetupJob:
         if self._lock is None:
             self._started = now + _SETUP_WAIT
             if not self._is_told:
-                self._tell("set-up: waits for the same set-up of another worktree, which runs now")
+                self._tell("set-up: waiting for the same set-up, which runs now in another worktree")
             self._is_told = True
             return None
         setups.take_away(self._worktree)
@@ -415,7 +415,7 @@ class SetupJob:
         return setups.lay(self._worktree, kept, self._store)
 
     def _remember_before(self) -> None:
-        """Note what is untracked before the command runs; what a set-up that was killed had made is removed."""
+        """Record what is untracked before the command runs; remove what a killed set-up had made."""
         path = atomic.make_directory(sandbox_folder(self._worktree)) / _BEFORE
         now = setups.list_untracked(self._git, self._worktree)
         known = atomic.read(path)
@@ -437,7 +437,7 @@ class SetupJob:
             return None
         if not result.ok:
             if machine.is_full(self._worktree):
-                self._remove_made()  # it may have filled the disk itself: nothing starts again before there is room
+                self._remove_made()  # it may have filled the disk itself: nothing restarts before there is room
             return self._end(result)
         head = self._git.head(self._worktree) or ""
         layer = SetupLayer("", self._digest, self._command, seconds=result.seconds, kept=self._may_keep(head),
@@ -456,7 +456,7 @@ class SetupJob:
         return self._end(result)
 
     def _may_keep(self, head: str) -> bool:
-        """Return whether other worktrees may have what it left: nothing in it comes from an agent."""
+        """Return whether other worktrees may use its output: nothing in it comes from an agent."""
         jobs, git = self._jobs, self._git
         targets = filter(None, [jobs.launch.base_oid, git.rev(jobs.launch.base_ref)])
         is_untouched = jobs.task.attempt == 1 and not (jobs.folder / "prompt.md").exists()
@@ -505,7 +505,7 @@ class ValidatorJob:
                  node_worktree: Path, branch: str, now: float) -> None:
         self.started, self.reason, self.is_stopping = now, "", False
         self.handed_over = ""
-        """How another agent continues, once this one has ended for that; '' if none does."""
+        """How another agent continues, once this one has ended for it; '' if none does."""
         self.git, self.node_worktree, self.task = git, node_worktree, task
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
         self.folder = folder
@@ -518,7 +518,7 @@ class ValidatorJob:
         self.agent = agent = judged.agent
         worktree = validator_worktree(node_worktree)
         head = git.branch_tip(branch) or launch.base_oid
-        # That of an earlier incarnation may be at another commit.
+        # An earlier incarnation's may be at another commit.
         remove_validator_worktree(git, node_worktree, task, keeps_home=True)
         git.add_worktree(worktree, None, head)
         environment = worktree_environment(runtime, launch, task, worktree, incarnation.marker)
@@ -572,7 +572,7 @@ class ValidatorJob:
         return (self.folder / "claude" / "report.json").exists()
 
     def set_session_aside(self, number: int) -> None:
-        """Let the next validation begin its own session; what ended this one stays for who looks for it."""
+        """Let the next validation start its own session; this one's ending stays for inspection."""
         files = AttemptFiles(self.folder)
         if files.endings.exists():
             files.endings.rename(files.folder / f"endings-{number}.jsonl")
@@ -580,7 +580,7 @@ class ValidatorJob:
             path.unlink(missing_ok=True)
 
     def _hand_over(self, outcome: WorkResult | None) -> bool:
-        """Record that the next agent judges if this one cannot and nothing of it runs; return whether one does."""
+        """Record that the next agent judges if this one cannot and has no process left; return whether one does."""
         trouble = self.work.trouble
         if trouble is None or self.is_stopping or (outcome is not None and outcome.status == "success"):
             return False
@@ -622,7 +622,7 @@ class ValidatorJob:
         self.work.stop(self.started if now is None else now)
 
     def poll(self, now: float) -> End | None:
-        """Return the result once there is a verdict, or there cannot be one."""
+        """Return the result once there is a verdict, or none is possible."""
         if self.channel is not None:
             self.channel.poll(now)
         outcome = self.work.poll(now)
@@ -641,8 +641,8 @@ class ValidatorJob:
 
 
 class HeldValidation:
-    """A finished branch that its validator could not judge, until the user says what becomes of it; has the interface
-    of `ValidatorJob`."""
+    """A finished branch that its validator could not judge, until the user decides; has the interface of
+    `ValidatorJob`."""
 
     pid = ticks = 0
     wake_at: float | None = None
@@ -664,7 +664,7 @@ class HeldValidation:
                         f"({known.sessions} sessions); {how}")
 
     def answer(self, _question_id: str, text: str) -> None:
-        """Take what the person has decided; anything that is not an answer is asked again."""
+        """Accept the user's decision; after anything else the question is asked again."""
         word = text.strip().strip("`")
         if word.lower() in (AGAIN, LAND):
             self._answer = word.lower()

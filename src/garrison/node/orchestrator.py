@@ -90,7 +90,7 @@ MAX_SUBJECT = 72
 """Characters of a commit's subject line."""
 
 MAX_SHOWN = 8 << 20
-"""Bytes of output that are printed in one turn, and after how many more the logs are bounded."""
+"""Bytes of output that are printed in one turn, and after which the logs are bounded."""
 POLL_WITH_OUTPUT = 0.25
 """Seconds between two turns while there is output for the user to follow."""
 
@@ -98,7 +98,7 @@ POLL_WITH_OUTPUT = 0.25
 def lacked_room(outcome: WorkResult, output: str, lack: str) -> bool:
     """Return whether the machine lacked room for an agent that failed: its last output says so. Pure.
 
-    `lack` is what the machine lacks now, '' for nothing. Without it an agent that reports its failure is believed: its
+    `lack` is what the machine lacks now, '' for nothing. Without it an agent's reported failure is believed: its
     output may be about such a lack, as in a test of descriptors.
     """
     is_told = outcome.status != "success" and machine.reports_shortage(output)
@@ -148,11 +148,11 @@ class Orchestrator:
         self._refusal = ""
         """Last reason why the agent's commits could not be collected."""
         self._refusal_of_work: Refusal | None = None
-        """Why the work of an agent that reported success is not taken as it is."""
+        """Why the work of an agent that reported success is not accepted as it is."""
         self._hooks: HookJob | None = None
-        """The repository's commit hooks, at what the agent left uncommitted."""
+        """The repository's commit hooks, while they check what the agent left uncommitted."""
         self._pace = RetryPace()
-        """Pace of collecting: an agent can commit without end."""
+        """Pace of collecting: an agent can commit endlessly."""
         self._has_output, self._is_successor = True, False
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, incarnation.key), signals.inbox_path(runtime.home, incarnation.key), folder,
@@ -237,7 +237,7 @@ class Orchestrator:
         """Fail the attempt with the error."""
         self._finish(WorkResult("fail", why))
 
-    # ---- begin
+    # ---- start
 
     def _make_agents(self, task: Task, folder: Path) -> AgentsInTurn:
         return AgentsInTurn(self.runtime, self.incarnation, task, folder)
@@ -251,7 +251,7 @@ class Orchestrator:
         """Open the agent's socket; None, and a line in the log, on a file system without sockets."""
         this = probe(os.getpid())
         assert this is not None
-        try:  # whatever is below this process is the agent's: its program, and its orphans
+        try:  # all descendants of this process are the agent's: its program, and its orphans
             return open_channel(folder / "agent.sock", lambda: (this.id,), self.reports.handle, log_line,
                                 self.task.words)
         except OSError as error:
@@ -259,7 +259,7 @@ class Orchestrator:
             return None
 
     def _write_excludes(self) -> Path | None:
-        """Write the patterns of what the agent leaves and nobody commits; return their file, None without any."""
+        """Write the patterns of files that the agent leaves uncommitted; return their file, None without any."""
         try:
             patterns = [*excluded_by(self.task.agent, self.runtime.home), *setups.patterns_of(self.worktree)]
         except GarrisonError:
@@ -267,16 +267,16 @@ class Orchestrator:
         return write_excludes(self.git, self.worktree, patterns)
 
     def _begin(self, now: float) -> bool:
-        """Write the prompt, with the notes of earlier incarnations, and start the agent; end at once if the attempt has
-        a result already."""
+        """Write the prompt, with the notes of earlier incarnations, and start the agent; end at once if the attempt
+        already has a result."""
         task, path = self.task, self.assignment.folder / "result.json"
         announced = self.hook.result_digest
         if run_records.read_result(path, task.run_id, task.node, task.attempt, announced)[0] is not None:
             self._end(Departure.DONE, Departure.DONE)
             return True
         if announced is None:
-            # Before the agent runs: from here on no result counts but one whose digest stands in the hook, so that a
-            # file which a process of the worktree puts in its place is ignored. Outside a sandbox an agent is the user,
+            # Before the agent runs: from here on only a result whose digest is in the hook counts, so that a
+            # file that a process of the worktree puts in its place is ignored. Outside a sandbox an agent is the user,
             # and can forge both.
             self._announce_result("")
         if self.stopping:
@@ -310,14 +310,14 @@ class Orchestrator:
                 self._finish(WorkResult("fail", str(error)))
 
     def _write_prompt(self) -> Assignment:
-        """Write the prompt with all that is known now; return the assignment with what further messages tell."""
+        """Write the prompt with all that is known now; return the assignment with the content of further messages."""
         briefer = Briefer(self.runtime, self.launch, self.task, self.git, self.worktree, self.agents.failovers)
         notes = self.hook.resumption_instructions or ""
         assignment, text = briefer.prepare(self.assignment, notes, is_successor=self._is_successor)
         assignment.write_prompt(text)
 
         def look() -> WorkState:
-            """Look once more, with what the agent has committed since its last commits were collected."""
+            """Read the state again, with the agent's commits since the last collection."""
             with contextlib.suppress(GarrisonError):  # told when progress is recorded
                 self._collect()
             return briefer.progress()
@@ -325,12 +325,12 @@ class Orchestrator:
         return replace(assignment, look=look)
 
     def _prepare(self, *, is_successor: bool) -> None:
-        """Write the prompt and what else the agent reads, and decide on its place."""
+        """Write the prompt and the agent's other files, and decide on its place."""
         task, self._is_successor = self.task, is_successor
         self._begun = begin_network(self.runtime, Role.AGENT, task.agent)  # Linux needs as long as the prompt does
         self.assignment = self._write_prompt()
         self.assignment.write_context(task.context)
-        self.assignment.signals_file.touch()  # what is mounted later is not seen inside
+        self.assignment.signals_file.touch()  # a file created after mounting is not visible inside
         place = node_place(self.runtime, self.launch, task, self.worktree, Role.AGENT, agent=task.agent,
                            turn=self.agents.turn, home_of=task.attempt - 1 if self.assignment.refused else 0,
                            mounts=(*self.assignment.mounts(), *self._channel_mount()))
@@ -340,7 +340,7 @@ class Orchestrator:
         """Start the agent; GarrisonError if that is impossible."""
         chosen = agent(self.task.agent, self.runtime.home, attributes=self.task.attributes)
         if not untrusted.is_folder(self.worktree, self.task.subfolder):
-            raise Refused(f"its path {self.task.subfolder} is not a folder of the branch that it begins with: correct "
+            raise Refused(f"its path {self.task.subfolder} is not a folder of the branch that it starts from: correct "
                           "path=, or make that folder before it starts")
         self._open_network()
         return chosen.start(self.assignment, now)
@@ -370,11 +370,11 @@ class Orchestrator:
         before = fingerprint_of(names[1:])
         try:
             self._collect()
-        except GarrisonError as error:  # it may be mended before the agent ends
+        except GarrisonError as error:  # it may be resolved before the agent ends
             if str(error) != self._refusal:
                 log_line(str(error))
             self._refusal = str(error)
-        self._progress_stamp = (fingerprint_of(names[:1]) or ()) + before  # a commit meanwhile is collected next
+        self._progress_stamp = (fingerprint_of(names[:1]) or ()) + before  # a commit in between is collected next
         written, reported = self.assignment.read_notes(), self.reports.notes
         both = f"{written.rstrip()}\n{reported}" if written and reported else written or reported
         notes = both or self.hook.resumption_instructions
@@ -399,7 +399,7 @@ class Orchestrator:
             self._move_hook("impl_complete")
 
     def _pass_answers(self, work: Work, now: float) -> bool:
-        """Pass arrived answers to who asked: a process of the agent by its socket, or its session."""
+        """Pass arrived answers on: to a process of the agent by its socket, or to its session."""
         def deliver(given: InputResponse) -> None:
             from garrison.agents.conversation.files import AttemptFiles  # few attempts ask
             from garrison.agents.conversation.questions import keep_answer
@@ -419,7 +419,7 @@ class Orchestrator:
         return has_answer
 
     def _keep_signal(self, received: Signal) -> None:
-        """Append a user's signal to a file that the agent can read; one that is repeated after a crash is there."""
+        """Append a user's signal to a file that the agent can read, unless it is a repetition after a crash."""
         path = self.assignment.signals_file
         if all(each.get("id") != received.id for each in read_lines(path)):
             append_line(path, {"id": received.id, "type": received.signal_type, "at": received.timestamp,
@@ -449,7 +449,7 @@ class Orchestrator:
             sys.stdout.flush()
 
     def _bound_logs(self, written: int) -> None:
-        """Bound the agent's log and this process's own, which holds what it printed, now and then."""
+        """Occasionally bound the agent's log and this process's own, which contains its output."""
         self._unbounded += written
         if self._unbounded >= MAX_SHOWN:
             self._unbounded = 0
@@ -478,13 +478,13 @@ class Orchestrator:
         return trouble is not None and self._hand_over(trouble)
 
     def _hand_over(self, trouble: Trouble) -> bool:
-        """End this incarnation so that the next one begins with the next agent; False if there is none."""
+        """End this incarnation so that the next one starts with the next agent; False if there is none."""
         if self.task.agent == "command":
             return False
         failover = self.agents.choose(trouble)
         if failover is None:
             return False
-        # Before it is recorded: the next incarnation begins in this worktree.
+        # Before it is recorded: the next incarnation starts in this worktree.
         process_control.kill_leftovers()
         self.agents.record(failover)
         with contextlib.suppress(OSError), self.assignment.output.open("a") as log:
@@ -513,14 +513,14 @@ class Orchestrator:
         elif not self._worktree_gone and self._ran_out_of_space(outcome):
             self._end_without_result(f"no space left on the disk of its worktree or output; {outcome.reason}")
         elif not self._worktree_gone and lacked_room(outcome, self._output_tail(), lack := machine.find_shortage()):
-            # Without a lack that shows now it may be the program's own doing: then it counts, if for little.
+            # Without a visible lack now it may be the program's own fault: then it counts, but little.
             self._end_without_result(f"its agent had no room for its processes on this machine; {outcome.reason}",
                                      death_class=SHORTAGE if lack else MEMORY)
         elif not self._begin_hooks(outcome):
             self._finish(outcome)
 
     def _begin_hooks(self, outcome: WorkResult) -> bool:
-        """Give what the agent left uncommitted to the repository's commit hooks, if there is anything and any."""
+        """Run the repository's commit hooks, if any, on what the agent left uncommitted, if anything."""
         if outcome.status != "success" or not self.worktree.is_dir() or self.stopping:
             return False
         if read_hooks_mode(self.runtime.home) is not GuardHooks.AGENT or not find_hooks(self.git):
@@ -554,13 +554,13 @@ class Orchestrator:
         return True
 
     def _end_without_result(self, reason: str, departure: Departure = Departure.EARLY, death_class: str = "") -> None:
-        """End so that a successor does the work again."""
+        """End so that a successor repeats the work."""
         if self.work is not None:
             self.work.forget()
         self._end(reason, departure, death_class)
 
     def _why_stopped(self) -> tuple[str, Departure]:
-        """Return why and how it was stopped. A dead reaper, the terminal's first process, closes the terminal as well;
+        """Return why and how it was stopped. A dead reaper, the terminal's first process, also closes the terminal;
         by itself a reaper ends only after its orchestrator."""
         if not self._is_hangup:
             return "stopped", Departure.STOPPED
@@ -576,7 +576,7 @@ class Orchestrator:
         return self._lacked_space or machine.reports_no_space(self._output_tail())
 
     def _output_tail(self) -> str:
-        """Return the end of what this incarnation's agent printed."""
+        """Return the end of the output of this incarnation's agent."""
         with contextlib.suppress(OSError), self.assignment.output.open("rb") as file:
             file.seek(max(self._output_start, self._shown - 4000))
             return file.read(4000).decode(errors="replace")
@@ -587,7 +587,7 @@ class Orchestrator:
         if not Path(self.launch.repo).is_dir():
             raise Hindered(describe_moved(self.launch.repo, self.launch.run_id))
         if not self.worktree.is_dir():
-            outcome = WorkResult("fail", f"its worktree {self.worktree} was removed under it", outcome.exit_code,
+            outcome = WorkResult("fail", f"its worktree {self.worktree} was removed while it worked", outcome.exit_code,
                                  failure_kind=RefusedBy.LOST)
         branch = self.incarnation.identity.branch or ""
         if outcome.status == "success" and self._is_own_history and (
@@ -615,11 +615,11 @@ class Orchestrator:
 
     @property
     def _is_own_history(self) -> bool:
-        """Return whether the worktree's log has all that its agent did: without a sandbox, or from a git view."""
+        """Return whether the worktree's log has all of its agent's work: without a sandbox, or from a git view."""
         return self.assignment.place is None or GitView(self.git, self.worktree).exists
 
     def _land_on_branch(self, branch: str) -> tuple[str, Refusal | None]:
-        """Bring everything that the agent did to its branch; return why that cannot be, and why its work is refused."""
+        """Bring all of the agent's work to its branch; return why that is impossible, and why its work is refused."""
         try:
             reason = self._collect()
         except Excess as error:
@@ -655,26 +655,26 @@ class Orchestrator:
                                         self.launch.path or os.defpath) + hint
         if outcome.status != "success" and self.agents.tried:
             hint += f"; tried before: {self.agents.tried}"
-        first, *rest = outcome.reason.split("\n", 1)  # what to do belongs to the line that people see
+        first, *rest = outcome.reason.split("\n", 1)  # the advice belongs to the line that the user sees
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.incarnation.number, outcome.status,
                         self.runtime.clock.utc(), "\n".join([first + hint, *rest]), outcome.exit_code,
                         self.git.head(self.worktree), read_tail(self.assignment.output, 20), dict(outcome.report),
                         self._session_for_others(), outcome.failure_kind, to_fields(self._refusal_of_work))
         data = record.encode(result)
-        # Announced first: its runner wakes at the file, and believes none that is not announced.
+        # Announced first: its runner wakes at the file, and ignores one that is not announced.
         self._announce_result(digest_of(data))
-        # Under the lock of the record, which a fence needs as well: a fenced incarnation writes no result beside its
+        # Under the lock of the record, which a fence also needs: a fenced incarnation writes no result next to its
         # successor.
         with self.runtime.store.locked(Identity, self.incarnation.key, incarnation=self.incarnation.number) as identity:
             require_unfenced(identity, self.incarnation.key)
             atomic.write(self.assignment.folder / "result.json", data)
 
     def _session_for_others(self) -> str:
-        """Return the session that later nodes of its thread continue, '' for none: they begin with the first agent."""
+        """Return the session that later nodes of its thread continue, '' for none: they start with the first agent."""
         return (self.work.session if self.work is not None and not self.agents.turn else None) or ""
 
     def _announce_result(self, digest: str) -> None:
-        """Record in the hook which result is written next: no other counts."""
+        """Record in the hook which result is written next: no other one counts."""
         now = self.runtime.clock.utc()
         self.hook = self.incarnation.hook(lambda old: hooks.announce_result(old, now, digest))
 
@@ -773,13 +773,13 @@ def commit_message(task: Task) -> str:
 # Pace of work that an agent can cause at will. Pure.
 
 SHARE = 0.1
-"""Part of an orchestrator's time that such work may take."""
+"""Share of an orchestrator's time that such work may take."""
 LONGEST_PAUSE = 60.0
-"""Seconds after which it is done again, however long it took."""
+"""Seconds after which it is repeated, however long it took."""
 
 
 class RetryPace(msgspec.Struct):
-    """Time at which the work may be done again: its orchestrator has to answer its agent and its runner meanwhile."""
+    """When the work may be repeated: in between its orchestrator has to answer its agent and its runner."""
 
     due: float = 0.0
     is_awaited: bool = False

@@ -1,7 +1,7 @@
-"""Places of a node's processes: the rights of its set-up, agent, acceptance and validator, and what they are given.
+"""Places of a node's processes: the rights and mounts of its set-up, agent, acceptance and validator.
 
-Each kind of process has a home and its own temporary folder, alongside the worktree. What the set-up left in its home
-lies under those of the others, who may change it without anybody's seeing it.
+Each kind of process has a home and its own temporary folder, alongside the worktree. The home of the set-up is the
+lower layer of the others' homes, each of which may change it privately.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_hooks_mode(home: Path) -> GuardHooks:
     """Return where the repository's own commit hooks run, by the home's `[guard]`."""
     try:
         return read_config(home).guard().hooks
-    except UsageError:  # it was well-formed at the launch
+    except UsageError:  # it was valid at the launch
         return GuardHooks.AGENT
 
 
@@ -57,8 +57,8 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
                mounts: Iterable[Mount] = (), turn: int = 0, home_of: int = 0) -> Place | None:
     """Return the place of a process in a node's worktree; None where nothing is confined.
 
-    Each agent of an attempt, by its `turn`, has its own home: another one's may hold a log-in. `home_of` is the
-    earlier attempt whose session it continues with, and whose home, where its program keeps that, it has; 0 for none.
+    Each agent of an attempt, by its `turn`, has its own home: another one's may contain a log-in. `home_of` is the
+    earlier attempt whose session it continues, in that attempt's home, where its program keeps it; 0 for none.
     """
     rights = read_rights(runtime.home, role, agent, runtime.environ)
     if rights.mode is Mode.NONE:
@@ -68,10 +68,10 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     rights = with_devcontainer(show_named_programs(rights, command or ""), git)
     own = worktree.with_name(worktree.name.removesuffix(VALIDATOR_SUFFIX))
     layer = setups.layer_of(own) if role is not Role.SETUP else None
-    setup = sandbox_folder(worktree) / Role.SETUP  # an unchanged set-up of an earlier attempt is not run again
+    setup = sandbox_folder(worktree) / Role.SETUP  # an unchanged set-up of an earlier attempt is not repeated
     name = f"{role}-{task.attempt}-{turn}" if turn else f"{role}-{home_of or task.attempt}"
     private = setup if role is Role.SETUP else sandbox_folder(worktree) / name
-    # What the set-up of an earlier version left in the worktree itself names the worktree's own path.
+    # Files that an earlier version's set-up left in the worktree itself name the worktree's own path.
     is_earlier = bool(task.setup) and layer is None and role is not Role.SETUP
     checkout = None if is_earlier else find_checkout(git, rights, runtime.environ)
     shown = git_mounts(git, worktree, rights, role, str(task.attempt), checkout,
@@ -88,16 +88,16 @@ def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str,
                   excluded: Path | None = None) -> dict[str, str]:
     """Return settings of an agent's git where its worktree has the repository's own git directory, as variables.
 
-    What it commits survives a power cut once it has landed. It has no address to push to and no credential helper,
-    unless its profile has `push = true`: it could unset the variables, so that stops a habit, no intent. Empty where
-    its private git directory says so already; what is collected from that is synced. `excluded` is the file with the
+    Its commits survive a power cut once they have landed. It has no address to push to and no credential helper,
+    unless its profile has `push = true`: it could unset the variables, so this stops accidents, not intent. Empty where
+    its private git directory has these settings; commits collected from it are synced. `excluded` is the file with the
     patterns of what its git ignores.
     """
     rights = read_rights(runtime.home, Role.AGENT, agent, runtime.environ)
     if mode_here(rights.mode) is not Mode.NONE:
         return {}
     settings = [("core.fsync", "committed,loose-object,reference"), ("core.fsyncMethod", "fsync"),
-                ("commit.gpgSign", "false"), ("tag.gpgSign", "false")]  # the key is the user's alone
+                ("commit.gpgSign", "false"), ("tag.gpgSign", "false")]  # only the user may use the key
     if read_hooks_mode(runtime.home) is not GuardHooks.AGENT:
         settings.append((HOOKS_KEY, os.devnull))
     if excluded is not None:
@@ -110,7 +110,7 @@ def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str,
 
 
 def remove_sandbox_folder(worktree: Path) -> None:
-    """Remove the private folders of a worktree's processes; nothing in it is followed."""
+    """Remove the private folders of a worktree's processes; no link in them is followed."""
     folder = sandbox_folder(worktree)
     services.stop(folder / services.FOLDER)
     untrusted.remove(folder.parent, folder.name)
@@ -122,11 +122,11 @@ def remove_sandbox_folder(worktree: Path) -> None:
 
 
 def begin_network(runtime: Runtime, role: Role, agent: str) -> NamespaceInMaking | None:
-    """Begin to make the namespace that `open_network` will need; None if it needs none, or none can be begun now."""
+    """Start to create the namespace that `open_network` will need; None if it needs none, or that fails now."""
     try:
         rights = read_rights(runtime.home, role, agent, runtime.environ)
         return network.begin_ahead(rights, mode_here(rights.mode))
-    except GarrisonError:  # `open_network` says why
+    except GarrisonError:  # `open_network` reports why
         return None
 
 
@@ -138,16 +138,16 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         folder: folder of its attempt, for usage and refused hosts.
         env: its variables without a sandbox.
         agent: agent that runs in it, '' for none.
-        place: what it is given in the sandbox; None if it is not confined.
-        account: what stands for the run in its costs, where there is no run.
-        begun: a namespace that was begun ahead, for use here.
+        place: its rights and mounts in the sandbox; None if it is not confined.
+        account: replaces the run in its costs, where there is no run.
+        begun: a namespace whose creation was started ahead, for use here.
     """
     rights, log_in = read_rights(runtime.home, role, agent, runtime.environ), None
     shared = _service_user(runtime, task) if place is not None and task.run_id and not account else None
     forwards = () if shared is None else services.provide(runtime.home, shared, env,
                                                           folder / NETWORK_FOLDER / REFUSED_SERVICES)
     user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder, account=account, forwards=forwards)
-    if not agent:  # what works alongside the node's agent counts as the agent
+    if not agent:  # other processes of the node count as its agent
         limits = registry.limits_of(task.agent, task.node, task.attributes, runtime.home) if task.agent else \
             network.lowest_limits(runtime.home)
         user = replace(user, limits=limits)
@@ -168,7 +168,7 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
 
 
 def _service_user(runtime: Runtime, task: Task) -> ServiceUser | None:
-    """Return a node as the user of its services; None if there are none."""
+    """Return the node as a user of services; None if it uses none."""
     if not read_config(runtime.home).services():
         return None
     worktree = worktree_path(runtime.launch(task.run_id), task.node)
@@ -180,12 +180,12 @@ def _service_user(runtime: Runtime, task: Task) -> ServiceUser | None:
 
 
 def network_notes(runtime: Runtime, agents: Iterable[str]) -> Iterator[str]:
-    """Yield what does not hold of the network and the keys of these agents, and what they share, a line each."""
+    """Yield gaps in the isolation of these agents' network and keys, and what they share, a line each."""
     shared = {entry for agent in agents for rights in (read_rights(runtime.home, Role.AGENT, agent, runtime.environ),)
               for entry in rights.host_ports if rights.network is not Network.OPEN and rights.mode is not Mode.NONE}
     if shared:
         names = ", ".join(f"{name}:{port}" for name, port in sorted(shared))
-        yield f"host_ports: all nodes share {names}: what one changes there, the others see"
+        yield f"host_ports: all nodes share {names}: changes of one there are visible to the others"
     for agent in sorted(set(agents)):
         rights = read_rights(runtime.home, Role.AGENT, agent, runtime.environ)
         held = rights.mode is not Mode.NONE

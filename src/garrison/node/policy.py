@@ -6,22 +6,22 @@ Theory of operation. `decide` is called once a turn; the first of these steps th
     2. stop, if asked to: end job and orchestrator, then the runner
     3. end an attempt that failed, with its work saved
     4. replace an orchestrator that the user ordered killed, or that hangs
-    5. move the hook of an earlier attempt back to where this one begins
-    6. do what the hook's phase asks for (`_PHASES`)
+    5. move the hook of an earlier attempt back to where this one starts
+    6. do the work of the hook's phase (`_PHASES`)
 
 The state of a node's work is that phase, which a successor reads; each row ends with MOVE_HOOK:
 
     phase            what the runner does                                                     next phase
-    planning         begin the attempt, create the worktree, set it up, start the agent       executing
+    planning         start the attempt, create the worktree, set it up, start the agent       executing
     executing        supervise the orchestrator until its result; require a change;
-                     acceptance; look at what is to land (`[guard]`); validation; for a
+                     acceptance; inspect what is to land (`[guard]`); validation; for a
                      candidate the judge's command                                            impl_complete
     impl_complete    report NODE_COMPLETE, enqueue the branch, report MERGE_READY             validating
     validating       wait until the merge queue has landed it                                 merged
     merged           clean up, report RUNNER_EXITED, end
 
 A success that changed nothing is a failure, unless the task allows it (`allow_empty`); then nothing is enqueued. The
-work of a candidate is never enqueued: its commit is reported and saved, and the node it is for may land it.
+work of a candidate is never enqueued: its commit is reported and saved, and the node that it competes for may land it.
 
 A failure (of set-up, agent, acceptance, validation, merge or gate) is first journaled as the fact `failed`, so that a
 successor fails the same way instead of retrying; then all work is saved under a rescue ref, and RUNNER_EXITED reports
@@ -118,12 +118,12 @@ class RunnerFacts(msgspec.Struct):
     change: str = ""
     """Result of the comparison with the target: '' (not compared), or one of `CHANGED` and `UNCHANGED`."""
     inspected: str = ""
-    """Commit of the branch that was looked at, '' before; `changes` is what the user should know of it, `lines` how
-    many a candidate adds and removes."""
+    """Commit of the branch that was inspected, '' before; `changes` are the findings for the user, `lines` how
+    many lines a candidate adds and removes."""
     changes: tuple[LandingNote, ...] = ()
     lines: int = 0
     judge: str = ""
-    """Result of the judge's command, as of the set-up; `score` is the number that it printed."""
+    """Result of the judge's command, like `setup`; `score` is the number that it printed."""
     score: float | None = None
     has_worktree: bool = False
     """True if a later attempt has its own worktree; until then an existing one is the earlier attempt's."""
@@ -136,11 +136,11 @@ class RunnerFacts(msgspec.Struct):
     merge_reported: bool = False
     """True if MERGE_COMPLETE was applied."""
     troubles: int = 0
-    """Interruptions of the agent's session that are journaled."""
+    """Journaled interruptions of the agent's session."""
     failovers: int = 0
-    """Changes of the agent that are journaled."""
+    """Journaled changes of the agent."""
     host: str = ""
-    """What was journaled last of the host that works on it."""
+    """Last journal text about the host that works on it."""
     kill: int = 0
     """The orchestrator's incarnation that the user ordered killed."""
     stop_requested: int = 0
@@ -233,7 +233,7 @@ class RunnerView(Value):
     result: Result | None = None
     merge: MergeStatus | None = None
     merge_reported: bool = True
-    """True if the signal about the landing has arrived, or is no longer waited for."""
+    """True if the signal about the landing has arrived, or is no longer awaited."""
     worktree_ready: bool = False
     job: str = ""
     """Name of the running job (setup, acceptance or validator), or ''."""
@@ -368,9 +368,9 @@ def _planning(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     preparing = _prepare(facts, view)
     if preparing is not None:
         return preparing
-    if view.task.skip_agent or view.result is not None:  # the orchestrator of a dead runner may have ended meanwhile
+    if view.task.skip_agent or view.result is not None:  # a dead runner's orchestrator may have ended since
         return Decision([Action(ActionKind.MOVE_HOOK, "executing")])
-    # The start comes before the hook moves: a runner that dies in between adopts what it finds started, and moves it.
+    # The start comes before the hook moves: after a death in between the next runner adopts what was started.
     return Decision([*_orchestrate(facts, view, policy).actions, Action(ActionKind.MOVE_HOOK, "executing")])
 
 
@@ -428,12 +428,12 @@ def _examine(facts: RunnerFacts, view: RunnerView) -> Decision:
 
 
 def _has_nothing_to_do(result: Result | None) -> bool:
-    """Return whether the agent says that nothing has to be done, and what proves it; acceptance and validator judge."""
+    """Return whether the agent reports, with evidence, that nothing has to be done; acceptance and validator judge."""
     return result is not None and result.said.get("status") == NOTHING_TO_DO and bool(result.said.get("notes"))
 
 
 def _explain_no_change(result: Result | None) -> str:
-    """Return the reason of an attempt without a change; an agent that could not work often says so in its output."""
+    """Return the reason of an attempt without a change; an agent that could not work often tells why in its output."""
     lines = [line.strip() for line in (result.tail if result is not None else "").splitlines() if line.strip()]
     output = f"; its output ends: {shorten(lines[-1], _OUTPUT_CHARS)}" if lines else ""
     return f"it ended as a success, but changed nothing (if that is right: --allow-empty, or allow_empty=true){output}"
@@ -455,8 +455,8 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
     if decision.kind in ("start", "probe", "parked") and _is_orphaned_too_long(view):
         return Decision([Action(ActionKind.END, Departure.ORPHANED)])
     if decision.kind == "give_up" or (decision.kind == "park" and view.adhoc):
-        # An ad-hoc node fails instead of being parked: without a guardian no person would learn of it.
-        # The fact first: a successor that found the orchestrator parked without it would wait for the user.
+        # An ad-hoc node fails instead of being parked: without a guardian the user would not learn of it.
+        # The fact first: without it a successor that finds the orchestrator parked would wait for the user.
         return Decision([_failure(view, f"its orchestrator failed too often: {decision.why}"),
                          Action(ActionKind.PARK, why=decision.why, basis=decision.basis)])
     if decision.kind in ("park", "probe"):
@@ -489,7 +489,7 @@ def _branch(view: RunnerView) -> str:
 
 
 def _last_ended(view: RunnerView) -> int:
-    """Return the orchestrator's last incarnation that is over, to which a report about parking refers."""
+    """Return the orchestrator's last ended incarnation, to which a report about parking refers."""
     identity = view.orchestrator.identity
     if identity is None:
         return 0
@@ -512,7 +512,7 @@ def _is_of_earlier_attempt(view: RunnerView) -> bool:
 
 
 def _explain_new_attempt(view: RunnerView) -> str:
-    """Return why an orchestrator of this attempt is started. If the last attempt was cancelled, no other record tells
+    """Return why an orchestrator of this attempt is started. If the last attempt was cancelled, no other record shows
     the graceful end of its orchestrator."""
     identity = view.orchestrator.identity
     is_graceful = identity is not None and identity.status == "terminated"
@@ -532,14 +532,14 @@ def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Deci
         return Decision([], view.now + EXIT_PAUSE)
     if (complete := _without_landing(facts, view)) is not None:
         return Decision([_send(complete), Action(ActionKind.MOVE_HOOK, "validating")])
-    if not facts.inspected:  # a run that an earlier version began, or a damaged journal
+    if not facts.inspected:  # a run that an earlier version started, or a damaged journal
         return Decision([Action(ActionKind.INSPECT_CHANGE)])
-    # An existing entry is not enqueued again: after a late commit on the branch that would be a second one.
+    # An existing entry is not enqueued again: after a late commit on the branch it would be a second one.
     is_enqueued = view.merge is not None and view.merge.attempt == view.task.attempt
     node, branch = view.task.node, _branch(view)
     needs_person = view.task.approve or bool(with_effect(facts.changes, Effect.ASK))
-    # In this order: an entry in the queue then is always of work that was reported as complete, unless the report was
-    # lost, which the guardian sees by that.
+    # In this order: an entry in the queue always follows a report of complete work; if the report was lost, the entry
+    # tells the guardian.
     return Decision([_send(signals.NodeComplete(node, branch)), *([] if is_enqueued else [Action(ActionKind.ENQUEUE)]),
                      _send(signals.MergeReady(node, branch)),
                      *([_send(signals.NeedsReview(node, branch))] if needs_person else []),
@@ -547,7 +547,7 @@ def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Deci
 
 
 def _without_landing(facts: RunnerFacts, view: RunnerView) -> signals.NodeComplete | None:
-    """Return the report of work that is not enqueued: nothing is changed, or it is that of a candidate."""
+    """Return the report of work that is not enqueued: nothing changed, or it is a candidate's."""
     if view.task.candidate:
         return signals.NodeComplete(view.task.node, _branch(view), LandingWord.KEPT, facts.inspected, facts.lines,
                                     facts.score, str(view.result.said.get("preferred_label") or "")
@@ -565,7 +565,7 @@ def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisio
     merge = view.merge
     if _without_landing(facts, view) is not None:
         return Decision([Action(ActionKind.MOVE_HOOK, "merged")])
-    if refused := with_effect(facts.changes, Effect.REFUSE):  # it was committed after the first look
+    if refused := with_effect(facts.changes, Effect.REFUSE):  # it was committed after the first inspection
         return Decision([_failure(view, describe_refused(refused), RefusedBy.GUARD)])
     if view.adhoc and merge is not None:
         return Decision([Action(ActionKind.TIDY_UP), Action(ActionKind.END, Departure.DONE)])
@@ -579,12 +579,12 @@ def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisio
         return Decision([])
     if _is_orphaned_too_long(view):
         return Decision([Action(ActionKind.END, Departure.ORPHANED)])
-    # At once would be too early: guardian and launcher may both be killed, and be started again within seconds.
+    # Not at once: guardian and launcher may both be killed, and restarted within seconds.
     return Decision([], view.now + view.orphan_grace - view.orphaned_for + EXIT_PAUSE)
 
 
 def _merged(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
-    # Sent again: no merge entry tells the guardian of it if the first one was lost; a repeated one is recognised.
+    # Sent again: if the first one was lost, no merge entry tells the guardian; duplicates are recognised.
     without = _without_landing(facts, view)
     complete = [_send(without)] if without is not None else []
     return Decision([Action(ActionKind.TIDY_UP), *complete,

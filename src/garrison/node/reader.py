@@ -1,8 +1,8 @@
-"""An agent that reads a copy of a repository and answers: one that plans, or one that words a lesson.
+"""An agent that reads a copy of a repository and answers: it plans, or writes a lesson.
 
 The copy is a commit in a folder of the home: no worktree, no branch, nothing of the user's checkout. Inside the sandbox
 it is read-only. Each try is an attempt with its own folder, so that its cost is kept even if processes are killed. The
-answer is hostile text: the caller decides what counts in it.
+answer is hostile text: the caller must check it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LINES = 20_000
 
 
 class ReaderAnswer(Value):
-    """What a reader has answered."""
+    """Answer of a reader."""
 
     text: str = ""
     trouble: str = ""
@@ -67,19 +67,19 @@ class RepositoryReader:
 
         Args:
             folder: folder of the home for the copy.
-            account: what stands for the run in its costs (`records.costs.usage_files`).
-            reply: answers a question of the agent, or raises what ends the agent.
-            wait: takes the reason for which the agent waits.
+            account: replaces the run in its costs (`records.costs.usage_files`).
+            reply: answers a question of the agent, or raises to end the agent.
+            wait: called with the reason for which the agent waits.
         """
         self.runtime, self.git, self.commit, self.folder, self.account = runtime, git, commit, folder, account
         self._reply, self._wait_for = reply, wait
 
     def __enter__(self) -> RepositoryReader:
-        """Copy the commit, in place of any copy there."""
+        """Copy the commit, replacing any earlier copy."""
         remove_copy(self.folder)
         tree, index = atomic.make_directory(self.folder / TREE), str(self.folder / "index")
         try:
-            # An index of its own: the one of the checkout is the person's.
+            # A separate index: the checkout's belongs to the user.
             self.git.run("read-tree", self.commit, extra={"GIT_INDEX_FILE": index})
             self.git.run("checkout-index", "--all", "--quiet", f"--prefix={tree}/", extra={"GIT_INDEX_FILE": index})
         finally:
@@ -96,7 +96,7 @@ class RepositoryReader:
         Args:
             folder: folder of the attempt.
             file: file of the attempt's exchange in which it may leave its answer.
-            variables: variables for its process besides those that every agent gets.
+            variables: variables for its process, in addition to every agent's.
             schema: JSON schema of the answer, for agents that read one.
             rework: why its last answer was sent back, '' for a first one.
             refused: folder of the attempt that was sent back.
@@ -149,7 +149,7 @@ class RepositoryReader:
         return outcome
 
     def _pause(self, work: Work, network: NetworkPlace, now: float) -> None:
-        """Wait for the end of the agent's process, a connection without a proxy, or the next time to look."""
+        """Wait for the end of the agent's process, a connection without a proxy, or the next poll."""
         due, process = work.wake_at(), work.process()
         seconds = _POLL if due is None else max(0.01, min(_POLL, due - now))
         ended = open_verified(*process) if process else None
@@ -173,7 +173,7 @@ def remove_copy(folder: Path) -> None:
 
 
 def _answer_of(outcome: WorkResult, given: Assignment, file: Path) -> ReaderAnswer:
-    """Return what the agent said: in its report, in its file, or at the end of its output."""
+    """Return the agent's answer: from its report, its file, or the end of its output."""
     said = outcome.report.get("context_updates", {}).get(OUTPUT)
     if said is not None:
         return ReaderAnswer(said if isinstance(said, str) else json.dumps(said))

@@ -32,8 +32,8 @@ class RescueRepository(NamedTuple):
 class RescuedWork(Value):
     """Saved work under one rescue ref.
 
-    `files` and `size` (bytes) count what the target did not have when the work began there; `landed` says whether the
-    target has all of it now.
+    `files` and `size` (bytes) count what the target did not have when the work started there; `landed`: the target
+    has all of it now.
     """
 
     name: RescueName
@@ -45,7 +45,7 @@ class RescuedWork(Value):
     size: int
     landed: bool
     against: str
-    """The commit that it is compared with, where the work left the target branch."""
+    """The commit for comparison: where the work left the target branch."""
 
     def body(self) -> dict[str, object]:
         """Return the work as JSON values."""
@@ -102,14 +102,14 @@ def list_rescue_refs(repository: RescueRepository, run: str | None = None) -> li
     return sorted(names, key=lambda name: (name.run, name.node, name.attempt, name.kind, name.number))
 
 
-_REASONS = {LIVE: "at an interval, all of it committed", "other": "in its stash, or on another branch of its own"}
-"""Kind of a rescue ref → its reason, where the saved commit is the agent's own and tells none."""
+_REASONS = {LIVE: "at an interval, all of it committed", "other": "in its stash, or on another of its branches"}
+"""Kind of a rescue ref → its reason, where the saved commit is the agent's own and has none."""
 
 
 def inspect_rescue(repository: RescueRepository, name: RescueName) -> RescuedWork:
     """Return the saved work of one rescue ref; GitError if its objects are damaged or gone."""
     git = repository.git
-    # An agent's subject may have any length: git cuts it.
+    # An agent's subject may have any length: git truncates it.
     form = f"%H%x00%cI%x00%(trailers:key={REASON},valueonly,separator=%x20)%x00%<(300,trunc)%s"
     commit, when, saved, subject, *_ = git.run("show", "-s", f"--format={form}", name.ref, "--").out.split("\0")
     tip = git.rev(f"refs/heads/{repository.bases.get(name.run, '')}") or git.rev("HEAD")
@@ -134,7 +134,7 @@ def has_landed(git: Git, commit: str, tip: str) -> bool:
 
 
 def changed_files(git: Git, old: str, new: str) -> dict[str, int]:
-    """Return for each path that differs the bytes of its new version, 0 if it was removed."""
+    """Return path → bytes of its new version, 0 if it was removed, for each path that differs."""
     raw = git.run("diff-tree", "-r", "-z", "--no-renames", "--raw", "--no-abbrev", old, new).out.split("\0")
     pairs = [(head.split(" "), path) for head, path in zip(raw[::2], raw[1::2], strict=False) if head.startswith(":")]
     blobs = [words[3] for words, _ in pairs if words[1] not in ("000000", "160000")]
@@ -177,21 +177,21 @@ def restore_branch(git: Git, commit: str, branch: str) -> None:
     if git.run("check-ref-format", "--branch", branch, check=False).code or branch.startswith("-"):
         raise UsageError(f"not a branch name: {branch!r}")
     if not git.update_ref(f"refs/heads/{branch}", commit, ABSENT, message="garrison: restored"):
-        raise Refused(f"a branch {branch} (or one that conflicts with it) exists already in {git.root}; name another")
+        raise Refused(f"a branch {branch} (or one that conflicts with it) already exists in {git.root}; name another")
 
 
 def restore_worktree(git: Git, commit: str, folder: Path) -> list[str]:
-    """Create a worktree at `folder`, detached at saved work; return notes for people.
+    """Create a worktree at `folder`, detached at saved work; return notes for the user.
 
-    Refused if `folder` exists, or would lie in a checkout.
+    Refused if `folder` exists, or would be inside a checkout.
     """
     folder = folder.absolute()
     if folder.exists() or folder.is_symlink():
-        raise Refused(f"{folder} exists already; name a directory that does not")
+        raise Refused(f"{folder} already exists; choose a new directory")
     real = folder.parent.resolve() / folder.name
     inside = next((tree.path for tree in git.worktrees() if real.is_relative_to(tree.path)), None)
     if inside is not None or real.is_relative_to(git.common):
-        raise Refused(f"{folder} lies in the checkout {inside or git.root}, which is not changed; name one outside")
+        raise Refused(f"{folder} is inside the checkout {inside or git.root}, which is not changed; choose one outside")
     git.add_worktree(folder, None, commit)
     notes = complete_worktree(git, folder, connect=connect_for(git))
     submodules = {module.path for module in git.submodules(folder)}

@@ -135,7 +135,7 @@ class Runner:
                 or self.merge_client.read_status("validating") is None:
             return phase
         now = self.runtime.clock.utc()
-        for step in ("executing", "impl_complete"):  # from there on it sends what it may not have sent yet
+        for step in ("executing", "impl_complete"):  # from there on it sends any missing signals
             phase = self.incarnation.hook(partial(hooks.change_phase, phase=step, now=now)).phase
         return phase
 
@@ -144,7 +144,7 @@ class Runner:
         return any((self.folder / name).exists() for name in ("prompt.md", "output.log", "result.json"))
 
     def _recover_facts(self) -> None:
-        """Record what a damaged journal lost: an attempt at work has its own worktree. Without that, its branch
+        """Record what a damaged journal lost: a started attempt has its own worktree. Without this fact, its branch
         would be taken for the earlier attempt's and be reset."""
         if self.task.attempt > 1 and not self.facts.has_worktree and self._has_worked:
             self._record_fact("begun", "yes")
@@ -153,7 +153,7 @@ class Runner:
     # ---- observe
 
     def observe(self) -> RunnerView:
-        """Gather everything the policy decides on; journal the result of a finished job on the way."""
+        """Gather everything that the policy decides on; also journal the result of a finished job."""
         now = self.runtime.clock.monotonic()
         self._poll_job(now)
         self._record_troubles()
@@ -183,7 +183,7 @@ class Runner:
         return result
 
     def _record_troubles(self) -> None:
-        """Journal what has interrupted the agent's session, for `garrison why` and `events`."""
+        """Journal the interruptions of the agent's session, for `garrison why` and `events`."""
         stamp = fingerprint_of([str(AttemptFiles(self.folder).endings)])
         if stamp != self._endings_stamp:
             self._endings_stamp = stamp
@@ -214,7 +214,7 @@ class Runner:
         fact = self.jobs.poll(now)
         if fact is not None and not self.stopping:
             if (fact.name, fact.value) == (SETUP, "ok"):
-                # Key and hiding before the fact, after which no runner comes here again: without them the set-up would
+                # Key and hiding before the fact, after which no runner gets here again: without them the set-up would
                 # run twice, or its output look like work of the agent.
                 self._record_fact("setup_key", self.worktree.setup_key())
                 self.worktree.hide_setup_outputs()
@@ -305,7 +305,7 @@ class Runner:
 
     def _move_hook(self, action: Action, view: RunnerView) -> None:
         now = self.runtime.clock.utc()
-        # The record may have been damaged, and be behind what this process has done.
+        # A damaged record may be behind what this process has done.
         self.phase = self.incarnation.hook(lambda old: hooks.advance_phase(old, action.target, now)).phase
 
     def _reopen_hook(self, action: Action, view: RunnerView) -> None:
@@ -325,7 +325,7 @@ class Runner:
         signals.acknowledge(applied.posted.path)
 
     def forward(self, signal: Signal, where: str) -> None:
-        """Forward a question up or an answer down, before it counts as applied: a repeated one is recognised, and after
+        """Forward a question up or an answer down, before it counts as applied: duplicates are recognised, but after
         a crash a missing one would never be sent."""
         question_id = str(signal.payload.get("question_id", ""))
         if where == "down" and question_id.startswith(VALIDATOR_QUESTION):  # a restarted validator repeats its question
@@ -364,13 +364,13 @@ class Runner:
             self._record_fact("tree", "made")
 
     def _compare_tree(self, action: Action, view: RunnerView) -> None:
-        """Record whether the branch contains a change; first put it back if it was moved since the result."""
+        """Record whether the branch contains a change; first restore it if it was moved since the result."""
         if view.result is not None and view.result.head:
             self._log_notes(self.worktree.restore_branch(view.result.head))
         self._record_fact("change", policy.CHANGED if self.worktree.has_change() else policy.UNCHANGED)
 
     def _inspect_change(self, action: Action, view: RunnerView) -> None:
-        """Look at what is to land, and record what the user should know of it: what happens then is decided once."""
+        """Inspect what is to land, and record the findings for the user: the decision on them is made once."""
         from garrison.node.diff_check import inspect_branch  # imported late, while no agent waits for it
 
         config = self.merge_client.queue.state.config
@@ -389,10 +389,10 @@ class Runner:
         self.jobs.kill(view.now)
 
     def _enqueue(self, action: Action, view: RunnerView) -> None:
-        """Enqueue the branch, on which an acceptance command may have committed; put back one that was replaced."""
+        """Enqueue the branch, on which an acceptance command may have committed; restore one that was replaced."""
         if view.result is not None and view.result.head:
             self._log_notes(self.worktree.restore_branch(view.result.head, allow_more=True))
-        if self.git.branch_tip(self.branch) != self.facts.inspected:  # somebody committed since, or it was not recorded
+        if self.git.branch_tip(self.branch) != self.facts.inspected:  # there are newer commits, or it was not recorded
             self._inspect_change(action, view)
         if not with_effect(self.facts.changes, Effect.REFUSE):
             self.merge_client.enqueue(self.facts.changes)
@@ -407,7 +407,7 @@ class Runner:
         """Start the orchestrator in the terminal, after closing a dead session of its name."""
         if self.facts.setup == "ok" and (self.facts.setup_key != self.worktree.setup_key()
                                          or setups.is_lost(self.worktree.path)):
-            self._record_fact("setup", "")  # files that it depends on have changed, or what it left is gone: repeat it
+            self._record_fact("setup", "")  # its input files have changed, or its output is gone: repeat it
             return
         previous = view.orchestrator.identity
         if previous is not None:
@@ -440,7 +440,7 @@ class Runner:
             self._give_up_offer(action.why)
 
     def _give_up_offer(self, why: str) -> None:
-        """Let no host continue with the attempt."""
+        """Withdraw the attempt from its host."""
         if self.task.hosts:
             load(PluginGroup.PARTS, "hosts.give_up")(self.runtime, self.launch, self.task, why)
 
@@ -486,12 +486,12 @@ class Runner:
         else:
             ref = self.worktree.save("left when it failed")
             self._remove_worktree(view.orchestrator)
-        # Last: at this report the guardian begins the next attempt, in the same place and on the same branch.
+        # Last: at this report the guardian starts the next attempt, in the same place and on the same branch.
         self._report(RunnerExited(self.task.node, self.branch, "failed", action.target, reason, ref))
 
     def _tidy_up(self, action: Action, view: RunnerView) -> None:
         """Remove session and worktree and archive the branch; its commits are on the target, or pinned by the queue.
-        Those of a candidate are saved."""
+        A candidate's commits are saved."""
         self.worktree.save_rest()
         self._remove_worktree(view.orchestrator)
         if self.task.candidate:

@@ -2,16 +2,16 @@
 
 `python -P -m garrison.node.session_attempt PROMPT_FILE`, started by the orchestrator in the node's
 worktree. The session is saved alongside the prompt in the attempt's folder (`session/`), so that a successor finishes
-the turn under way: completed nodes of its graph are not repeated. The orchestrator's heartbeat stays its own; the
+the current turn: completed nodes of its graph are not repeated. The orchestrator has its own heartbeat; the
 session has heartbeats only if the node gave it an initiative.
 
     no turn yet                       send the task
     a turn without a report           request one, once
     a report, or a second turn        write the result file and exit
     a question, a limit reached,      write an ending and exit in the middle of the turn; the successor resumes at the
-    an API that refuses               node under way
+    an API that refuses               current node
 
-The session's tools are the workflow tools that fit, restricted to one directory. Their names are those of the trust
+The session's tools are a subset of the workflow tools, restricted to one directory. Their names are those of the trust
 tiers (`session/trust.toml`); a tool that a session's tier does not allow does not exist for its model.
 """
 
@@ -92,11 +92,11 @@ def tools_of(root: Path, tier: Tier, commands: CheckoutCommands | None = None) -
 
 
 def next_message(turns: int, report: Mapping[str, object] | None, prompt: str, said: str = "") -> str | None:
-    """Return the next message to the session, as the policy decides after so many turns without a report; None when it
-    is at its end.
+    """Return the next message to the session, by the number of turns without a report; None when it
+    has ended.
 
     Args:
-        said: what the user tells the session, for which it gets its own turn.
+        said: message of the user to the session, for which it gets a separate turn.
     """
     if report is not None:
         return None
@@ -122,7 +122,7 @@ class SessionProgram:
     """One run of the session of one attempt."""
 
     def __init__(self, prompt: Path, exit_now: Callable[[], None] = lambda: None) -> None:
-        """Read the order; `exit_now` may end the process at once when the session must wait."""
+        """Read the job; `exit_now` may end the process at once when the session must wait."""
         self.prompt, self._exit_now = prompt, exit_now
         self.order = from_data(SessionOrder, read_json(prompt.parent / ORDER))
         self.files = AttemptFiles(prompt.parent)
@@ -134,10 +134,10 @@ class SessionProgram:
         self._suspended: asyncio.Future[policy.ConnectionEnd]
         self._answered = False
         self._lock: LifeLock | None = None
-        """Held while the program lives: its reservation counts."""
+        """Locked while the program lives: its reservation counts."""
 
     async def run(self) -> dict[str, object] | None:
-        """Return the content of the result file; None if the session waits, as its last ending says."""
+        """Return the content of the result file; None if the session waits, for the reason of its last ending."""
         self._suspended = asyncio.get_running_loop().create_future()
         turns = asyncio.create_task(self._turns())
         either: set[asyncio.Task[dict[str, object]] | asyncio.Future[policy.ConnectionEnd]] = {turns, self._suspended}
@@ -218,12 +218,12 @@ class SessionProgram:
         if answer is None:
             questions.ask(self.files, question, call_id)
             await self._suspend(policy.QUESTION, question)
-        # Kept by the call: the next question replaces the files of this one, and the turn may be repeated from here.
+        # Stored by the call's id: the next question replaces this one's files, and the turn may be repeated from here.
         write_json(self.files.answers, {**answers, call_id: answer})
         return f"The answer: {answer}"
 
     async def _suspend(self, kind: str, reason: str, wait: float = 0.0) -> NoReturn:
-        """End the program here: the node under way has no outcome, so the successor repeats it, in `wait` seconds."""
+        """End the program here: the current node has no outcome, so the successor repeats it, in `wait` seconds."""
         if not self._suspended.done():
             self._suspended.set_result(self._recorder.ending(
                 kind, reason, resets_at=time.time() + wait if wait else None, answered=self._answered))
@@ -234,7 +234,7 @@ class SessionProgram:
 
     @cached_property
     def _account(self) -> Account:
-        """Return the money of the session, which only a model with settings costs."""
+        """Return the account of the session; only a model with settings costs money."""
         assert self.settings is not None
         meter = Meter(Path(self.order.home), self.order.run, self.order.node, self.settings.limits)
         return Account(meter, self.files.folder, uuid.uuid4().hex, reserves=bool(self.order.config))
@@ -250,7 +250,7 @@ class SessionProgram:
             if endings and endings[-1].kind == policy.PERSON else []
 
         async def ask_within_limits(messages: list[Message], mode: str, options: Mapping[str, object]) -> ModelResponse:
-            # Asked before each call: without a sandbox no proxy stands in between that would refuse it.
+            # Checked before each call: without a sandbox there is no proxy in between that would refuse it.
             if (shortfall := self._account.enter()) is not None:
                 await self._suspend(kind_of_shortfall(shortfall), shortfall.reason)
             atomic.write(self.files.conversation, prompt_of(messages, mode, {}).encode(errors="replace"), durable=False)
@@ -285,7 +285,7 @@ def _exit_at_once() -> None:
     """Exit as if killed.
 
     A client that is closed gracefully would report its call to the model as failed, and the model's next response would
-    be paid for and lost. So the CLI is killed first: it has no tools of its own, and the session has the conversation.
+    be paid for and lost. So the CLI is killed first: it has no tools, and the session keeps the conversation.
     """
     sys.stdout.flush()
     for child in map(processes.probe, processes.child_pids(os.getpid())):

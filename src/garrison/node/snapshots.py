@@ -1,7 +1,7 @@
 """Snapshots of an agent's work, taken at intervals while it works.
 
-A child of the runner (`python -m garrison.node.snapshots`) saves the content of the worktree under a rescue ref.
-Meanwhile the runner's heartbeat continues, worktree and index are only read, and a child that takes too long is killed.
+A child of the runner (`python -m garrison.node.snapshots`) saves the content of the worktree under a rescue ref. The
+runner's heartbeat continues, worktree and index are only read, and a child that takes too long is killed.
 A run does not depend on snapshots: a failure is logged once and retried later.
 """
 
@@ -57,7 +57,7 @@ class Snapshotter:
         self._failures = 0
         self._started_at: Hashable = None
         self._saved_at: Hashable = None
-        """The state of work when the snapshot under way, and the last that succeeded, was started."""
+        """The state of work at the start of the current, or the last successful, snapshot."""
 
     def poll(self, now: float, agent: Identity | None) -> tuple[str, str]:
         """Start or finish a snapshot; return (the ref that was written, a line to log), mostly two empty strings.
@@ -72,7 +72,7 @@ class Snapshotter:
         elif self._job is None and now >= self._due:
             self._due = now + next_delay(self.every, self._failures)
             state = self._state_of_work(agent)
-            if state is None or state != self._saved_at:  # waiting agents cost no snapshots
+            if state is None or state != self._saved_at:  # no snapshots while agents wait
                 self._started_at = state
                 with suppress(GarrisonError, OSError):  # no space for a log, or no process: next time
                     self._start(now)
@@ -123,9 +123,9 @@ class Snapshotter:
         return self._job.wake_at if self._job is not None else self._due
 
     def close(self) -> None:
-        """Kill a snapshot under way, before its worktree is removed or its runner ends."""
+        """Kill a running snapshot, before its worktree is removed or its runner ends."""
         if self._job is not None:
-            # By descent, not by marker: it bears that of the runner, which lives on.
+            # By descent, not by marker: its marker is the runner's, which lives on.
             process_control.kill_tree(ProcessId(self._job.pid, self._job.ticks), "", grace=0.0, only_below=True)
             processes.exit_code(self._job.pid)
             self._job.close()

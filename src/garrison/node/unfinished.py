@@ -1,12 +1,12 @@
-"""Unfinished work: what keeps the work of an agent that reported success from landing as it is.
+"""Unfinished work: reasons why the work of an agent that reported success cannot land as it is.
 
-Two looks, by the orchestrator at the end of an attempt: before it commits what the agent left uncommitted (an open
-merge, files in conflict, files that nobody wants in a history), and after it, at the branch (a rewritten beginning,
-conflict markers, or nothing at all, while the work lies in a stash, on another branch or in files that git ignores).
-Both return a typed refusal or None; `describe` puts it into one sentence for people and for the next attempt's agent.
+Two inspections, by the orchestrator at the end of an attempt: before it commits what the agent left uncommitted (an
+open merge, files in conflict, unwanted files), and after that, of the branch (rewritten history, conflict markers, or
+nothing at all, while the work is in a stash, on another branch or in files that git ignores). Both return a typed
+refusal or None; `describe` puts it into one sentence for the user and for the next attempt's agent.
 
-A merge that an attempt began with on purpose (`rework=merge`) is the exception: if its conflicts are resolved, garrison
-concludes it.
+A merge with which an attempt started on purpose (`rework=merge`) is the exception: if its conflicts are resolved,
+garrison concludes it.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ if TYPE_CHECKING:
 SHOWN = 5
 """Files that a refusal names."""
 _MAX_MARKED = 16 << 20
-"""Bytes of a file in which conflict markers are looked for."""
+"""Bytes of a file that are searched for conflict markers."""
 _MAX_MARKED_FILES = 200
 _MAX_READ = 3000
-"""Uncommitted files up to which each is read; more than that are refused by their number, or are tracked."""
+"""Uncommitted files up to which each is read; more are refused by their number, or are tracked."""
 _IGNORED_SHOWN = 1000
 
 
 class WorkInspector:
-    """Looks at the work that one attempt left."""
+    """Inspects the work that one attempt left."""
 
     def __init__(self, git: Git, home: Path, launch: Launch, task: Task, worktree: Path, branch: str,
                  folder: Path) -> None:
-        """Prepare to look; `folder` is the attempt's folder in the home."""
+        """Prepare the inspection; `folder` is the attempt's folder in the home."""
         self.git, self.launch, self.task = git, launch, task
         self.home, self.worktree, self.branch, self.folder = home, worktree, branch, folder
 
     # ---- before garrison commits the rest
 
     def inspect_worktree(self) -> Refusal | None:
-        """Return what keeps garrison from committing what the agent left uncommitted, or from looking at it."""
+        """Return why garrison cannot commit, or inspect, what the agent left uncommitted."""
         if not GitView(self.git, self.worktree).exists and (excess := self._excess()):  # else it was when collected
             return _refuse(RefusalKind.EXCESS, [excess])
         begun_with = read_lines(self.folder / CONFLICTS)
@@ -103,7 +103,7 @@ class WorkInspector:
 
         try:
             return read_guard(self.home, Path(self.launch.repo))
-        except (UsageError, untrusted.UnsafeFile):  # it was well-formed at the launch
+        except (UsageError, untrusted.UnsafeFile):  # it was valid at the launch
             return GuardConfig()
 
     def _describe_files(self, names: dict[str, bool], limits: GuardConfig) -> Iterable[ChangedFile]:
@@ -145,23 +145,23 @@ class WorkInspector:
     # ---- after everything is on the branch
 
     def inspect_branch(self) -> Refusal | None:
-        """Return what keeps the branch from landing, or where the work is if the branch contains none."""
+        """Return why the branch cannot land, or where the work is if the branch contains none."""
         tip = self.git.branch_tip(self.branch)
         target = self.git.branch_tip(self.launch.onto) or self.launch.base_oid
         if tip is None or not target:
-            return None  # the runner says which of them is missing
+            return None  # the runner reports which of them is missing
         begun = read_first(self.folder / BEGUN)
         if begun and self.git.has_object(begun) and not self.git.is_ancestor(begun, tip):
             return _refuse(RefusalKind.REWRITTEN, commit=begun)
         base = self.git.merge_base(target, tip)
         if base is None:
-            return None  # the merge queue says so
+            return None  # the merge queue reports it
         if not self.git.has_same_tree(base, tip):
             return self._committed_markers(base, tip)
         return self._side_work(tip) or (None if self.task.allow_empty else self._ignored())
 
     def _committed_markers(self, base: str, tip: str) -> Refusal | None:
-        # git itself looks for a line that was added or removed (`-G`): of a large change few files are read here.
+        # git itself searches for added or removed lines (`-G`), so that few files of a large change are read here.
         changed = self.git.run("diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv",
                                "--diff-filter=AM", "-G^<<<<<<< ", base, tip, "--", exact=True).out.split("\0")
         allowed = self._limits().allow
@@ -170,11 +170,11 @@ class WorkInspector:
         return _refuse(RefusalKind.MARKERS, marked) if marked else None
 
     def _side_work(self, tip: str) -> Refusal | None:
-        """Return where work lies that is not on the branch, after it was saved: its git view may be removed."""
+        """Return where work is that is not on the branch, after it was saved: its git view may be removed."""
         try:
             found = find_side_work(self.git, self.worktree, self.branch)
         except GarrisonError:
-            return None  # of the agent's own making, and nothing that lands
+            return None  # made by the agent, and never landed
         for each in found:
             if not self.git.is_ancestor(each.commit, tip):
                 ref = self.git.save_commit(each.commit, rescue_stem(self.task.run_id, self.task.node,
@@ -236,7 +236,7 @@ def _unmerged_words(refusal: Refusal, _branch: str) -> str:
 
 def _markers(refusal: Refusal, _branch: str) -> str:
     return (f"conflict markers are left in {_names(refusal)}: resolve the conflicts and commit (for a file that is "
-            "meant to hold them: `[guard] allow`)")
+            "meant to contain them: `[guard] allow`)")
 
 
 def _stash(refusal: Refusal, _branch: str) -> str:
@@ -252,12 +252,12 @@ def _other_branch(refusal: Refusal, branch: str) -> str:
 
 def _rewritten(refusal: Refusal, _branch: str) -> str:
     short = refusal.commit[:10]
-    return (f"it rewrote {short}, where its branch began (by amend, rebase or reset): "
+    return (f"it rewrote {short}, where its branch started (by amend, rebase or reset): "
             f"`git reset --soft {short}`, then commit on top of that")
 
 
 def _ignored_words(refusal: Refusal, _branch: str) -> str:
-    return (f"it changed only files that git ignores, which never land: {_names(refusal)}; take them out of "
+    return (f"it changed only files that git ignores, which never land: {_names(refusal)}; remove them from "
             ".gitignore, or commit them with `git add -f`")
 
 
@@ -273,7 +273,7 @@ def _hook(refusal: Refusal, _branch: str) -> str:
 
 
 def _excess_words(refusal: Refusal, _branch: str) -> str:
-    return f"its commits are too large to be taken over: {_names(refusal)}; commit less, in a history without that"
+    return f"its commits are too large: {_names(refusal)}; commit less, in a history without that"
 
 
 def _names(refusal: Refusal) -> str:

@@ -1,16 +1,16 @@
-"""Worktrees: a node's worktree and branch, from creation to removal, and those that runs left behind.
+"""Worktrees: a node's worktree and branch, from creation to removal, and worktrees that runs left behind.
 
 A worktree in the code: the runner's action PREPARE_WORKTREE calls `AttemptWorktree.prepare` (`create_worktree`
 at the target's tip; rework saves the earlier attempt's first), then the set-up job runs in it. The orchestrator's agent
 works there; `Snapshotter` (snapshots.py) saves it at intervals. A confined agent commits in its own git view:
-`collect_commits` brings its commits to the branch before anything else looks at that. At the end `adopt_commits` brings
+`collect_commits` brings its commits to the branch before anything else reads it. At the end `adopt_commits` brings
 the agent's commits onto the branch. After the landing TIDY_UP saves the rest, removes the worktree and archives the
 branch (`save_rest`, `remove`, `archive`); after a failure FAIL_NODE saves everything first (`save`). `garrison clean`
 and `doctor` find and remove what killed runs left behind (`find_worktrees`, `save_and_remove`).
 
 Only commits on the node's branch land. So commits made elsewhere that continue the branch are brought onto it; others
-do not count, and the reason says where they are. A worktree is reset or removed only when all of it is on some ref, or
-was just saved under a rescue ref; if saving fails it stays, and the error says why. A landed branch is archived, not
+do not count, and the reason names their place. A worktree is reset or removed only when all of it is on some ref, or
+was just saved under a rescue ref; if saving fails it stays, and the error tells why. A landed branch is archived, not
 deleted. Only worktrees in the run's own folder are touched.
 """
 
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 
 CONFLICTS, MERGED = "conflicts.txt", "merged.txt"
-"""Files of an attempt: the names of the files in which it began with conflict markers, and what was merged to begin
-it, with the name in the markers."""
+"""Files of an attempt: the names of the files that had conflict markers at its start, and the commit that was merged
+to start it, with the name in the markers."""
 BEGUN = "begun.txt"
-"""File of an attempt: the last commit of the target that its branch had when it began; the branch keeps it."""
+"""File of an attempt: the last commit of the target that its branch had when it started; the branch keeps it."""
 
 
 def read_lines(path: Path) -> list[str]:
@@ -58,7 +58,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_first(path: Path) -> str:
-    """Return the first word of its first line, '' without it: a commit."""
+    """Return the first word of its first line, a commit; '' if there is none."""
     return "".join(read_lines(path)[:1]).partition(" ")[0]
 
 
@@ -68,7 +68,7 @@ def read_first(path: Path) -> str:
 def collect_commits(git: Git, worktree: Path, run: str, node: str, attempt: int) -> str:
     """Bring a confined agent's commits from its git view to the branch; return '', or why they cannot continue it.
 
-    Commits that cannot be on the branch are saved under a rescue ref. GarrisonError if the view holds what git refuses.
+    Commits that cannot be on the branch are saved under a rescue ref. GarrisonError if git refuses the view's content.
     """
     untrusted.mend_folder(worktree)
     found = collect(GitView(git, worktree))
@@ -94,14 +94,14 @@ def restore_committed_output(git: Git, worktree: Path) -> None:
 
 
 def is_hindered(git: Git, worktree: Path, error: GarrisonError) -> bool:
-    """Return whether an error of saving or landing passes, and is none of what the agent made of its git view."""
+    """Return whether an error of saving or landing is transient, not caused by the agent's changes to its git view."""
     return machine.passes(error) and str(GitView(git, worktree).common) not in str(error)
 
 
 def collect_what_can_be(git: Git, worktree: Path, run: str, node: str, attempt: int) -> str:
     """Collect as `collect_commits` does, before the worktree is saved or changed; return what could not be collected.
 
-    What git refuses is no reason to keep everything else from being saved; what passes (a full disk) is.
+    If git refuses the commits, everything else is still saved; at a transient error (a full disk) nothing is.
     """
     try:
         return collect_commits(git, worktree, run, node, attempt)
@@ -112,12 +112,12 @@ def collect_what_can_be(git: Git, worktree: Path, run: str, node: str, attempt: 
 
 
 def save_side_work(git: Git, worktree: Path, run: str, node: str, attempt: int) -> list[str]:
-    """Save what a confined agent has on other branches of its own and in its stash, before its view is removed; return
+    """Save what a confined agent has on its other branches and in its stash, before its view is removed; return
     the refs."""
     try:
         return [git.save_commit(commit, rescue_stem(run, node, attempt, "other"))
                 for commit in collect_side_work(GitView(git, worktree))]
-    except GarrisonError as error:  # what git refuses there keeps nothing from being removed
+    except GarrisonError as error:  # content that git refuses does not block the removal
         if is_hindered(git, worktree, error):
             raise
         return []
@@ -126,7 +126,7 @@ def save_side_work(git: Git, worktree: Path, run: str, node: str, attempt: int) 
 @contextmanager
 def lend_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int) -> Iterator[None]:
     """Lend a confined agent's worktree to the user, whose git works on the repository itself; the agent continues with
-    what the person committed. What the set-up made is copied into it: the person sees no layer."""
+    the user's commits. The set-up's output is copied into it: the user sees no layer."""
     collect_what_can_be(git, worktree, run, node, attempt)
     setups.copy_out(worktree)
     give_back(git, worktree)
@@ -161,13 +161,13 @@ def create_worktree(git: Git, task: Task, worktree: Path, branch: str, tip: str,
                     target: str = "") -> list[str]:
     """Create the worktree on the node's branch at `tip`, or adopt a predecessor's; return notes.
 
-    With `rework=merge`, `tip`, of the branch `target`, is merged into it, and the names of the files in conflict are
+    With `rework=merge`, `tip`, from the branch `target`, is merged into it, and the names of the files in conflict are
     written to `conflicts`.
     """
     worktree.parent.mkdir(parents=True, exist_ok=True)
     if task.attempt > 1 and task.rework == "fresh" and not worktree.exists():
         # The earlier attempt's work is under its rescue ref, and this one starts over. The branch may contain more: if
-        # the agent checked out another branch, the rescue is of that one.
+        # the agent checked out another branch, the rescue ref has that one.
         before = git.branch_tip(branch)
         if before is not None and not git.tips_containing(before, but=f"refs/heads/{branch}"):
             git.save_commit(before, rescue_stem(task.run_id, task.node, task.attempt - 1, "branch"))
@@ -193,7 +193,7 @@ def _merge_tip(git: Git, worktree: Path, tip: str, conflicts: Path, target: str)
     """Merge the target's tip into the branch and leave conflict markers, once per attempt: a later runner must not
     merge under a working agent because the target moved.
 
-    The markers name the target, unless that has moved on or its name also means something else in git. What was merged
+    The markers name the target, unless that has moved on or its name is ambiguous in git. The merged commit
     is written alongside the `conflicts`, with the name in the markers.
     """
     if conflicts.exists():
@@ -219,10 +219,10 @@ def _merge_tip(git: Git, worktree: Path, tip: str, conflicts: Path, target: str)
 
 
 def _unite(git: Git, worktree: Path, tip: str, head: str, files: Sequence[str]) -> list[str]:
-    """Resolve what a union resolves, as the merge queue would; return the files that stay in conflict."""
+    """Resolve what a union merge can, as the merge queue would; return the files that stay in conflict."""
     united = union.unite_files(git, tip, head, tip, files)
     if united:
-        # Mode 0 first: it takes the three stages of a conflict out of the index, which one entry does not replace.
+        # Mode 0 first: it removes the three stages of a conflict from the index, which one entry does not replace.
         git.run("update-index", "-z", "--index-info", cwd=worktree,
                 text="".join(f"0 {'0' * len(blob)}\t{name}\0{mode} {blob}\t{name}\0"
                              for name, (mode, blob) in united.items()))
@@ -273,7 +273,7 @@ def remove_validator_worktree(git: Git, worktree: Path, task: Task, *, keeps_hom
     """Remove the validator's worktree alongside the node's, if there is one; save what was written in it.
 
     Args:
-        keeps_home: the validation is to be repeated: its session, in the home of its sandbox, is resumed.
+        keeps_home: the validation will be repeated: its session, in the home of its sandbox, is resumed.
     """
     path = validator_worktree(worktree)
     if not path.is_dir():
@@ -302,16 +302,16 @@ class AttemptWorktree:
         self.ready = False
         """True if this incarnation of the runner has prepared it."""
         self._removing = folder / "removing"
-        """File that exists from the removal on, when all content is saved: what is found later is a killed git's rest.
-        It holds the rescue ref, if one was needed."""
+        """File that exists once all content is saved for the removal: anything found later is a killed git's leftover.
+        It contains the rescue ref, if one was needed."""
         self._saved_ref = ""
 
     def prepare(self, target: str, *, is_new_attempt: bool, agent_alive: bool, is_first: bool = False) -> list[str]:
-        """Create the worktree on the node's branch, beginning at the commit `target` of the target, or at the work of
+        """Create the worktree on the node's branch, starting at the commit `target` of the target, or at the work of
         the candidate that is to land, or take over a predecessor's; returns notes.
 
         `is_new_attempt`: an existing worktree is an earlier attempt's; `agent_alive`: an agent works in it; `is_first`:
-        nothing of this home has worked on the node, so what is there is another's.
+        nothing of this home has worked on the node, so anything there is foreign.
         """
         tip = self.task.work or target
         notes = self._set_aside_foreign(tip) if is_first and not (self.folder / BEGUN).exists() else []
@@ -323,7 +323,7 @@ class AttemptWorktree:
             notes += filter(None, [self._collect(self.task.attempt - is_new_attempt)])
             if is_new_attempt:
                 self._save_side_work(self.task.attempt - 1)
-            self.git.clear_branch_lock(self.branch)  # of a git that was killed before there was a worktree
+            self.git.clear_branch_lock(self.branch)  # left by a git that was killed before there was a worktree
         notes += create_worktree(self.git, self.task, self.path, self.branch, tip, self.folder / CONFLICTS,
                                  self.launch.onto)
         self._record_beginning(target)
@@ -333,7 +333,7 @@ class AttemptWorktree:
         return notes
 
     def beginning(self) -> str:
-        """Return what its branch had before an attempt of the run worked on it, '' if there is no branch."""
+        """Return the branch's commit before an attempt of the run worked on it, '' if there is no branch."""
         tip, target = self.git.branch_tip(self.branch), self.git.branch_tip(self.launch.onto)
         return (self.git.merge_base(target, tip) if self.task.work and target and tip else tip) or ""
 
@@ -358,15 +358,15 @@ class AttemptWorktree:
         self._delete_snapshots()
 
     def _set_aside_foreign(self, tip: str) -> list[str]:
-        """Make room for a first attempt: it begins at its base, and a branch or worktree of its name that another home,
-        a removed run or the user made is not part of it. Return where what they hold was saved."""
+        """Make room for a first attempt: it starts at its base, and a branch or worktree of its name that another home,
+        a removed run or the user made is not part of it. Return where their content was saved."""
         saved = []
         if self.path.is_dir():
             saved.append(self._save("had found in its place when it began", 0))
             remove_worktree(self.git, self.path)
         before = self.git.branch_tip(self.branch)
         if before is None:
-            return [f"what was in {self.path} is not of this run; saved as {ref}" for ref in saved]
+            return [f"the content of {self.path} was not of this run; saved as {ref}" for ref in saved]
         other = next((tree.path for tree in self.git.worktrees() if tree.branch == self.branch), None)
         if other is not None:
             raise GarrisonError(f"{self.branch} is checked out in {other}, and not by this run; switch that to another "
@@ -376,10 +376,10 @@ class AttemptWorktree:
         self.git.delete_refs([f"refs/heads/{self.branch}"])
         for ref in saved:
             self._on_saved(ref)
-        return [f"{self.branch} was not of this run; what it had is saved as {ref}" for ref in saved]
+        return [f"{self.branch} was not of this run; its content is saved as {ref}" for ref in saved]
 
     def _record_beginning(self, tip: str) -> None:
-        """Write the commit at which the attempt's branch begins, once per attempt: an agent may rewrite the branch."""
+        """Write the commit at which the attempt's branch starts, once per attempt: an agent may rewrite the branch."""
         head = self.git.branch_tip(self.branch)
         if head is None or (self.folder / BEGUN).exists():
             return
@@ -401,18 +401,18 @@ class AttemptWorktree:
             hide_setup_output(self.git, self.path)
 
     def has_change(self) -> bool:
-        """Return whether the branch's tree differs from the one that it began with: that of its last commit that the
-        target has. An empty commit changes nothing, and neither does a commit of somebody else."""
+        """Return whether the branch's tree differs from its start: the tree of its last commit that the target has. An
+        empty commit changes nothing, and neither does a commit of somebody else."""
         target, tip = self.git.branch_tip(self.launch.onto), self.git.branch_tip(self.branch)
         if target is None or tip is None:
-            return True  # the merge queue tells which of them is missing
+            return True  # the merge queue reports which of them is missing
         base = self.git.merge_base(target, tip)
         return base is None or not self.git.has_same_tree(base, tip)
 
     def restore_branch(self, head: str, *, allow_more: bool = False) -> list[str]:
-        """Put the branch back on `head`, with which the attempt ended, if somebody moved it since; return notes.
+        """Reset the branch to `head`, with which the attempt ended, if it was moved since; return notes.
 
-        What it was moved to is saved under a rescue ref.
+        The commit it was moved to is saved under a rescue ref.
 
         Args:
             allow_more: commits on top of `head` stay.
@@ -502,16 +502,16 @@ def adopt_commits(git: Git, worktree: Path, branch: str) -> tuple[str, Refusal |
 
 
 def undo_foreign_move(git: Git, task: Task, worktree: Path, branch: str) -> str:
-    """Move a branch that somebody else moved back to the last commit of its worktree; return why, '' if nobody did.
+    """Move a branch that was moved from outside back to the last commit of its worktree; return why, '' if it was not.
 
     Commits of a worktree are in the log of its own HEAD, one after another; a move of the branch from elsewhere is not.
-    What was collected from a git view is the agent's own in any case. What the branch had is saved under a rescue ref.
+    Commits collected from a git view are always the agent's own. The branch's former tip is saved under a rescue ref.
     """
     own, tip = git.last_own_commit(worktree, branch), git.branch_tip(branch)
     collected = view.tip if (view := GitView(git, worktree).read_state()) is not None else ""
     if own is None or tip in (None, own, collected) or git.current_branch(worktree) != branch:
         return ""
-    own = collected or own  # of a git view it is known, whatever the agent did to its branch there
+    own = collected or own  # known from a git view, whatever the agent did to its branch there
     ref = git.save_commit(tip, rescue_stem(task.run_id, task.node, task.attempt, "moved"))
     if not git.update_ref(f"refs/heads/{branch}", own, tip, message="garrison: undo a move from elsewhere"):
         return ""
@@ -554,7 +554,7 @@ def run_repository(home: Path, launch: Launch) -> Git:
 
 
 def find_worktrees(git: Git, launch: Launch) -> list[OrphanedWorktree]:
-    """Return the existing worktrees of a run, by name; none of another repository."""
+    """Return the existing worktrees of a run, by name; not those of another repository."""
     folder = Path(launch.trees) / git.key / launch.run_id
     if not folder.is_dir():
         return []
@@ -579,7 +579,7 @@ def _has_git_dir(git: Git, path: Path) -> bool:
 
 
 def orphan_has_work(git: Git, orphan: OrphanedWorktree) -> bool:
-    """Return whether the worktree contains anything that is on no ref."""
+    """Return whether the worktree contains anything that no ref contains."""
     if orphan.what == "directory":
         return any(entry.name != ".git" for entry in orphan.path.iterdir())
     head = git.head(orphan.path)

@@ -37,7 +37,7 @@ def test_a_task_is_added_and_one_is_edited_once_though_the_guardian_dies_at_each
 
     begun, same = place.command("edit", "one", "write"), place.command("add", "Write  the notes")
     assert (begun.returncode, begun.stdout, begun.stderr.count("\n")) == (1, "", 1) and "one has begun" in begun.stderr
-    assert same.returncode == 1 and "has this task already, as write_the_notes" in same.stderr
+    assert same.returncode == 1 and "already has this task, as write_the_notes" in same.stderr
     assert place.command("stop", "r1").returncode == 0
     assert place.finish(child) == 130
     late = place.command("add", "write the end", "--agent", "writer")

@@ -284,7 +284,7 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     terminal.type(b"\x03\x03")
     assert terminal.finish() == 130, terminal.text
     assert place.status() == "stopped"
-    assert place.journal()[-1]["data"].get("reason") == "stopped by a person"
+    assert place.journal()[-1]["data"].get("reason") == "stopped by the user"
     wait_for("nobody is left", lambda: not place.living_processes())
 
     terminal = Terminal(place, "resume", "r1")

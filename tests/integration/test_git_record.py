@@ -121,7 +121,7 @@ def test_a_gate_that_a_person_changes_during_a_run_is_told(run):
              "no gate; strategy squash, at most 7 s")):
         commands.reconfigure(run.world.queue, **change)
         told = watch.poll(["a"])
-        assert told.describe() == f"while a was at work, a person changed how main is tested: from {before} to {now}"
+        assert told.describe() == f"while a was at work, the user changed how main is tested: from {before} to {now}"
         assert watch.poll(["a"]) is None
     assert GateWatch(run.world.queue, launch, "no gate").poll(["a"]) is None, "as an older edition told it"
     assert GateWatch(run.world.queue, launch, told.state).poll(["a"]) is None

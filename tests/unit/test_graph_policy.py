@@ -67,13 +67,13 @@ def add(name: str, after: str = "", prompt: str = "") -> AddNode:
 
 
 @pytest.mark.parametrize(("change", "why"), [
-    (add("a"), "has a node a already"), (add("B"), "has a node B already"), (add("c", "d"), "no node d"),
+    (add("a"), "already has a node a"), (add("B"), "already has a node B"), (add("c", "d"), "no node d"),
     (add("c", "aa"), "no node aa"), (add("c", "end"), "is where run r1 ends"), (add("c", prompt="b"), "task is empty"),
     (AddNode("c", {"agent": "x"}), "has no task"), (AddNode("c", {"prompt": "do c", "command": "x"}), "command cannot"),
-    (add("c", prompt="do\t A \n"), "has this task already, as a"), (add("c", prompt="bad \udcff"), "not text in UTF-8"),
-    (EditNode("a", {"agent": "x"}), "a has begun"), (EditNode("d", {"agent": "x"}), "no node d"),
-    (EditNode("b", {"prompt": " "}), "the task is empty"), (EditNode("b", {}), "nothing of b is to be changed"),
-    (EditNode("b", {"prompt": "do a"}), "has this task already, as a"),
+    (add("c", prompt="do\t A \n"), "already has this task, as a"), (add("c", prompt="bad \udcff"), "not text in UTF-8"),
+    (EditNode("a", {"agent": "x"}), "a has started"), (EditNode("d", {"agent": "x"}), "no node d"),
+    (EditNode("b", {"prompt": " "}), "the task is empty"), (EditNode("b", {}), "there is no change to b"),
+    (EditNode("b", {"prompt": "do a"}), "already has this task, as a"),
     (EditNode("start", {"agent": "x"}), "start is not a task"),
 ])
 def test_an_impossible_change_is_refused_in_one_line(change: AddNode | EditNode, why: str) -> None:
@@ -112,7 +112,7 @@ def test_an_edited_node_has_its_new_attributes() -> None:
 def test_in_a_walk_a_task_is_inserted_after_its_predecessor() -> None:
     story = Story(plan_run(parse("digraph { flow=walk start [shape=Mdiamond] end [shape=Msquare] "
                                  "start -> a -> b -> end }")))
-    assert "name a node that it has not left" in str(change_graph(story.plan, story.state, RUN, add("c")))
+    assert "name a node that it has not yet passed" in str(change_graph(story.plan, story.state, RUN, add("c")))
     story.ask(add("c", "a"))
     for name in ("a", "c", "b"):
         story.finish(name)

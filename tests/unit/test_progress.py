@@ -92,7 +92,7 @@ def test_each_event_is_printed_as_a_line(capsys: pytest.CaptureFixture[str]) -> 
     assert out == ["12:34:56  a: working",
                    "          guardian-p died (incarnation 1): process 7 is gone",
                    "run failed: 1 of 2 landed; b failed; "
-                   "next: `garrison resume r1 --retry-failed` tries again what failed"]
+                   "next: `garrison resume r1 --retry-failed` retries the failed nodes"]
 
 
 def test_on_a_terminal_lines_break_at_words_and_commands_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +105,8 @@ def test_on_a_terminal_lines_break_at_words_and_commands_stay_whole(monkeypatch:
     progress.end("failed", "b failed", RunState("failed"), "1 of 2 landed", "git push\ngit log")
     assert screen.getvalue().splitlines()[2:] == [
         "12:34:56  a: failed: the table is missing the", "          table is missing", "git push", "git log",
-        "run failed: 1 of 2 landed; b failed; next:", "  `garrison resume r1 --retry-failed` tries again",
-        "  what failed"]
+        "run failed: 1 of 2 landed; b failed; next:", "  `garrison resume r1 --retry-failed` retries the",
+        "  failed nodes"]
 
 
 def test_each_event_is_printed_as_json_or_not_at_all(capsys: pytest.CaptureFixture[str]) -> None:

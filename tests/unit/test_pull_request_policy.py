@@ -115,7 +115,7 @@ def test_a_relation_to_another_tip_is_ignored(relation: Relation) -> None:
     facts = Facts(relation, "e11e", BASE, tip="e11e")
     state = at()
     assert settle(state, facts) == []
-    assert state.pull_request.reason == "its branch moved while the forge was asked; looking again"
+    assert state.pull_request.reason == "its branch moved while the forge was asked; asking again"
     assert step(settle(state, replace(facts, relation=Relation.BEHIND, tip=TIP))) == \
         ForgeStep(StepKind.PUSH, TIP, "e11e")
 
@@ -426,7 +426,7 @@ def test_a_merge_waits_for_checks_that_have_yet_to_register() -> None:
     options, none = PullRequestOptions(approvals=0, settle=60.0), replace(GREEN, approvals=0, checks=())
     state = at(READY)
     assert settle(state, none, options=options, silence=59.9) == []
-    assert state.pull_request.waits_for() == "checks of #7 (none reported yet; 60 s without news are waited for)"
+    assert state.pull_request.waits_for() == "checks of #7 (none reported yet; waiting for 60 s without news)"
     assert step(settle(state, none, options=options, silence=60.0)) == ForgeStep(StepKind.MERGE, TIP, BASE)
     one = replace(GREEN, approvals=0)
     assert settle(state, one, options=options, silence=1.0) == [], "a second check may come later than the first"
@@ -512,7 +512,7 @@ def test_a_failed_run_comments_once_however_the_forge_answers() -> None:
     seen = PullRequestView("", PullRequestOptions())
     [tell] = seen.take_leave(state, RUN, "its node failed") or []
     told = tell.expect(ForgeStep)
-    assert f"`garrison resume {RUN} --retry-failed` tries again what failed" in told.text
+    assert f"`garrison resume {RUN} --retry-failed` retries the failed nodes" in told.text
     [refused] = seen.take_leave(at(READY, LandingChanged("failed", 1)), RUN, "its gate is red") or []
     assert f"`garrison resume {RUN}` continues it" in refused.expect(ForgeStep).text
     assert told.kind is StepKind.LEAVE and replace(seen, is_busy=True).take_leave(state, RUN, "its node failed") == []

@@ -132,7 +132,7 @@ def test_a_short_status_leaves_out_what_is_normal() -> None:
     assert short.count("exit code 3") == 1, "a reason once"
     assert short.splitlines()[-1] == "next: its launcher is not running red 日本語", "the next step comes last"
     over = text(render.render_run(replace(ran, step=""), 200), colours=False)
-    assert over.splitlines()[-1] == "next: `garrison resume r1 --retry-failed` tries again what failed"
+    assert over.splitlines()[-1] == "next: `garrison resume r1 --retry-failed` retries the failed nodes"
 
 
 def test_why_ends_with_the_complete_line_that_allows_a_refused_host() -> None:

@@ -1,2 +1,2 @@
-"""A run: its plan and state, how they are folded, and the processes that decide for it, launcher, guardian and merge
+"""A run: its plan and state, the fold of its journal, and the processes that decide: launcher, guardian and merge
 processor."""

@@ -1,4 +1,4 @@
-"""Activity of a node's agent, as its files show it: evidence for the runner's hang detection and for `status`.
+"""Activity of a node's agent, observed in its files: evidence for the runner's hang detection and for `status`.
 
 Output, stream events, transcripts, notes and HEAD cost a `stat` each; the worktree is walked only on request, up to
 `MAX_ENTRIES`. Nothing is written.
@@ -30,8 +30,8 @@ class AgentActivity:
         self.silence = task.silence_s if task is not None else None
 
     def stamps(self, *, deep: bool = False) -> dict[str, Stamp]:
-        """Return for each kind of activity the (modification time in ns, size) of its file, None where there is none;
-        `deep` includes the worktree."""
+        """Return kind of activity → (modification time in ns, size) of its file, None where there is none; `deep`
+        includes the worktree."""
         claude = self.folder / "claude"
         notes = _stat_stamp(self.folder / EXCHANGE / NOTES) or _stat_stamp(self.folder / NOTES)
         stamps = {"output": _stat_stamp(self.folder / "output.log"), "notes": notes,
@@ -44,17 +44,17 @@ class AgentActivity:
         return stamps
 
     def _head(self) -> Stamp:
-        """Return the stamp of the worktree's reflog: that of a confined agent's git view, if it has one."""
+        """Return the stamp of the worktree's reflog, or of a confined agent's git view if it has one."""
         git_dir = untrusted.read_text(self.worktree, ".git").removeprefix("gitdir:").strip()
         if not git_dir:
             return None
         private = sandbox_folder(self.worktree) / "git/common"
-        earlier = private / "worktrees" / Path(git_dir).name  # of a view that an earlier version made
+        earlier = private / "worktrees" / Path(git_dir).name  # of a view from an earlier version
         return (_stat_stamp(private / "logs/HEAD") or _stat_stamp(earlier / "logs/HEAD")
                 or _stat_stamp(self.worktree / git_dir / "logs/HEAD"))
 
     def tool(self) -> tuple[str, float] | None:
-        """Return the tool of a Claude session that is running, and the seconds it may be silent."""
+        """Return the running tool of a Claude session, and the seconds for which it may be silent."""
         return tool_in_flight(self.folder)
 
     def waiting(self) -> str:
@@ -69,13 +69,13 @@ def read_waiting(folder: Path) -> str:
 
 
 def read_outage(folder: Path) -> str:
-    """Return what the agent of an attempt waits for if that passes by itself: a limit, an outage; '' if it works, or
-    if the user has it."""
+    """Return the transient cause for which the agent of an attempt waits (a limit, an outage); '' if it works, or if
+    the user has taken it over."""
     return "" if is_taken_over(folder) else read_waiting(folder)
 
 
 def is_taken_over(folder: Path) -> bool:
-    """Return whether the user has taken over the session of an attempt: that person answers its question."""
+    """Return whether the user has taken over the session of an attempt, and so answers its question there."""
     return is_held(AttemptFiles(folder).takeover)
 
 

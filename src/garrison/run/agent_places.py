@@ -1,12 +1,12 @@
 """Places: how many agents work at once over all runs of a home (`[limits] agents` in config.toml).
 
 Each guardian keeps one record, `places/RUN.json` in the home: the nodes of its run that have a place, and those that
-wait for one. Under one lock it counts what the records of all runs say, and takes what is free for it. A record counts
-only as long as something of its run is alive, so what was killed frees its places. A free place goes to the run that
-has the fewest, then to the one that has waited longest: none is kept from work by one that has more to do.
+wait for one. Under one lock it counts the places in the records of all runs, and takes its share of the free ones. A
+record counts only while a process of its run is alive, so a killed run frees its places. A free place goes to the run
+with the fewest places, then to the one that has waited longest: a large run does not starve the others.
 
-A place is taken before a node begins and before the runner of one that has started is started again, as after a resume;
-it is given back when the node no longer works. Nothing at work is stopped if the number is lowered.
+A place is taken before a node starts and before the runner of a started node is restarted, as after a resume;
+it is released when the node no longer works. If the limit is lowered, running agents are not stopped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RunPlaces(Value):
     waiting: list[str] = msgspec.field(default_factory=list)
     """Nodes that wait for one."""
     since: float = 0.0
-    """When they began to wait, in seconds since 1970."""
+    """When they started to wait, in seconds since 1970."""
     at_work: int = 0
     """Places taken over all runs."""
     limit: int = 0
@@ -66,7 +66,7 @@ def read_own(home: Path, run: str) -> RunPlaces | None:
 
 
 def count_granted(limit: int, own: RunPlaces, others: Sequence[RunPlaces]) -> int:
-    """Return how many of its waiting nodes a run may begin now; `others` are those that count. Pure."""
+    """Return how many of its waiting nodes a run may start now; `others`: the records that count. Pure."""
     free = limit - len(own.nodes) - sum(len(other.nodes) for other in others)
     having = {each.run_id: len(each.nodes) for each in (own, *others)}
     asking = {each.run_id: len(each.waiting) for each in (own, *others)}
@@ -90,7 +90,7 @@ class AgentPlaces(msgspec.Struct):
     guardian: Key
     limit: int | None = None
     granted: set[str] = msgspec.field(default_factory=set)
-    """Nodes that have a place, of those that this incarnation took one for or found at work."""
+    """Nodes with a place that this incarnation took or found at work."""
     _own: RunPlaces | None = None
     _stamp: object = ()
 
@@ -108,11 +108,11 @@ class AgentPlaces(msgspec.Struct):
         return own is not None and bool(own.waiting)
 
     def share(self, busy: Sequence[str], wanted: Sequence[str], now: float) -> Collection[str] | None:
-        """Take the places of the nodes that work, and what is free for those that are to begin; None without a limit.
+        """Take places for the nodes at work, and free ones for those that are to start; None without a limit.
 
         Args:
             busy: nodes at work.
-            wanted: those that are to begin, or to continue, in this order.
+            wanted: nodes that are to start, or to continue, in this order.
             now: seconds since 1970.
         """
         self._read_limit()
@@ -146,17 +146,17 @@ class AgentPlaces(msgspec.Struct):
             own = replace(asked, nodes=nodes, waiting=waiting, since=now if count else since, limit=self.limit,
                           at_work=len(nodes) + sum(len(other.nodes) for other in others))
             if own != before:
-                # Not durable: after a power cut nothing of the run is alive, and so the record counts for nothing.
+                # Not durable: after a power cut no process of the run is alive, so the record does not count.
                 atomic.write(record_of(self.store.home, own.run_id), record.encode(own), durable=False)
             self._own = own
 
     def _others(self) -> list[RunPlaces]:
-        """Read the records of the other runs, as far as something of them is alive."""
+        """Read the records of the other runs that have a living process."""
         found = []
         for name in atomic.list_names(self.folder):
             if not name.endswith(".json") or name.startswith(".") or name == f"{self.guardian.run}.json":
                 continue
-            with suppress(GarrisonError):  # a damaged one holds no place; its guardian writes it again
+            with suppress(GarrisonError):  # a damaged one counts no place; its guardian rewrites it
                 other = run_records.load(RunPlaces, self.folder / name)
                 if other is not None:
                     found.append(self._living_part(other))
@@ -173,7 +173,7 @@ class AgentPlaces(msgspec.Struct):
         return is_held(self.store.life_path(Key(role, name, run)))
 
     def _read_limit(self) -> None:
-        """Follow config.toml; while it cannot be read, the last number holds."""
+        """Follow config.toml; while it cannot be read, the last limit applies."""
         stamp = file_stamp(config_path(self.store.home))
         if stamp != self._stamp:
             self._stamp = stamp

@@ -1,10 +1,10 @@
-"""Candidates policy: do one node's work several times, and land the best of it. Pure.
+"""Candidates policy: do one node's work several times, and land the best result. Pure.
 
 The flow knows only the node (`best_of=`, `pipeline/best_of.py`). While its step is in flight and undecided, its
 candidates are done instead of it, each a task of the run with its own runner. The journal's `choice` record then puts
-those that passed into an order, and the node itself is done: its runner begins with the work of the first, which has
-passed all checks, and enqueues it. Only a node's runner enqueues, and no candidate's does, so a kill at any point lands
-one of them at most. What is decided from, as in `flow_policy.py`, is the state:
+those that passed into an order, and the node itself is done: its runner starts with the work of the first, which has
+passed all checks, and enqueues it. Only the node's runner enqueues, never a candidate's, so a kill at any point lands
+at most one of them. As in `flow_policy.py`, decisions are made from the state:
 
     state                                                       action
     a step in flight whose candidate is at an earlier step      CHANGE_NODE: the candidate is pending
@@ -14,7 +14,7 @@ one of them at most. What is decided from, as in `flow_policy.py`, is the state:
     the user chose                                              the same two records, with the signal of the answer
     the judge is an agent, and has compared two candidates      COMPARE_CANDIDATES
     it has more to compare                                      CHANGE_NODE: a new attempt of the judge is pending
-    a choice is made, a candidate has not begun                 CHANGE_NODE: it is skipped
+    a choice is made, a candidate has not started               CHANGE_NODE: it is skipped
     a choice is made, a candidate is at work                    CANCEL_NODE
     the landing of the best is refused                          a new attempt of the node, with the second best
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from garrison.run.state import NodeState, RunState
 
 NONE_PASSED = "no_candidate"
-"""Failure kind of a node none of whose candidates passed."""
+"""Failure kind of a node without a candidate that passed."""
 
 
 def follow(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
@@ -76,7 +76,7 @@ def _follow(state: RunState, view: GuardianView, place: Visit, best: BestOf) -> 
 
 
 def _decide(state: RunState, view: GuardianView, place: Visit, best: BestOf) -> Action | None:
-    """Return the record of the judgement, once it is possible without anybody's word."""
+    """Return the record of the judgement, once it is possible without the user or an agent."""
     nodes = [(name, state.nodes[name]) for name in best.names]
     passed = passed_of(state, best, view)
     is_over = all(node.status in ("validated", "failed", "skipped") for _, node in nodes)
@@ -92,7 +92,7 @@ def _decide(state: RunState, view: GuardianView, place: Visit, best: BestOf) -> 
         if len(verdicts) < len(comparisons(passed)):
             return None
         if set(verdicts.values()) == {NONE}:
-            return change_node(_failure(state, place, f"{best.judge} wants none of the candidates"))
+            return change_node(_failure(state, place, f"{best.judge} rejected all candidates"))
     if (asked := offered(state, place, best, passed)) and not view.auto_approve:
         return _ask(state, place, asked)
     passed = score(passed, verdicts) if best.judge_node else passed
@@ -109,7 +109,7 @@ def _failure(state: RunState, place: Visit, why: str) -> NodeChanged:
 # ---- the user as judge -----------------------------------------------------------------------------------------------
 
 def offered(state: RunState, place: Visit, best: BestOf, passed: Sequence[Passed]) -> list[Passed]:
-    """Return the candidates between which the user is to choose; [] where the judge's word is enough."""
+    """Return the candidates between which the user is to choose; [] where the judge decides alone."""
     has_no_judge = best.judge_node != "" and len(passed) > 1 and state.nodes[best.judge_node].status == "failed"
     if best.judge == PERSON or has_no_judge:
         return [*passed]
@@ -131,7 +131,7 @@ def _ask(state: RunState, place: Visit, asked: Sequence[Passed]) -> Action | Non
 
 
 def describe(candidate: Passed) -> str:
-    """Return what is known of a candidate, in words."""
+    """Describe a candidate in words."""
     score = [] if candidate.kept.score is None else [f"{candidate.kept.score:g}"]
     cost = [] if candidate.usd is None else [f"${candidate.usd:.2f}"]
     return ", ".join([*score, f"{candidate.kept.lines} lines", *cost])
@@ -199,7 +199,7 @@ def compared(plan: RunPlan, state: RunState, view: GuardianView, judge: str) -> 
     return tuple((name, works[name]) for name in pairs[done]) if done < len(pairs) else ()
 
 
-# ---- what has passed, and what is no longer needed -------------------------------------------------------------------
+# ---- candidates that passed, and those no longer needed --------------------------------------------------------------
 
 
 def kept_of(report: NodeComplete) -> Kept | None:
@@ -218,7 +218,7 @@ def passed_of(state: RunState, best: BestOf, view: GuardianView) -> list[Passed]
 
 
 def _dismiss(state: RunState, best: BestOf, step: str, chosen: Sequence[str]) -> Action | None:
-    """Return what ends a candidate whose work is no longer needed."""
+    """Return the action that ends a candidate whose work is no longer needed."""
     why = f"{chosen[0]} was chosen, so its work is no longer needed"
     for name in best.names:
         node = state.nodes[name]
@@ -229,7 +229,7 @@ def _dismiss(state: RunState, best: BestOf, step: str, chosen: Sequence[str]) ->
     return None
 
 
-# ---- what the node's own attempts are --------------------------------------------------------------------------------
+# ---- the node's own attempts ---------------------------------------------------------------------------------------
 
 
 def is_open(state: RunState, place: Visit) -> bool:
@@ -274,7 +274,7 @@ def chosen(state: RunState, name: str) -> tuple[str, Kept] | None:
 
 
 def result_source(state: RunState, name: str) -> tuple[str, NodeState]:
-    """Return whose result is that of a node: its own, or that of the candidate that it lands."""
+    """Return the node whose result counts for a node: itself, or the candidate that it lands."""
     found = chosen(state, name)
     source = found[0] if found is not None else name
     return source, state.nodes[source]

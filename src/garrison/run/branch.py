@@ -1,8 +1,8 @@
 """Run branch: the branch on which the nodes' work comes together in a run that lands as a whole (`Launch.onto`).
 
-The guardian creates it where the target was at the launch. Nodes begin at its tip and merge into it through a queue of
-its own, in which every landing is journaled as in the target's: the branch is the truth of what was merged. At the exit
-its tip is an entry of the target's queue (`guardian_policy.py`, step 5). Once that has landed, the branch is archived.
+The guardian creates it where the target was at the launch. Nodes start at its tip and merge into it through its own
+queue, in which every landing is journaled as in the target's: the branch is the authority on what was merged. At the
+exit its tip is an entry of the target's queue (`guardian_policy.py`, step 5). Once that has landed, it is archived.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def node_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = None) -> MergeQueue:
-    """Return the queue through which a run's nodes land: the target's, or that of the run's own branch."""
+    """Return the queue through which a run's nodes land: the target's, or the run branch's."""
     return MergeQueue(runtime.home, Path(launch.repo), launch.onto, clock=runtime.clock, token=token, git=git)
 
 
 def landing_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = None) -> MergeQueue | None:
     """Return the queue through which a whole run lands; None for a run that does not.
 
-    For a run with a pull request it is that of its own branch, which is set to the base before each test.
+    For a run with a pull request it is its own branch's, which is set to the base before each test.
     """
     if launch.land == LAND_PR:
         return MergeQueue(runtime.home, Path(launch.repo), tested_branch(launch.run_id), clock=runtime.clock,
@@ -53,16 +53,16 @@ def create(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
     if launch.land == LAND_NODE:
         return
     ref, git = f"refs/heads/{launch.onto}", queue.git
-    git.update_ref(ref, launch.base_oid, ABSENT, message="garrison: begin the run")
-    # Asked, not taken from the answer of the update: a guardian that died right after it has made the branch already.
+    git.update_ref(ref, launch.base_oid, ABSENT, message="garrison: start the run")
+    # Read back, not taken from the update's result: a guardian that died right after it has already made the branch.
     if git.rev(ref) != launch.base_oid:
-        raise GarrisonError(f"could not create the branch {launch.onto} in {launch.repo}; remove what is in its way")
+        raise GarrisonError(f"could not create the branch {launch.onto} in {launch.repo}; remove the conflicting ref")
     configure(queue, launch, gate_timeout)
 
 
 def create_tested(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
     """Create the branch on which a pull request is tested, and record the run's gate in its queue."""
-    queue.git.update_ref(f"refs/heads/{queue.target}", launch.base_oid, ABSENT, message="garrison: begin the run")
+    queue.git.update_ref(f"refs/heads/{queue.target}", launch.base_oid, ABSENT, message="garrison: start the run")
     queue.configure(QueueConfig.from_launch(launch, gate_timeout))
 
 
@@ -85,7 +85,7 @@ def rebuild_queue(queue: MergeQueue, launch: Launch, gate_timeout: float) -> Non
     """Rebuild a queue whose journal is damaged or lost, and record the run's gate in it again; Refused while a
     processor works it.
 
-    Without the gate the new journal would look like one that was lost and started again.
+    Without the gate the new journal would look like one that was lost and restarted.
     """
     from garrison.merge import recovery  # rarely needed, and every guardian loads this module
 
@@ -104,7 +104,7 @@ def restore_gate(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None
 
 
 def restore_gate_of_runs(runtime: Runtime, queue: MergeQueue) -> None:
-    """Record in a queue that has lost its gate that of the latest run that lands through it; nothing if none does."""
+    """Record in a queue that has lost its gate the gate of the latest run that lands through it, if any."""
     launches: list[Launch] = []
     for run in list_runs(runtime.home):
         with suppress(GarrisonError):
@@ -122,7 +122,7 @@ def has_own_commits(git: Git, launch: Launch, tip: str) -> bool:
 
 
 def archive(git: Git, launch: Launch) -> None:
-    """Move the branch of a run that has landed to its archive ref, as those of its nodes; repeating it is harmless."""
+    """Move the branch of a landed run to its archive ref, like its nodes' branches; idempotent."""
     tip = git.branch_tip(launch.onto)
     if tip is None:
         return

@@ -1,7 +1,7 @@
 """Run flow: the pipeline's state machine, driven by the events that the guardian journals. Pure.
 
 The flow is a function of the run's program, its id and the journal's `flow` events (`pipeline/flow/__init__.py`) in
-order; nothing else changes it, so a guardian that replays its journal has the state of its predecessor. An event that
+order; nothing else changes it, so a guardian that replays its journal has its predecessor's state. An event that
 the flow does not wait for (a repeated one, or one whose place was cancelled) changes nothing.
 
 A `subgraph` or manager node runs a nested flow. Its places appear here as `NODE#1:1::PLACE`, of the node `NODE__INNER`.
@@ -55,7 +55,7 @@ CHILD_SEPARATOR = "::"
 """Separator between the step of a node that runs a pipeline and a place of that pipeline."""
 
 INITIAL_STATUSES = (VALIDATED, FAILED)
-"""Statuses in the graph that a run accepts; nodes with another one are done again."""
+"""Statuses in the graph that a run accepts; nodes with another one are repeated."""
 
 
 def step_id(place: Visit) -> str:
@@ -79,7 +79,7 @@ class RunFlow:
         self._update_children()
 
     def change(self, text: str) -> None:
-        """Continue with another text of the graph, which has more nodes and edges or other attributes."""
+        """Continue with a changed text of the graph, with more nodes and edges or other attributes."""
         before, self.program = self.program, self._compile(text)
         self._count(extend(self.program, self.state, before))
         self._update_children()
@@ -87,7 +87,7 @@ class RunFlow:
     def _compile(self, text: str) -> Program:
         return compile_graph(prepare(parse(text)), max_steps=self.program.max_steps)
 
-    # ---- what the flow waits for
+    # ---- places in flight
 
     @property
     def places(self) -> Mapping[str, Visit]:
@@ -106,7 +106,7 @@ class RunFlow:
 
     @property
     def managed(self) -> Mapping[str, tuple[Visit, RunFlow]]:
-        """Return for the place of each active manager that place and the flow that it watches."""
+        """Return id → place of each active manager, with the flow that it watches."""
         managed: dict[str, tuple[Visit, RunFlow]] = {}
         for place in self.state.in_flight.values() if self.children else ():
             if (child := self.children.get(step_id(place))) is None:
@@ -135,16 +135,16 @@ class RunFlow:
         return retriable_nodes(self.program, self.state)
 
     def declined_at(self) -> str:
-        """Return the question that was answered with No and so led to the exit, '' if there is none."""
+        """Return the question whose answer No led to the exit, '' if there is none."""
         return declined_at(self.program, self.state)
 
     def steps(self) -> set[str]:
         return {step_id(place) for place in self.places.values()}
 
     def nested_nodes(self) -> dict[str, dict[str, object]]:
-        """Return for each node that runs a pipeline: status (pending, active, done, failed), outcome, reason, visits.
+        """Return node that runs a pipeline → status (pending, active, done, failed), outcome, reason, visits.
 
-        Those of a nested pipeline are listed only while it runs.
+        Nodes of a nested pipeline are listed only while it runs.
         """
         active = {} if self.state.ended else {place.node: place for place in self.state.in_flight.values()}
         nodes: dict[str, dict[str, object]] = {}
@@ -180,7 +180,7 @@ class RunFlow:
         self.followed.update(route.index for _, route in change.followed)
 
     def _update_children(self) -> None:
-        """Begin the flows of nodes in flight, and end the nodes whose flow has ended, until nothing changes."""
+        """Start the flows of nodes in flight, and end the nodes whose flow has ended, until nothing changes."""
         while self.nested:
             active = {step_id(place): place for place in self.state.in_flight.values() if place.node in self.nested
                       and not self.state.ended}
@@ -191,7 +191,7 @@ class RunFlow:
                     assert plan.program is not None
                     self.children[step] = RunFlow(plan.program, f"{self.run}/{step}", plan.children,
                                                   child_context(self.state.context(place.branch), self._node(place)))
-            # One at a time: the end of a nested flow moves its node, which may begin or cancel others.
+            # One at a time: the end of a nested flow moves its node, which may start or cancel others.
             finished = next((step for step, child in self.children.items() if child.over), None)
             if finished is None:
                 return
@@ -238,7 +238,7 @@ class RunFlow:
         return node in upstream_of(flow.program, flow.state, located)
 
     def upstream_of(self, name: str, place: Visit, names: Iterable[str]) -> list[str]:
-        """Return those of the run's tasks `names` that the task `name`, at this place, may build on, in their order.
+        """Return the tasks among `names` that the task `name`, at this place, may build on, in their order.
 
         For a nested pipeline, these are tasks of that pipeline.
         """
@@ -248,7 +248,7 @@ class RunFlow:
                 and each.removeprefix(within) in upstream]
 
     def session_updates(self, place: Visit, session: str) -> dict[str, str]:
-        """Return the context values with which later nodes find the session of the agent of a place."""
+        """Return the context values by which later nodes find the session of the agent of a place."""
         flow, located = self.locate(place)
         graph = flow.program.graph
         return session_updates(graph, graph.nodes[located.node], incoming_edge(flow.program, located),
@@ -261,7 +261,7 @@ class RunFlow:
         return {**self.state.to_data(), **({"children": children} if children else {})}
 
     def restore(self, saved: object, text: str = "") -> None:
-        """Restore a state from the values of `to_data`; `text` is that of the graph, if it was changed."""
+        """Restore a state from the values of `to_data`; `text`: the graph, if it was changed."""
         if text:
             self.program = self._compile(text)
         data = from_data(dict[str, object], saved)

@@ -1,6 +1,6 @@
 """Flow policy: keep the flow and the nodes of a run in agreement, one record at a time. Pure.
 
-The flow (`flow.py`) says which places are in flight. A place whose node is a task is done by attempts at that node;
+The flow (`flow.py`) determines the places in flight. A place whose node is a task is done by attempts at that node;
 a place at a wait needs an answer or a signal. Everything is decided from the state, never from the last
 event, so that a guardian may die between any two records:
 
@@ -45,7 +45,7 @@ RESTARTS_EXHAUSTED = "given_up"
 """Failure kind of a node whose process died too often for the restart policy."""
 
 _TOOL_OUTPUT = 2000
-"""Characters of a tool's output that go into the context."""
+"""Characters of a tool's output in the context."""
 
 
 def reconcile(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
@@ -83,7 +83,7 @@ def _task(plan: RunPlan, state: RunState, view: GuardianView, place: Visit) -> A
 
 
 def finish_task(plan: RunPlan, state: RunState, place: Visit, result: Result | None) -> Action | None:
-    """Return what ends a place whose node has landed or failed; None if it has not."""
+    """Return the action that ends a place whose node has landed or failed; None if it has not."""
     node = state.nodes[place.node]
     if node.status not in ("validated", "failed") or not is_at(node, place):
         return None
@@ -111,7 +111,7 @@ def is_at(node: NodeState, place: Visit) -> bool:
 
 
 def _is_needed_elsewhere(state: RunState, node: NodeState, place: Visit) -> bool:
-    """Return whether another step still uses the node: branches of a parallel share the node they meet in."""
+    """Return whether another step still uses the node: parallel branches share the node in which they join."""
     assert state.flow is not None
     return node.step != step_id(place) and node.step in state.flow.steps()
 
@@ -124,7 +124,7 @@ def _has_leaving_runner(state: RunState, view: GuardianView, place: Visit) -> bo
 def task_outcome(kind: str, node: NodeState, result: Result | None) -> Outcome:
     """Return the outcome of a finished task for the flow; `kind` is the node's handler.
 
-    A landed node is a success, or a partial one if its agent says so; a failed node is a failure, or a retry if its
+    A landed node is a success, or a partial one if its agent reports so; a failed node is a failure, or a retry if its
     agent asks for one.
     """
     claim: Mapping[str, object] = result.said if result is not None else {}
@@ -137,8 +137,8 @@ def task_outcome(kind: str, node: NodeState, result: Result | None) -> Outcome:
 
 
 _FAILURE_CLASSES = {"tool": "exit", "codergen": "agent"}
-"""Handler → class of a failure that has none of its own, as in a pipeline run without processes; `error` of one that an
-installed package offers."""
+"""Handler → class of a failure that states none, as in a pipeline run without processes; `error` for a handler that an
+installed package provides."""
 
 
 def _context_updates(kind: str, result: Result) -> dict[str, object]:
@@ -211,7 +211,7 @@ def landed_upstream(plan: RunPlan, state: RunState, name: str) -> list[dict[str,
 def _place_of(state: RunState, name: str) -> Visit | None:
     node, flow = state.nodes[name], state.flow
     places = flow.places.values() if flow is not None else ()
-    return next((place for place in places if node.step == step_id(place)  # a candidate's is that of its node
+    return next((place for place in places if node.step == step_id(place)  # a candidate has its node's
                  or (place.node == name and is_at(node, place))), None)
 
 
@@ -271,14 +271,14 @@ def repeat_answer(plan: RunPlan, place: Visit, text: str, now: float) -> FlowAdv
 
 
 def retry_node(state: RunState, run: str, node: str) -> tuple[FlowAdvanced | None, str]:
-    """Return the event with which a running run tries a failed node again, or None and the reason."""
+    """Return the event with which a running run retries a failed node, or None and the reason."""
     if objection := objection_to_retry(state, run, node):
         return None, objection
     return FlowAdvanced(asdict(Resumed(again=True, nodes=[node]))), ""
 
 
 def objection_to_retry(state: RunState, run: str, node: str) -> str:
-    """Return why a node of a run cannot be retried while that continues, '' if it can be."""
+    """Return why a node cannot be retried while its run continues, '' if it can be."""
     flow, now = state.flow, state.nodes.get(node)
     if now is None or flow is None:
         return f"run {run} has no node {node}"
@@ -290,8 +290,8 @@ def objection_to_retry(state: RunState, run: str, node: str) -> str:
     if node in flow.retriable():
         return ""
     if flow.program.flow != "dag":
-        return "its pipeline follows one edge after the other and has gone on; --retry-failed is for the run's end"
-    return "its failure was followed by an edge, or is part of a nested pipeline, or it is tried again already"
+        return "its pipeline follows one edge after the other and has moved on; --retry-failed is for the run's end"
+    return "its failure was followed by an edge, or is part of a nested pipeline, or it is already being retried"
 
 
 def resume_flow(state: RunState, *, retry_failed: bool = False,
@@ -334,11 +334,11 @@ def _next_cycle(plan: RunPlan, manager: ManagerState) -> float:
     return from_iso(manager.at) + plan.managers[manager.node].interval
 
 
-# ---- what is no longer needed ----------------------------------------------------------------------------------------
+# ---- nodes no longer needed ------------------------------------------------------------------------------------------
 
 
 def _cancelled(state: RunState, flow: RunFlow) -> list[Action]:
-    """Cancel nodes at work for a step that the flow abandoned; what is in the merge queue already lands."""
+    """Cancel nodes at work for a step that the flow abandoned; work already in the merge queue lands."""
     steps = flow.steps()
     return [Action(ActionKind.CANCEL_NODE, name, why="another branch decided, so its work is no longer needed")
             for name, node in state.nodes.items()

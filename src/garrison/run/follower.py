@@ -1,12 +1,12 @@
-"""Follower of a run: what brings its tested branch on to a target beyond this repository, such as a pull request.
+"""Follower of a run: brings its tested branch to a target beyond this repository, such as a pull request.
 
-The seam between runs and the rooms that know a forge. A launch names how its run lands; for a way that is not a merge
+The seam between runs and the packages that know a forge. A launch names how its run lands; for a way other than a merge
 here, an extra registers three parts in `plugins.OWN`: `land.WAY.follower`, `land.WAY.check` and `land.WAY.variables`.
 Launcher and guardian of such a run and its pre-flight load them, so that no other run loads a forge's client.
 
-A follower observes in the guardian's turn and decides in its policy: `GuardianView.follower` is what it saw, and
-answers from that and the run's journal what comes next (`guardian_view.FollowerView`, pure). Its records are the run's,
-so the state folds them as any other (`run/state.py`).
+A follower observes in the guardian's turn and decides in its policy: `GuardianView.follower` has its observations, and
+decides from them and the run's journal what comes next (`guardian_view.FollowerView`, pure). Its records are the run's,
+so the state folds them like all others (`run/state.py`).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Follower(Protocol):
     plan: RunPlan
     """Plan of the run, which the user may change."""
     wake_file: Path
-    """File whose change makes it look at once."""
+    """File whose change makes it poll at once."""
 
     def observe(self, state: RunState, landing: LandingView | None) -> FollowerView | None:
-        """Return what is known, without waiting; None while there is nothing to follow."""
+        """Return the observations, without waiting; None while there is nothing to follow."""
 
     def begin(self, action: Action, state: RunState) -> None:
-        """Begin a step that its view decided (`ASK_FOLLOWER`); the next views tell what came of it."""
+        """Start a step that its view decided (`ASK_FOLLOWER`); later views contain its result."""
 
     def watch(self, event_loop: EventLoop) -> None:
-        """Wake the loop when it has learnt something."""
+        """Wake the loop when there is news."""
 
     def seconds_to_look(self) -> float | None:
         """Return the seconds until it must be observed; None if nothing is due."""
@@ -57,7 +57,7 @@ def open_follower(runtime: Runtime, launch: Launch, plan: RunPlan, git: Git) -> 
 
 
 def find_base(land: str, runtime: Runtime, git: Git, stated: str | None) -> tuple[str, str, str] | None:
-    """Return base, remote and the base's commit of a run that lands so; None if it lands in this repository.
+    """Return base, remote and the base's commit of a run that lands this way; None if it lands in this repository.
 
     Raises:
         Refused, ForgeError: the run could not land there.
@@ -67,7 +67,7 @@ def find_base(land: str, runtime: Runtime, git: Git, stated: str | None) -> tupl
 
 
 def follower_variables(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables, such as tokens, that launcher and guardian get: no runner, agent or gate does."""
+    """Return the variables, such as tokens, that only launcher and guardian get: no runner, agent or gate does."""
     variables = _part(launch.land, "variables")
     return cast("dict[str, str]", variables(environ)) if variables is not None else {}
 

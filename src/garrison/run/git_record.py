@@ -1,8 +1,8 @@
-"""Git record: what can make git run programs in a run's repository, as it was at the launch, and what changed since.
+"""Git record: configuration that can make git run programs in a run's repository, at the launch, and changes since.
 
 `runs/RUN/git/` has `state.json` and, readable by you alone, copies of the files. The guardian compares (`GitWatch`) and
-tells once what changed, and who was at work. garrison's own git does not follow such a change
-(`system/git/neutral.py`), but yours would: `garrison doctor --fix` puts back what is still as it was planted.
+reports each change once, with the nodes at work. garrison's own git does not follow such a change
+(`system/git/neutral.py`), but yours would: `garrison doctor --fix` reverts changes that are still as planted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class GitState(Value):
 
 
 def observe(git: Git) -> GitState:
-    """Return what the repository has now. What garrison's guard put there does not count."""
+    """Return the repository's present state, without the files of garrison's guard."""
     settings: dict[str, dict[str, str]] = {}
     for each in _settings(git):
         is_guards = each.key == "core.hookspath" and each.value == str(our_hooks(git))
@@ -96,7 +96,7 @@ def _find_files(common: Path) -> Iterator[Path]:
 
 
 def changed(before: GitState, now: GitState) -> GitState:
-    """Return what differs, with its value now ('' if it is gone). Pure."""
+    """Return the differences, with their present values ('' if gone). Pure."""
     settings = {file: {key: there.get(key, "") for key in {*was, *there} if was.get(key) != there.get(key)}
                 for file in {*before.settings, *now.settings}
                 for was, there in [(before.settings.get(file, {}), now.settings.get(file, {}))]}
@@ -127,9 +127,9 @@ def describe_in_line(changes: GitState, common: Path) -> str:
 
 
 def trust_present(home: Path, git: Git, report: Callable[[str], None], *, accept: bool = False) -> None:
-    """Record that the programs which git's configuration names now may run, except what agents may have put there.
+    """Record that the programs in git's present configuration may run, except those that agents may have put there.
 
-    That is reported, or recorded as well with `accept`. Filters and merge drivers run in a sandbox; Refused if this
+    Those are reported, or also recorded with `accept`. Filters and merge drivers run in a sandbox; Refused if this
     machine has none.
     """
     present = {(each.key, each.value) for each in _settings(git)}
@@ -184,7 +184,7 @@ def load(folder: Path) -> GitState | None:
 
 
 class GitWatch:
-    """Watches the configuration and hooks of a run's repository; `told` is the state that was last told."""
+    """Watches the configuration and hooks of a run's repository; `told` is the last reported state."""
 
     def __init__(self, home: Path, git: Git, folder: Path, told: str) -> None:
         self.home, self.git = home, git
@@ -193,7 +193,7 @@ class GitWatch:
         self._fingerprint: object = None
 
     def poll(self, at_work: Sequence[str]) -> Warned | None:
-        """Return a change since the launch that was not told yet, with the nodes `at_work`; None for none."""
+        """Return an unreported change since the launch, with the nodes `at_work`; None for none."""
         if self._saved is None:
             return None
         fingerprint = [*map(file_stamp, (self.git.common / "config", self.git.common / "config.worktree")),
@@ -211,7 +211,7 @@ class GitWatch:
         changes = changed(self._saved, now)
         if changes == GitState():
             return None
-        # Before it is journaled: a launch in between would trust what has just appeared. Repeating it changes nothing.
+        # Before it is journaled: a launch in between would trust the new settings. Idempotent.
         suspect(self.home, self.git, changes)
         return Warned(GIT, f"git's configuration or hooks were changed: {describe_in_line(changes, self.git.common)}; "
                       "garrison does not follow it, your own git would: `garrison doctor --fix` restores it",
@@ -222,7 +222,7 @@ class GitWatch:
 
 
 def still_changed(git: Git, folder: Path, planted: GitState) -> GitState:
-    """Return those of the `planted` changes that are still as they were reported."""
+    """Return the `planted` changes that are still as they were reported."""
     saved, now = load(folder), observe(git)
     if saved is None:
         return GitState()
@@ -234,7 +234,7 @@ def still_changed(git: Git, folder: Path, planted: GitState) -> GitState:
 
 
 def restore(git: Git, folder: Path, changes: GitState) -> None:
-    """Put back what was there at the launch; a planted file is kept in the run's folder."""
+    """Restore the state of the launch; a planted file is kept in the run's folder."""
     saved = load(folder) or GitState()
     for file, keys in changes.settings.items():
         for key in keys:
@@ -258,9 +258,9 @@ def restore(git: Git, folder: Path, changes: GitState) -> None:
 
 # Filters and merge drivers that the user's git runs, as confined commands.
 #
-# garrison's git runs them on what agents wrote, and in their folders: a program that lies in the repository, or a
-# module that is looked for there, is the agent's. So each runs in its own sandbox, without a network, that shows
-# the files of its folder and nothing of the repository's git directory. Left as they are: programs that need that
+# garrison's git runs them on agents' files, and in their folders: a program in the repository, or a module that is
+# imported from there, is the agent's. So each runs in its own sandbox, without a network, that shows
+# the files of its folder and nothing of the repository's git directory. Not confined: programs that need that
 # directory and execute nothing of a worktree, such as git-lfs.
 #
 # The command is the text of a setting: git fills in names for `%f`, `%A` and their like, which become its arguments.
@@ -274,7 +274,7 @@ _OUTSIDE = re.compile(r"""["']?(?P<folder>/[^\s"']*/)?git[- ](lfs|crypt|annex|me
 """Programs that work in the git directory and run nothing of the worktree."""
 _PLACEHOLDER = re.compile(r"%(.)", re.DOTALL)
 _OF_FILTERS, _OF_DRIVERS = "f", "OABLPSXY"
-_OURS = "/tmp/ours"  # the sandbox's own, in which nothing else is
+_OURS = "/tmp/ours"  # in the sandbox's own file system, otherwise empty
 _FOLDER = "/@folder@"
 """Stands for the folder that git runs the program in, which is only known then."""
 _END = ("--remount-ro", "/", "--", *bubblewrap.RUN)
@@ -284,9 +284,9 @@ _HIDE_GIT_DIRECTORY = 'set --; ! test -d .git || set -- --tmpfs "$PWD/.git";'
 
 def confine_programs(home: Path, repo: Path, settings: Iterable[Pair], environ: Mapping[str, str],
                      report: Callable[[str], None]) -> dict[Pair, str]:
-    """Return the confined commands of those settings that name filters and drivers; Refused if no sandbox holds.
+    """Return the confined commands of the settings that name filters and drivers; Refused if no sandbox works.
 
-    `report` is called with what is not confined for lack of bubblewrap.
+    `report` is called with the settings that are not confined for lack of bubblewrap.
     """
     rights = read_rights(home, Role.GIT, "", environ)
     named = [(key, value) for key, value in settings if value and is_program(key) and not runs_outside(value, repo)]
@@ -308,13 +308,13 @@ def is_program(key: str) -> bool:
 
 
 def runs_outside(command: str, repo: Path) -> bool:
-    """Return whether a command needs no sandbox: a program of the machine's that executes nothing of a worktree."""
+    """Return whether a command needs no sandbox: a program of the machine that executes nothing of a worktree."""
     match = _OUTSIDE.fullmatch(command.strip())
     return match is not None and not (match["folder"] and is_within(Path(match["folder"]), repo))
 
 
 def show_program(rights: Rights, command: str, environ: Mapping[str, str]) -> Rights:
-    """Return the rights with the command's programs, each with the installation that it is a part of."""
+    """Return the rights with the command's programs, each with its installation."""
     shown = show_named_programs(rights, command)
     found = [Path(name) for word in shlex.split(command, posix=True)[:1]
              if (name := shutil.which(word,
@@ -332,7 +332,7 @@ def confined_command(key: str, command: str, rights: Rights, environ: Mapping[st
     from garrison.sandbox.confine import RealPaths, surroundings  # imported late: few refs are in question
 
     around = surroundings(environ, place)
-    # Empty, not kept: what one branch left there would be found by the next.
+    # Empty, not kept: else the next branch would find what one has left there.
     steps = [FileSystemStep(BuildStep.EMPTY, step.target) if is_within(Path(step.source or "/"), private) else step
              for step in file_system.build(place, around, RealPaths())]
     driver = DRIVER.fullmatch(key) is not None
@@ -346,13 +346,13 @@ def confined_command(key: str, command: str, rights: Rights, environ: Mapping[st
     home = shlex.quote(str(file_system.home_inside(around.user_home)))
     line = " ".join([_HIDE_GIT_DIRECTORY, f'exec env -i PATH="$PATH" HOME={home} LC_ALL="$LC_ALL"',
                      *map(_quote, words[:at]), '"$@" --chdir "$PWD"', *map(_quote, words[at:])])
-    if letters:  # git fills in names, here for what stands behind, and for nothing between quotation marks
+    if letters:  # git fills in names, here as arguments; within quotation marks it fills in none
         line = line.replace("%", "%%").replace("@ours@", "%A") + "".join(f" %{letter}" for letter in letters)
     return line
 
 
 def _inner(command: str, letters: str) -> str:
-    """Return the command with positional parameters in place of what git fills in."""
+    """Return the command with positional parameters in place of git's placeholders."""
     def replacement(match: re.Match[str]) -> str:
         if match[1] == "A" and letters == _OF_DRIVERS:
             return _OURS
@@ -361,7 +361,7 @@ def _inner(command: str, letters: str) -> str:
         return "%" if match[1] == "%" else match[0]
 
     text = _PLACEHOLDER.sub(replacement, command) if letters else command
-    if letters == _OF_DRIVERS:  # it may put another file in the place of its own; git's own output says the result
+    if letters == _OF_DRIVERS:  # it may replace its output file; git reads the result from the original
         return f'cp "$2" {_OURS}; ({text}\n) >&2; code=$?; cat {_OURS} > "$2"; exit $code'
     return text
 

@@ -1,9 +1,9 @@
 """Graph policy: decide whether the user's change of the graph of a run is possible, and what the graph is then. Pure.
 
-A task can be added as long as the run's flow has not ended, and one that has not started can be edited. What comes of
-it is judged as a whole graph, by the rules of a launch, before anything is journaled. In a pipeline that follows every
-edge (`flow=dag`) the new task is one more way from its predecessor to an exit; in one that follows one edge after the
-other it is put between its predecessor and what comes next.
+A task can be added until the run's flow has ended, and one that has not started can be edited. The resulting graph is
+checked as a whole, by the rules of a launch, before anything is journaled. In a pipeline that follows every
+edge (`flow=dag`) the new task is another path from its predecessor to an exit; in one that follows one edge after the
+other it is inserted between its predecessor and the next node.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from garrison.run.state import RunState
 
 CHANGEABLE = ("prompt", "label", "agent", "budget")
-"""Attributes of a task that the user can set; what runs outside the sandbox, such as commands, is the launch's."""
+"""Attributes of a task that the user can set; commands, which run outside the sandbox, are fixed at the launch."""
 
 
 class ChangedGraph(Value):
-    """Text of the graph after a change, and the record of the node that it adds, None without one."""
+    """Text of the graph after a change, and the record of the node that it adds, None if it adds none."""
 
     text: str
     node: NodeChanged | None = None
@@ -47,9 +47,9 @@ def change_graph(plan: RunPlan, state: RunState, run: str, change: AddNode | Edi
     if graph is None or flow is None or state.over or flow.over:
         return f"run {run} is over; `garrison run TASK` starts another"
     if wrong := [key for key in change.attributes if key not in CHANGEABLE]:
-        return f"{wrong[0]} cannot be changed; there is {', '.join(CHANGEABLE)}"
+        return f"{wrong[0]} cannot be changed; you can change {', '.join(CHANGEABLE)}"
     if "prompt" in change.attributes and len(change.attributes["prompt"].strip()) < 2:
-        return "the task is empty; say in words what the agent is to do"
+        return "the task is empty; describe in words what the agent should do"
     changed = _add(plan, graph, flow.state, run, change) if isinstance(change, AddNode) else _edit(
         plan, graph, state, run, change)
     if isinstance(changed, str):
@@ -57,7 +57,7 @@ def change_graph(plan: RunPlan, state: RunState, run: str, change: AddNode | Edi
     written = to_dot(changed)
     try:
         written.encode()
-        replan(plan, changed)  # says what is wrong without a place in a file that nobody knows
+        replan(plan, changed)  # its errors name no line of a file that the user never saw
         if parse(written) != changed:
             return "the task has characters that a graph cannot keep; write it as plain text"
     except UnicodeEncodeError:
@@ -76,11 +76,11 @@ def find_same_task(plan: RunPlan, prompt: str) -> str:
 def _add(plan: RunPlan, graph: Graph, flow: FlowState, run: str, change: AddNode) -> Graph | str:
     name, after = change.who, change.after or plan.start
     if name.casefold() in {each.casefold() for each in (*graph.nodes, *plan.tasks)}:
-        return f"run {run} has a node {name} already; give this one another name"
+        return f"run {run} already has a node {name}; choose another name"
     if not change.attributes.get("prompt"):
-        return f"{name} has no task; say in words what its agent is to do"
+        return f"{name} has no task; describe in words what its agent should do"
     if same := find_same_task(plan, change.attributes["prompt"]):
-        return f"run {run} has this task already, as {same}; `garrison why {same} --run {run}` shows how it stands"
+        return f"run {run} already has this task, as {same}; `garrison why {same} --run {run}` shows its state"
     if after not in graph.nodes:
         return _no_node(graph.nodes, run, after)
     if after in plan.exits:
@@ -98,13 +98,13 @@ def _add(plan: RunPlan, graph: Graph, flow: FlowState, run: str, change: AddNode
 
 
 def _insert(graph: Graph, nodes: Mapping[str, Node], after: str, name: str, run: str, *, is_done: bool) -> Graph | str:
-    """Return a graph in which a node comes next after another, and then what came next."""
+    """Return a graph with a node inserted between another one and its successor."""
     ways = [index for index, edge in enumerate(graph.edges) if edge.source == after]
     if is_done:
-        return (f"run {run} follows one edge after the other; name a node that it has not left yet, with --after"
-                + (f": it has left {after}" if after in graph.nodes else ""))
+        return (f"run {run} follows one edge after the other; name a node that it has not yet passed, with --after"
+                + (f": it has passed {after}" if after in graph.nodes else ""))
     if len(ways) != 1 or graph.edges[ways[0]].attrs or nodes[after].handler not in ("codergen", "tool"):
-        return f"{after} leads on by a choice, so nothing can be put right after it; name another node with --after"
+        return f"{after} leads on by a choice, so nothing can follow it directly; name another node with --after"
     at = ways[0]
     edges = (*graph.edges[:at], Edge(after, name), *graph.edges[at + 1:], Edge(name, graph.edges[at].target))
     return replace(graph, nodes=nodes, edges=edges)
@@ -113,20 +113,20 @@ def _insert(graph: Graph, nodes: Mapping[str, Node], after: str, name: str, run:
 def _edit(plan: RunPlan, graph: Graph, state: RunState, run: str, change: EditNode) -> Graph | str:
     name = change.who
     if NAME_SEPARATOR in name and name in plan.tasks and name not in graph.nodes:
-        return f"{name} is of a pipeline within run {run}; only nodes of the run's own graph can be edited"
+        return f"{name} is part of a nested pipeline of run {run}; only nodes of the run's own graph can be edited"
     if name not in graph.nodes:
         return _no_node(graph.nodes, run, name)
     if name not in plan.tasks:
         return f"{name} is not a task; only tasks can be edited"
     node, before = graph.nodes[name], state.nodes.get(name)
     if before is not None and (before.status != "pending" or before.step or before.attempt > 1):
-        return f"{name} has begun; `garrison tell {name} TEXT --run {run}` says something to its session"
+        return f"{name} has started; `garrison tell {name} TEXT --run {run}` sends a message to its session"
     if not change.attributes:
-        return f"nothing of {name} is to be changed; pass --prompt, --agent or --budget"
+        return f"there is no change to {name}; pass --prompt, --agent or --budget"
     if text(node.attrs, "command") or node.handler != "codergen":
         return f"{name} is done by a command, which has no prompt, agent or budget"
     if "prompt" in change.attributes and (same := find_same_task(plan, change.attributes["prompt"])) not in ("", name):
-        return f"run {run} has this task already, as {same}; `garrison why {same} --run {run}` shows how it stands"
+        return f"run {run} already has this task, as {same}; `garrison why {same} --run {run}` shows its state"
     attributes = {**node.attrs, **change.attributes}
     return replace(graph, nodes={**graph.nodes, name: replace(node, attrs=attributes)})
 

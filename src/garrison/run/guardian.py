@@ -49,7 +49,7 @@ from garrison.run.state import (
     NO_CHANGE,
     REQUESTED,
     RUN_TRANSITIONS,
-    STOPPED_BY_PERSON,
+    STOPPED_BY_USER,
     RunState,
     copy_launch,
     replay_run,
@@ -100,7 +100,7 @@ class Guardian:
         self.plan = plan = change_plan(plan, self.state.graph)
         if is_behind(self.state, latest_attempts(self.files, plan)):
             journal.close()
-            raise RecordCorrupt(self.files.journal, "it lacks what the run has done")
+            raise RecordCorrupt(self.files.journal, "it lacks records of the run's work")
         self.supervisor = Supervisor(runtime, incarnation, journal)
         self.queue = run_branch.node_queue(runtime, launch, incarnation.token, git)
         self.target_queue = run_branch.landing_queue(runtime, launch, incarnation.token, self.queue.git)
@@ -114,7 +114,7 @@ class Guardian:
         self.processor_key = Key("processor", incarnation.key.name, self.run)
         self._runner_keys: dict[str, Key] = {}
         self.stopping = False
-        self._stop_reason = STOPPED_BY_PERSON
+        self._stop_reason = STOPPED_BY_USER
         self._leaving_since: float | None = None
         self.exit_code: int | None = None
         self._notes: dict[str, str] = {}
@@ -141,7 +141,7 @@ class Guardian:
     # ---- observe
 
     def observe(self) -> GuardianView:
-        """Gather everything the policy decides on."""
+        """Gather everything that the policy decides on."""
         landing = self._landing()
         turns = {turn.node: turn for turn in self.queue.state.turns.values() if turn.run == self.run}
         runners = self.supervisor.observe_children({name: self._runner_key(name) for name in self.state.nodes})
@@ -158,8 +158,8 @@ class Guardian:
         return self.stopping or self.state.status in ENDED
 
     def _strays(self, runners: Mapping[str, ChildState]) -> dict[str, ChildState]:
-        """Find living processes that must stop but have no parent to stop them; any of the run, however it came to
-        be, while the run stops."""
+        """Find living processes that must stop but have no parent to stop them; while the run stops, all of its
+        processes."""
         if not self._is_leaving:
             return {name: stray for name in self.state.held if name in runners and not runners[name].living
                     and (stray := self._stray(Key("orchestrator", name, self.run))) is not None}
@@ -220,7 +220,7 @@ class Guardian:
         return merges
 
     def _outages(self, turns: Mapping[str, QueueTurn]) -> frozenset[str]:
-        """Return the nodes, of those that have a turn, whose agent waits for a limit or an outage to pass."""
+        """Return the nodes with a turn whose agent waits for a limit or an outage to pass."""
         if not turns:
             return frozenset()
         from garrison.run.agent_activity import read_outage  # few runs lose a conflict
@@ -234,7 +234,7 @@ class Guardian:
         if queue is None or flow is None or flow.over != "done" or self.state.status in ("done", "failed"):
             return None
         pause = queue.state.pause
-        # by another name than the queue of the nodes: two texts under one name would follow each other for ever
+        # another name than the nodes' queue has: two texts under one name would alternate forever
         self._note(f"merge queue of {queue.target}", f"paused: {pause.reason}: {pause.explain()}" if pause else "")
         entries = queue.state.entries_of(self.run, INTEGRATION)
         for entry in entries[-1:]:
@@ -254,7 +254,7 @@ class Guardian:
         return now - self._leaving_since > self.runtime.timing.stop_runner
 
     def _check_repository(self) -> None:
-        """Wait for a repository that is gone; note a target branch that is gone, for which landings wait.
+        """Wait for a missing repository; note a missing target branch, for which landings wait.
 
         Hindered, which the loop waits on, unless the run is being stopped: that needs no repository.
         """
@@ -270,7 +270,7 @@ class Guardian:
         self._note("target", describe_gone(branch, repo) if is_lost else "")
 
     def _watch_repository(self) -> None:
-        """Journal what somebody else did to what the run depends on: its target, git's configuration, its gate."""
+        """Journal changes from outside to what the run depends on: its target, git's configuration, its gate."""
         if self.stopping or not Path(self.launch.repo).is_dir():
             return
         at_work = [name for name, node in self.state.nodes.items() if node.status == "active"]
@@ -291,7 +291,7 @@ class Guardian:
                 verifier.check(self.runtime.clock.monotonic())
 
     def _repair_queue(self, error: RecordCorrupt) -> None:
-        """Rebuild the merge queue's journal if that is what is damaged; a processor that works on it does it itself."""
+        """Rebuild the merge queue's journal if that is damaged; a processor that works on it does this itself."""
         queue = next((queue for queue in (self.queue, self.target_queue)
                       if queue is not None and error.path == str(queue.path)), None)
         if queue is None or queue.is_processor_running():
@@ -338,13 +338,13 @@ class Guardian:
             self.incarnation.advance_hook(self.state.phase)
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self.supervisor.journal.compact(to_snapshot(self.state), self.runtime.clock.utc())
-            # The compaction has taken the copy of launch.json out of the journal, from which `repair.py` restores it.
+            # The compaction has removed the copy of launch.json from the journal, from which `repair.py` restores it.
             self._record(copy_launch(self.files, self.launch))
             self._since_snapshot = 0
         return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)
 
     def _agents_allowed(self, view: GuardianView) -> int:
-        """Return how many agents may work at once; while the machine lacks room that is lowered, and noted once."""
+        """Return how many agents may work at once; while the machine lacks room it is lowered, and noted once."""
         found = find_lack()
         lack = found.what if found is not None else self._recent_shortage(view.now)
         busy = sum(child.living for child in view.runners.values())
@@ -356,7 +356,7 @@ class Guardian:
         return self._agent_limit.allowed
 
     def _share_places(self, view: GuardianView, allowed: int) -> Collection[str] | None:
-        """Take what is free of the places that all runs of the home share; return the nodes that have one."""
+        """Take free places of those that all runs of the home share; return the nodes that have one."""
         active = [name for name, node in self.state.nodes.items()
                   if node.status == "active" and not is_resting(self.state, view, name)]
         busy = [name for name in active if view.runner(name).living]
@@ -375,7 +375,7 @@ class Guardian:
         """Return a fingerprint of the children's records, the inbox, the queue and the repository, while all beat."""
         self.supervisor.note_watching()
         if self.stopping or self.state.status != "running" or self._view is None or self.places.is_waiting:
-            return None  # a run that is killed frees its places without any file's changing
+            return None  # a killed run frees its places although no file changes
         now = self.runtime.clock.monotonic()
         if not all_beating(self._heartbeats.values(), now, heartbeat_limit(self.runtime.timing)):
             return None
@@ -413,7 +413,7 @@ class Guardian:
         end_lost_server(self.runtime.home)
 
     def handle_persistent_error(self, why: str) -> None:
-        """Keep trying: the loop has logged the error, and no node fails because of a passing one."""
+        """Keep trying: the loop has logged the error, and no node fails because of a transient one."""
 
     # ---- actions: journal
 
@@ -424,7 +424,7 @@ class Guardian:
             self.state.apply_event(event, entry.at)
 
     def _journal(self, action: Action, view: GuardianView) -> None:
-        """Journal the event that the action carries: all that it does is in the state that follows."""
+        """Journal the event that the action carries: its only effect is the resulting state."""
         event = action.payload
         assert isinstance(event, events.NodeChanged | events.FlowAdvanced | events.WaitChanged | events.ManagerCycled
                           | events.LandingChanged | events.PullRequestChanged | events.CandidatesRanked
@@ -432,7 +432,7 @@ class Guardian:
         self._record(event, sync=True)
 
     def _enqueue(self, action: Action, view: GuardianView) -> None:
-        """Enqueue the run's own branch, at the commit that was journaled for this attempt: a repeated one is the same
+        """Enqueue the run's own branch, at the commit that was journaled for this attempt: a repetition is the same
         entry."""
         landing = self.state.landing
         assert self.target_queue is not None
@@ -441,7 +441,7 @@ class Guardian:
         self.target_queue.enqueue(self.run, action.target, landing.attempt, self.launch.onto, oid=landing.oid)
 
     def _change_turn(self, action: Action, view: GuardianView) -> None:
-        """Journal in the merge queue what becomes of a node's turn there."""
+        """Journal the end or pause of a node's turn in the merge queue."""
         record = action.payload
         assert isinstance(record, TurnEnded | TurnSuspended)
         with self.queue.locked():
@@ -462,15 +462,15 @@ class Guardian:
         if status not in RUN_TRANSITIONS[self.state.status]:
             raise ForbiddenTransition(f"run {self.run}", self.state.status, status, RUN_TRANSITIONS[self.state.status])
         if self.state.status == "new":
-            # Before the record: a run that its journal calls running has its branch, and a successor repeats this.
+            # Before the record: a run whose journal says running has its branch; a successor repeats this step.
             run_branch.create(self.queue, self.launch, self.runtime.timing.gate_timeout)
             if self.follower is not None and self.target_queue is not None:
                 run_branch.create_tested(self.target_queue, self.launch, self.runtime.timing.gate_timeout)
         if status == "done" and self.state.landing.status in (LANDED, NO_CHANGE):
             run_branch.archive(self.queue.git, self.launch)
         if status in ("done", "failed"):
-            # Sent before it is journaled: a launcher recognises it by its id if a successor sends it again, but one
-            # that was journaled and not sent would be missing for good.
+            # Sent before it is journaled: the launcher recognises a repetition by its id, but one
+            # that was journaled and not sent would be lost.
             self.supervisor.send(launcher_key(self.run), PipelineComplete(status, action.why),
                                  id_=f"{self.run}-complete")
         self._record(events.RunChanged(status, action.why), sync=True)
@@ -498,7 +498,7 @@ class Guardian:
                     self.follower.plan = self.plan
                 self._keep_graph()
             if event.resume is not None:
-                self.stopping, self._leaving_since, self._stop_reason = False, None, STOPPED_BY_PERSON
+                self.stopping, self._leaving_since, self._stop_reason = False, None, STOPPED_BY_USER
             if event.stop:
                 self.stop(0)
                 payload = signals.parse(signal)
@@ -508,7 +508,7 @@ class Guardian:
         signals.acknowledge(applied.posted.path)
 
     def _keep_graph(self) -> None:
-        """Write the graph as the journal has it, for all that read it, if the user has changed it."""
+        """Write the journal's graph to its file, for all readers, if the user has changed it."""
         path, text = self.files.changed_graph, self.state.graph
         with contextlib.suppress(OSError, ValueError):
             if not text or path.read_text(encoding="utf-8") == text:
@@ -590,7 +590,7 @@ class Guardian:
         self._record(events.ChildHealed(full, self.state.circuit(full).probe, action.why))
 
     def _diff_of(self, commit: str) -> str:
-        """Return what a candidate changed, at most so much of it as a judge is shown."""
+        """Return a candidate's diff, up to the length that a judge is shown."""
         git = self.queue.git
         base = git.merge_base(self.launch.onto, commit) or self.launch.base_oid
         return git.run("diff", "--no-ext-diff", "--no-textconv", "--no-color", base, commit).out[:JUDGED_CHARACTERS]
@@ -607,7 +607,7 @@ class Guardian:
         self.state.apply_event(self.supervisor.record_death(death), "")
 
     def _park(self, action: Action, view: GuardianView) -> None:
-        """Park a runner or the processor; escalate to the launcher first: a repeated escalation is recognised, and
+        """Park a runner or the processor; escalate to the launcher first: a repeated escalation is recognised, but
         after a crash a missing one would never be sent."""
         child = self._child(action.target, view)
         assert child.identity is not None

@@ -1,8 +1,8 @@
 """Guardian policy: what the guardian does next, from plan, journaled state and observations. Pure: no clock, no disk.
 
-Theory of operation. `decide` is called once a turn, and its steps stand below in this order, each under its number. A
+Theory of operation. `decide` is called once a turn; its steps are below in this order, each under its number. A
 step returns its actions, and the first step that has any decides the turn alone: the guardian carries them out, which
-changes journal or processes, and observes again. So a later step may rely on all before it having nothing to do: no
+changes journal or processes, and observes again. So a later step may rely on the earlier ones having nothing to do: no
 step sees a signal that is not applied, or a node whose landing is not journaled.
 
      1. apply signals: reports of runners and agents, guidance of users. One that changes anything ends the step
@@ -11,17 +11,16 @@ step sees a signal that is not applied, or a node whose landing is not journaled
      4. bring flow and nodes into agreement (`flow_policy.reconcile`), and a node and its candidates
         (`best_of.follow`)
      5. follow the landing of the run as a whole, then whatever follows it to its target, such as a pull request
-     6. begin a new run; in one that is stopped or over, stop all processes, then end
+     6. start a new run; in one that is stopped or over, stop all processes, then end
      7. supervise runners and merge processor: record deaths, restart, park
-     8. stop what the user parked; start new nodes as agents are free
+     8. stop runners that the user parked; start new nodes as agents are free
      9. end the run, or have it land, when nothing is left to do
 
 Everything is decided from the state, never from the last event, so that a guardian may die between any two records:
 its successor replays the journal and decides the same. For that reason one action is one record wherever the second
-would depend on the first. Two things are easily got wrong here. A signal is observed after its sender's end, so what a
-dead runner reported counts, and a report that is missing is looked for in the merge journal (2) or counted as a death
-(7, `has_lost_report`). And a run is called stopped or over only once nothing of it is alive (6): whoever sees that in
-its journal may start it again.
+would depend on the first. Two pitfalls: a signal is observed after its sender's end, so a dead runner's reports count,
+and a missing report is searched for in the merge journal (2) or counted as a death (7, `has_lost_report`). And a run
+is called stopped or over only once none of its processes is alive (6): any reader of its journal may then restart it.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ from garrison.records.names import INTEGRATION, integration_branch
 from garrison.records.pull_request import PullRequestState
 from garrison.run import best_of, flow_policy, graph_policy
 from garrison.run.guardian_view import (
-    PARKED_BY_PERSON,
+    PARKED_BY_USER,
     UNFINISHED,
-    awaits_person,
+    awaits_user,
     find_parked,
     has_lost_report,
     is_resting,
@@ -267,7 +266,7 @@ def _follow_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rewor
         if node is None or node.status not in UNFINISHED or merge.attempt != node.attempt:
             continue
         if node.status == "active" and (merge.status in HAS_LANDED or merge.status not in FINAL):
-            # It reports that its work is complete before it enqueues it: that signal was lost.
+            # Its report of complete work precedes its entry in the queue: the signal was lost.
             actions.append(change_node(NodeChanged(name, "impl_complete", node.attempt)))
         elif merge.status in HAS_LANDED:
             actions.append(change_node(NodeChanged(name, "validated", node.attempt, commit=merge.commit,
@@ -289,7 +288,7 @@ def _has_parked_runner(view: GuardianView, name: str) -> bool:
 
 
 def _follow_turns(state: RunState, view: GuardianView) -> list[Action]:
-    """End the turns of nodes that will not land soon, and stop the time of those that wait for a limit or an outage."""
+    """End the turns of nodes that will not land soon; stop the clock of those that wait for a limit or an outage."""
     actions = []
     for name, turn in view.turns.items():
         if (end := _turn_end(state, view, name)) is not None:
@@ -373,7 +372,7 @@ def _refusal(state: RunState, run: str, entry: MergeStatus, max_rework: int, bas
     if state.pull_request.state == PullRequestState.MERGED:
         return LandingChanged(NOT_LANDED, landing.attempt, reason=(
             f"pull request #{state.pull_request.number} is merged, but its gate is red on what was merged, so nothing "
-            f"is called landed; mend or revert it on the base. {reason}"))
+            f"counts as landed; fix or revert it on the base. {reason}"))
     if not node:
         return _fail_landing(state, run, f"{reason}; the graph has no node to return to (retry_target=)")
     if landing.refusals >= max_rework:
@@ -384,7 +383,7 @@ def _refusal(state: RunState, run: str, entry: MergeStatus, max_rework: int, bas
 
 
 def explain_refusal(entry: MergeStatus, run: str, base: str | None = None) -> str:
-    """Return why a run did not land, in the words for its next agent.
+    """Return why a run did not land, in words for its next agent.
 
     Args:
         base: commit of the base with which its pull request was tested; None for a run without one.
@@ -400,7 +399,7 @@ def explain_refusal(entry: MergeStatus, run: str, base: str | None = None) -> st
         return f"the run did not land: {reason}"
     return (f"the run did not land: its branch {integration_branch(run)} conflicts with {entry.target}: {reason}\n"
             f"`git merge heads/{entry.target}` in your worktree shows both sides; resolve the conflict and commit the "
-            "merge")  # heads/: a tag of that name would go first
+            "merge")  # heads/: a tag of that name would win
 
 
 def _fail_landing(state: RunState, run: str, reason: str) -> LandingChanged:
@@ -411,7 +410,7 @@ def _fail_landing(state: RunState, run: str, reason: str) -> LandingChanged:
 
 
 def _follow_follower(state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
-    """Return the next step of what brings the tested branch to its target; a run that stops takes none."""
+    """Return the follower's next step to bring the tested branch to its target; none in a run that stops."""
     return [] if view.follower is None or view.stopping else view.follower.follow(state, view.run, max_rework)
 
 
@@ -419,11 +418,11 @@ def _change_landing(event: LandingChanged) -> Action:
     return Action(ActionKind.CHANGE_LANDING, event.status, event.reason.partition("\n")[0], event)
 
 
-# ---- 6. begin and end ------------------------------------------------------------------------------------------------
+# ---- 6. start and end ------------------------------------------------------------------------------------------------
 
 
 def _begin_or_end(plan: RunPlan, state: RunState, view: GuardianView) -> Decision | None:
-    """Return what a run does that is not under way; None for one that continues."""
+    """Return the decision for a run that is new, stopped or over; None for one that continues."""
     if state.status == "new":
         return Decision(_begin_run(plan, state))
     if state.status == "stopped":
@@ -438,8 +437,8 @@ def _begin_or_end(plan: RunPlan, state: RunState, view: GuardianView) -> Decisio
 
 
 def _begin_run(plan: RunPlan, state: RunState) -> list[Action]:
-    """Journal the nodes of a new run, then that it runs."""
-    reasons = {"failed": "it had failed before this run, says its graph"}
+    """Journal the nodes of a new run, then that it is running."""
+    reasons = {"failed": "its graph marks it as failed before this run"}
     nodes = [change_node(NodeChanged(name, status, reason=reasons.get(status, ""),
                                  candidate_of=plan.tasks[name].candidate_of))
              for name, status in first_status(plan).items() if name not in state.nodes]
@@ -451,7 +450,7 @@ LEAVING_PAUSE = 0.1
 
 
 def _stop_first(state: RunState, view: GuardianView, last: Action) -> Decision:
-    """Stop every process of the run before the `last` action: a run is stopped only when nothing of it is alive."""
+    """Stop every process of the run before the `last` action: a run is stopped only when no process of it is alive."""
     if actions := _stop_children(state, view):
         return Decision(actions)
     if any(child.leaving for child in (*view.children.values(), *view.strays.values())):
@@ -517,7 +516,7 @@ def _supervise(state: RunState, view: GuardianView, policy: Policy) -> tuple[lis
 
 
 def _has_lost_landing(node: NodeState, merge: MergeStatus | None) -> bool:
-    """Return whether a node landed, but a power cut took the queue's record of it: the guardian had read the record
+    """Return whether a node landed, but a power cut lost the queue's record of it: the guardian had read the record
     before it was synced, and synced its own. Only a processor records the landing again, and the runner waits for it.
     """
     return (node.status == "validated" and merge is not None and merge.attempt == node.attempt
@@ -532,7 +531,7 @@ def _restart(state: RunState, view: GuardianView, name: str, child: ChildState, 
     if node is not None and child.identity and has_lost_report(state, view, name):
         child = replace(child, identity=replace(child.identity, status="crashed"))  # counted: it may happen again
     decision = decide_restart(child, state.deaths.get(full, []), view.now, view.boot_id, limits, state.circuit(full))
-    # A graceful end may have no record but this reason: a runner's last report may repeat that of its predecessor.
+    # A graceful end may have no record but this reason: a runner's last report may repeat its predecessor's.
     ended = describe_graceful_end(decision.why) if decision.kind == "ended" else ""
     if node is not None and child.identity and child.precedes(node.attempt) \
             and _is_settled(state, child.identity, decision):
@@ -546,18 +545,18 @@ def _restart(state: RunState, view: GuardianView, name: str, child: ChildState, 
 
 
 _CLEANING_UP = {"ended": "start", "parked": "probe"}
-"""Decision about the runner of a landed node → the one taken instead: limits apply to its work, not to its cleanup."""
+"""Decision about the runner of a landed node → its replacement: limits apply to its work, not to its cleanup."""
 
 
 def _is_settled(state: RunState, identity: Identity, decision: RestartDecision) -> bool:
-    """Return whether the runner of an earlier attempt is finished with, so that the next attempt's may start."""
+    """Return whether the runner of an earlier attempt is done, so that the next attempt's may start."""
     if decision.kind == "record":
         return _is_death_recorded(state, identity)
     return decision.kind in ("ended", "park") and identity.status in ("terminated", "parked")
 
 
 def _fail_without_runner(state: RunState, view: GuardianView, name: str, why: str) -> list[Action]:
-    """Fail the node of a runner that is no longer restarted, unless its branch is in the queue: that lands without a
+    """Fail the node of a runner that is no longer restarted, unless its branch is in the queue: it lands without a
     runner."""
     node, merge = state.nodes.get(name), view.merges.get(name)
     is_enqueued = node is not None and merge is not None and merge.attempt == node.attempt
@@ -578,9 +577,9 @@ def _stop_parked(state: RunState, view: GuardianView) -> list[Action]:
         if cleanup := _cleanup(state, child):
             actions.append(replace(Action.of(cleanup, name), basis=None))
         elif child.living:
-            actions.append(Action(ActionKind.TERMINATE, name, PARKED_BY_PERSON))
+            actions.append(Action(ActionKind.TERMINATE, name, PARKED_BY_USER))
         elif name in view.strays:
-            actions.append(Action(ActionKind.REPLACE_STRAY, name, PARKED_BY_PERSON))
+            actions.append(Action(ActionKind.REPLACE_STRAY, name, PARKED_BY_USER))
     return actions
 
 
@@ -603,7 +602,7 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
            for name in state.nodes):
         return []
     living = [name for name, child in view.runners.items() if child.living and name not in resting]
-    if living:  # they clean up; one whose node failed without it has nothing to wait for
+    if living:  # they clean up; a runner whose node failed without it has nothing to wait for
         return [Action(ActionKind.TERMINATE, name) for name in living if state.nodes[name].status == "failed"]
     flow = state.flow
     if flow is None or flow.over == "done":
@@ -620,13 +619,13 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
         return [Action(ActionKind.STOP_RUN, why=(
             f"a signal stopped the runner of {', '.join(suspended)}, and nothing else is left to do; "
             f"garrison resume {view.run} continues it"))]
-    if not any(awaits_person(state, name) for name in resting):
+    if not any(awaits_user(state, name) for name in resting):
         return _fail_run(state, view, _failure_summary(state, view, resting))
     return []
 
 
 def _land(state: RunState, view: GuardianView) -> list[Action]:
-    """End a run whose flow has reached its exit; one that lands as a whole once that is decided."""
+    """End a run whose flow has reached its exit; one that lands as a whole ends after its landing."""
     if view.landing is None:
         return [_end_run("done")]
     landing = state.landing
@@ -641,7 +640,7 @@ def _land(state: RunState, view: GuardianView) -> list[Action]:
 
 
 def _fail_run(state: RunState, view: GuardianView, why: str) -> list[Action]:
-    """End a run as failed; its follower takes leave before."""
+    """End a run as failed, after its follower has closed its work."""
     leave = view.follower.take_leave(state, view.run, why) if view.follower is not None else None
     return [_end_run("failed", why)] if leave is None else leave
 
@@ -667,7 +666,7 @@ def request_landing(state: RunState, run: str, view: LandingView) -> list[Action
 
 
 _LONG = 200
-"""Characters of one node's reason in that of its run."""
+"""Characters of one node's reason in the run's reason."""
 
 
 def _failure_summary(state: RunState, view: GuardianView, resting: Sequence[str], flow: str = "") -> str:

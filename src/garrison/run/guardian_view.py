@@ -1,4 +1,4 @@
-"""Guardian view: everything a guardian observes in one turn, and what that says of single nodes. Pure.
+"""Guardian view: everything that a guardian observes in one turn, and conclusions on single nodes. Pure.
 
 A node is parked by its runner (its agent's restart window is used up), by the guardian (its runner's or the merge
 processor's window is used up), or by the user. It keeps its status and attempt, occupies no agent, and continues
@@ -13,7 +13,7 @@ import msgspec
 
 from garrison.ends import Departure
 from garrison.records.identity import Identity
-from garrison.run.state import STOPPED_BY_PERSON
+from garrison.run.state import STOPPED_BY_USER
 from garrison.supervise.decisions import ChildState
 from garrison.values import Value
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from garrison.run.state import RunState
 
 UNFINISHED = frozenset({"active", "impl_complete"})
-"""Statuses of a node that is under way."""
+"""Statuses of an unfinished node that has started."""
 
-PARKED_BY_PERSON = "parked by a person"
+PARKED_BY_USER = "parked by the user"
 
 FINISHED = frozenset({Departure.DONE, Departure.FAILED})
 """Reasons of a runner that ended by itself, after it had reported the outcome of its node."""
@@ -46,19 +46,19 @@ class LandingView(Value):
     merge: MergeStatus | None = None
     """Latest entry of the run's branch in the target's queue."""
     base: str = ""
-    """Commit of the pull request's base, as it was fetched last; '' for a run without one."""
+    """Last fetched commit of the pull request's base; '' for a run without one."""
     pause: str = ""
     """Why the target's queue is paused until its target moves, such as a gate that is red there; '' if it is not."""
 
 
 class FollowerView(Protocol):
-    """Observations of what follows a run to its target (`follower.py`) in one turn, and what comes next. Pure."""
+    """Observations of a run's follower (`follower.py`) in one turn, and its next step. Pure."""
 
     def follow(self, state: RunState, run: str, max_rework: int) -> list[Action]:
         """Return the next step towards the target; [] if there is nothing to do now."""
 
     def take_leave(self, state: RunState, run: str, why: str) -> list[Action] | None:
-        """Return what is to be done before a run ends as failed, [] while that is under way; None once it is done."""
+        """Return the actions before a run ends as failed, [] while they are in progress; None once they are done."""
 
 
 class GuardianView(Value):
@@ -77,7 +77,7 @@ class GuardianView(Value):
     stopping: bool = False
     overdue: bool = False
     """True if the children have had their time to stop."""
-    stop_reason: str = STOPPED_BY_PERSON
+    stop_reason: str = STOPPED_BY_USER
     wall: float = 0.0
     """Seconds since 1970."""
     results: dict[str, Result | None] = msgspec.field(default_factory=dict)
@@ -85,7 +85,7 @@ class GuardianView(Value):
     landing: LandingView | None = None
     """None while the flow continues, and in a run that does not land as a whole."""
     follower: FollowerView | None = None
-    """None as `landing`, and in a run without a follower."""
+    """None when `landing` is, and in a run without a follower."""
     turns: dict[str, QueueTurn] = msgspec.field(default_factory=dict)
     """Nodes that lost to a moved target and have their turn in the merge queue."""
     outages: frozenset[str] = frozenset()
@@ -107,10 +107,10 @@ class GuardianView(Value):
 
 
 def needs_runner(state: RunState, view: GuardianView, node: str) -> bool:
-    """Return whether a node needs a runner: while it is under way, and once it has landed until it has cleaned up.
+    """Return whether a node needs a runner: from its start until its landing is cleaned up.
 
     A runner that ended before its work was done (orphaned, stopped, ended by the user, parked) has not cleaned up; a
-    parked one gets a single chance to, however often it had been parked before the landing.
+    parked one gets one chance to, however often it was parked before the landing.
     """
     status = state.nodes[node].status
     identity = view.runner(node).identity
@@ -124,7 +124,7 @@ def needs_runner(state: RunState, view: GuardianView, node: str) -> bool:
 
 
 def may_start_again(state: RunState, identity: Identity) -> bool:
-    """Return whether a child that ended gracefully gets a successor: one whose work is not done does (it was orphaned,
+    """Return whether a child that ended gracefully gets a successor: one with unfinished work does (it was orphaned,
     or the user ended it), a stopped one once the user resumes it, a merge processor whenever it is needed."""
     if identity.status != "terminated":
         return False
@@ -136,7 +136,7 @@ def may_start_again(state: RunState, identity: Identity) -> bool:
 
 
 def is_suspended(state: RunState, view: GuardianView, node: str) -> bool:
-    """Return whether a node under way waits for the user because its runner was stopped, though the node is not
+    """Return whether an unfinished node waits for the user because its runner was stopped, though the node is not
     parked."""
     if state.nodes[node].status not in UNFINISHED or node in state.held:
         return False
@@ -148,7 +148,7 @@ def is_suspended(state: RunState, view: GuardianView, node: str) -> bool:
 
 
 def lacks_place(state: RunState, view: GuardianView, node: str) -> bool:
-    """Return whether a node that is to begin, or to continue, has no place among the agents of all runs."""
+    """Return whether a node that is to start, or to continue, has no place among the agents of all runs."""
     return view.placed is not None and node not in view.placed and state.nodes[node].status in ("pending", "active")
 
 
@@ -173,14 +173,14 @@ class Parked(Value):
 
 
 def find_parked(state: RunState, name: str) -> Parked | None:
-    """Return why a node under way (or `processor`) is parked; None if it is not, or only by the user."""
+    """Return why an unfinished node (or `processor`) is parked; None if it is not, or only by the user."""
     if name == "processor":
         return _open_circuit(state, "processor-", "the merge processor")
     node = state.nodes.get(name)
     if node is None or node.status not in UNFINISHED:
         return None
     if node.status == "impl_complete":
-        by_hand = Parked(f"the merge processor is {PARKED_BY_PERSON}") if "processor" in state.held else None
+        by_hand = Parked(f"the merge processor is {PARKED_BY_USER}") if "processor" in state.held else None
         return by_hand or find_parked(state, "processor")
     agent = state.stuck.get(name)
     stuck = Parked(f"its agent keeps failing: {agent.why}", agent.probe_at) if agent else None
@@ -193,11 +193,11 @@ def _open_circuit(state: RunState, prefix: str, who: str) -> Parked | None:
 
 
 _SETTLED = frozenset({"landed", "undone", "conflict", "rejected", "cancelled"})
-"""Statuses of a merge entry that need nothing more from the processor."""
+"""Final statuses of a merge entry for the processor."""
 
 
 def is_resting(state: RunState, view: GuardianView, name: str) -> bool:
-    """Return whether a node under way is parked, or waits for a parked queue; it occupies no agent then."""
+    """Return whether an unfinished node is parked, or waits for a parked queue, and so occupies no agent."""
     node, merge = state.nodes[name], view.merges.get(name)
     if node.status not in UNFINISHED:
         return False
@@ -207,6 +207,6 @@ def is_resting(state: RunState, view: GuardianView, name: str) -> bool:
     return not (node.status == "impl_complete" and is_settled) and find_parked(state, name) is not None
 
 
-def awaits_person(state: RunState, name: str) -> bool:
+def awaits_user(state: RunState, name: str) -> bool:
     """Return whether the user parked a node, or the processor it waits for: the run then waits for the user."""
     return name in state.held or (state.nodes[name].status == "impl_complete" and "processor" in state.held)

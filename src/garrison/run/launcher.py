@@ -54,7 +54,7 @@ from garrison.run.launcher_policy import LauncherFacts, LauncherView
 from garrison.run.state import (
     EXIT,
     RUN_TRANSITIONS,
-    STOPPED_BY_PERSON,
+    STOPPED_BY_USER,
     RunState,
     copy_launch,
     describe_landed,
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from garrison.system.processes import Child
 
 _CLOSINGS = 3
-"""Times that a command which closes a run is begun, if something kills it."""
+"""Times that a command which closes a run is started, if it is killed."""
 
 
 class Launcher:
@@ -107,7 +107,7 @@ class Launcher:
                 self.facts.apply(event)
         self.reader = Reader(self.files.journal)
         self._journal_error = ""
-        """The last error of reading it that was logged."""
+        """The last logged error of reading it."""
         self.state = RunState()
         self.policy = Policy.of(runtime.timing)
         self.notifier = notifications.Notifier(_notify_config(runtime.home), self.run, runtime.environ,
@@ -121,7 +121,7 @@ class Launcher:
         self._stopping_since: float | None = None
         self._is_hurried = False
         self._closer: Child | None = None
-        """The command that closes a run which is over: its `garrison tick`, or what its launch names for a failure."""
+        """The command that closes a run which is over: its `garrison tick`, or its launch's command for a failure."""
         self._closings, self._is_closer_stopped = 0, False
         self._stop_guardians = 0
         self._view: LauncherView | None = None
@@ -142,12 +142,12 @@ class Launcher:
     # ---- observe
 
     def observe(self) -> LauncherView:
-        """Gather everything the policy decides on; show new records of the run on the way."""
+        """Gather everything that the policy decides on; also show new records of the run."""
         now = self.runtime.clock.monotonic()
         if self._follow_run():
             self._progress_at = now
         guardian = self.supervisor.observe_child(self.guardian_key)
-        # systemd counts the unit as started once the run has a guardian that is ready, not once this process is.
+        # systemd counts the unit as started once the run has a ready guardian, not once this process is ready.
         if not self._is_ready and guardian.identity and "ready_at" in guardian.identity.metadata:
             self._is_ready = notify("READY=1")
         is_overdue = self._stopping_since is not None and now - self._stopping_since > self.runtime.timing.stop_guardian
@@ -188,7 +188,7 @@ class Launcher:
         self._is_disk_full = bool(full)
         lack = machine.find_lack()
         if lack and not self._is_short:
-            log_line(f"{lack.what}; what runs continues, the rest starts {lack.ends}")
+            log_line(f"{lack.what}; running processes continue, the rest starts {lack.ends}")
         self._is_short = bool(lack)
 
     def _full_disks(self) -> list[str]:
@@ -211,9 +211,9 @@ class Launcher:
         return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)
 
     def _is_closing(self) -> bool:
-        """Return whether the run is over but for the command that closes it, whose end its own is reported after.
+        """Return whether the run is over but for its closing command, after which its end is reported.
 
-        If this launcher is killed meanwhile, its successor runs that command: it may be repeated.
+        If this launcher is killed before that, its successor runs that command: it may be repeated.
         """
         words = closing_words(self.launch, self.state.status)
         if not words or not any(action.kind is ActionKind.END for action in self._decision.actions):
@@ -294,7 +294,7 @@ class Launcher:
         end_lost_server(self.runtime.home)
 
     def handle_persistent_error(self, why: str) -> None:
-        """Keep trying: the loop has logged the error, and no run fails because of a passing one."""
+        """Keep trying: the loop has logged the error, and no run fails because of a transient one."""
 
     # ---- notifications
 
@@ -308,7 +308,7 @@ class Launcher:
                                                             ended, waits, services=services):
             if not is_quiet:
                 self.notifier.add(notification)
-            elif notification.key.startswith("run:"):  # nothing repeats it when they have ended
+            elif notification.key.startswith("run:"):  # it is not due again when they have ended
                 notifications.hold(self.runtime.home, self.run, notification)
                 self._record_notification(notification)
         self.notifier.poll(self.runtime.clock.monotonic())
@@ -351,7 +351,7 @@ class Launcher:
             self._record(GuardianUnparked(self.guardian_key.full, "resumed"))
             if identity is not None:
                 self.supervisor.unpark(self.guardian_key)
-        # Idempotent: it was written with the lease already, unless systemd started this launcher.
+        # Idempotent: it was already written with the lease, unless systemd started this launcher.
         self.supervisor.send(self.guardian_key, ResumeRun(self._retry_failed or None, self._retry_nodes),
                              id_=resume_id(self.run, self.incarnation.number))
         self._to_resume, self._resume_sent = False, True
@@ -375,7 +375,7 @@ class Launcher:
             return
         self._record(self.supervisor.start_record(started, view.guardian, action.why,
                                                   probe=action.kind is ActionKind.PROBE))
-        if self.stopping:  # it gets the whole time of a stop
+        if self.stopping:  # it gets the full time limit of a stop
             self._stopping_since = self.runtime.clock.monotonic()
             self._stop_guardians += 1
 
@@ -398,14 +398,14 @@ class Launcher:
         self.supervisor.terminate(view.guardian)
 
     def _write_stopped(self, action: Action, view: LauncherView) -> None:
-        self._write_status(RunChanged("stopped", STOPPED_BY_PERSON))
+        self._write_status(RunChanged("stopped", STOPPED_BY_USER))
 
     def _write_parked(self, action: Action, view: LauncherView) -> None:
         self._write_status(RunChanged("parked", action.why))
 
     def _write_status(self, event: RunChanged) -> None:
         """Journal the run's status in place of a guardian, under the guardian's life lock."""
-        # Its holder is the only writer: a living guardian has it, and one that starts now waits for it.
+        # The lock's owner is the only writer: a living guardian has it, and one that starts now waits for it.
         with hold(self.runtime.store.life_path(self.guardian_key)) as lock:
             if lock is None:
                 return
@@ -424,7 +424,7 @@ class Launcher:
         from garrison.run.progress import closing_lines  # with git, as below
 
         closing, queue = "", None
-        with _unless_replaced():  # before anything is shown: what is not there yet is tried again
+        with _unless_replaced():  # before anything is shown: a missing part is retried
             queue = self._open_queue()
             closing = closing_lines(self.state, launch, self.files.process_log("tick"))
         self.progress.end(status, reason, self.state, describe_landed(
@@ -432,7 +432,7 @@ class Launcher:
         with _unless_replaced():
             self._notify(status)
             self.notifier.finish()
-        if queue is not None:  # before the end is recorded: after that nobody would remove them
+        if queue is not None:  # before the end is recorded: after that nothing would remove them
             with _unless_replaced(), contextlib.suppress(GarrisonError):
                 queue.remove_idle_slots(Path(self.launch.trees))
         self._record(LauncherEnded(status, reason))
@@ -444,8 +444,8 @@ class Launcher:
         self.supervisor.journal.close()
 
     def _open_queue(self) -> MergeQueue | None:
-        """Return the queue, for its gate slots that nobody needs any more; None if the repository is gone."""
-        from garrison.merge.queue import MergeQueue  # a launcher begins without git; only its end needs the queue
+        """Return the queue, for its unneeded gate slots; None if the repository is gone."""
+        from garrison.merge.queue import MergeQueue  # a launcher starts without git; only its end needs the queue
 
         with contextlib.suppress(GarrisonError):
             return MergeQueue(self.runtime.home, Path(self.launch.repo), self.launch.base, clock=self.runtime.clock)
@@ -471,13 +471,13 @@ class Launcher:
 
 @contextlib.contextmanager
 def _unless_replaced() -> Iterator[None]:
-    """Leave out of a run's end what an upgrade has replaced since this process began: the rest, and the end, count."""
+    """Skip steps of a run's end whose code an upgrade has replaced since this process started; the rest is done."""
     try:
         yield
     except ImportError as error:
         if not machine.is_replaced(error):
             raise
-        log_line(f"garrison was upgraded while this launcher ran, which left out a part of its end: {error}")
+        log_line(f"garrison was upgraded while this launcher ran, so a part of its end was skipped: {error}")
 
 
 def _notify_config(home: Path) -> NotifyConfig:
@@ -496,7 +496,7 @@ def describe_escalation(escalation: Escalation) -> str:
 
 
 def closing_words(launch: Launch, status: str) -> Sequence[str]:
-    """Return the words of garrison's command that closes a run with this status, none for most. Pure."""
+    """Return the words of garrison's command that closes a run with this status, usually none. Pure."""
     if launch.tick and status in ("done", "failed"):
         return ("tick", launch.run_id)
     return launch.on_failure if status == "failed" else ()

@@ -3,7 +3,7 @@
 Theory of operation. `decide` is called once a turn; the first of these steps that applies decides it alone:
 
     1. apply signals, such as escalations
-    2. send the request to resume, before the status is believed: the guardian may be about to change it
+    2. send the request to resume, before relying on the status: the guardian may be about to change it
     3. stop the run, if asked to
     4. end after the run, once its guardian is gone
     5. supervise the guardian: restart, park
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from garrison.run.state import RunState
 
 NOT_STOPPED = "not stopped"
-"""End of a launcher that was to stop a run of which something still lives."""
+"""End of a launcher that could not stop all processes of its run."""
 MAX_STOP_GUARDIANS = 3
-"""Guardians that a launcher starts to stop a run; what outlives them all cannot be stopped from here."""
+"""Guardians that a launcher starts to stop a run; processes that outlive them all cannot be stopped from here."""
 AFTER_THE_FIX = "fix that, then `garrison resume` continues the run"
 
 
@@ -136,7 +136,7 @@ def resume_status(state: RunState, request: str, *, sent: bool, wanted: bool) ->
     """Return the run's status for a launcher that resumes it by the signal `request`, and whether to send that now.
 
     Once it is sent, the guardian will resume a stopped or failed run, so that does not count as over. Once the guardian
-    has applied it, the journal counts: a run that ended after that has ended once more.
+    has applied it, the journal counts: a run that ended after that has ended again.
     """
     is_applied = request in state.applied
     will_resume = sent and not is_applied and state.status in ("stopped", "failed")
@@ -200,7 +200,7 @@ def _end(view: LauncherView, policy: Policy) -> Decision:
 
 
 def _await_end(guardian: ChildState) -> list[Action]:
-    """Wait for a guardian that recorded its end and still holds its life lock; replace one that lingers."""
+    """Wait for a guardian that recorded its end and still has its life lock; replace one that lingers."""
     decision = decide_cleanup(guardian, ())
     return [Action.of(decision)] if decision is not None else []
 

@@ -9,8 +9,8 @@ A merge entry, followed through the code:
    (`merge/gate.py`), move the target branch (`merge/landing.py`); each step is journaled first.
 4. `run/merge_processor.py _report` → MERGE_COMPLETE or MERGE_FAILED to the runner.
 5. `node/policy.py _validating` reads `read_status`. Landed → hook `merged`, clean up; conflict or red gate → the node
-   fails, and `plan.py change_after_failure` begins another attempt. The guardian reads the queue's journal as well
-   (`guardian_policy.py _follow_merges`), so that neither a lost signal nor a dead runner holds the run up.
+   fails, and `plan.py change_after_failure` starts another attempt. The guardian also reads the queue's journal
+   (`guardian_policy.py _follow_merges`), so that neither a lost signal nor a dead runner blocks the run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MergeStatus(Value):
     moved: bool = False
     """With `conflict`: only the target had moved."""
     changes: tuple[LandingNote, ...] = ()
-    """What the user should know of it."""
+    """Findings for the user."""
 
     @property
     def failure_kind(self) -> str:
@@ -65,7 +65,7 @@ MAX_TITLE = 72
 
 
 def title_of(task: Task) -> str:
-    """Return the words of a task in one line, without control characters; '' where it has none but its name. Pure."""
+    """Return the words of a task in one line, without control characters; '' if it has only its name. Pure."""
     words = task.label if task.label not in ("", task.node) else task.prompt.partition("\n")[0]
     line = " ".join("".join(letter for letter in words if letter.isprintable() or letter.isspace()).split())
     if line == task.node:
@@ -86,7 +86,7 @@ class MergeClient:
         return self.queue.path.parent
 
     def enqueue(self, changes: tuple[LandingNote, ...]) -> None:
-        """Enqueue the branch, of which the user should know `changes`; it is held if the user has to approve it."""
+        """Enqueue the branch, with the findings `changes` for the user; it is held if the user has to approve it."""
         self.queue.enqueue(self.task.run_id, self.task.node, self.task.attempt, self.branch, recipient=self.recipient,
                            options=EntryOptions(approval=self.task.approve or bool(with_effect(changes, Effect.ASK)),
                                                 changes=changes),
@@ -101,7 +101,7 @@ class MergeClient:
         return MergeStatus.of(entries[-1]) if entries else None
 
     def is_signal_overdue(self, merge: MergeStatus | None, now: float) -> bool:
-        """Return whether the entry landed so long ago that its signal is no longer waited for; `now` is monotonic."""
+        """Return whether the entry landed so long ago that its signal is no longer awaited; `now` is monotonic."""
         if merge is None or merge.status not in HAS_LANDED:
             return False
         if self._landed_since is None:

@@ -1,7 +1,7 @@
 """Merge processor process: drives `merge.processor` from the loop, and reports the outcomes of entries to their
 runners.
 
-Every run has one, for the queue of its nodes and, if the run lands as a whole, for that of the target; if several runs
+Every run has one, for the queue of its nodes and, if the run lands as a whole, for the target's; if several runs
 share a queue, one has its lock and the others stand by. A signal's file name follows from the number of a journal
 record, so a successor that sends it again writes the same file.
 """
@@ -42,14 +42,14 @@ STEPS_PER_TURN = 50
 """Steps of the queue between two heartbeats, at most."""
 
 VERIFY_SECONDS = 5.0
-"""Seconds between two checks of the part of a queue's journal that has been read already."""
+"""Seconds between two checks of the part of a queue's journal that was already read."""
 
 STANDBY_POLL = 0.25
 """Seconds between two tries for the queue's lock."""
 WANT_SECONDS = 1.0
-"""Seconds between two wishes for a target that another home's processor holds."""
+"""Seconds between two requests for a target that another home's processor has locked."""
 TELL_SECONDS = 3.0
-"""Seconds for which another home's processor has the target's lock, after which this is reported."""
+"""Seconds after which another home's lock on the target is reported."""
 YIELD_SECONDS = 2.0
 """Seconds for which a target is left to another home, at least."""
 _WITHOUT_WORK = frozenset({WaitKind.EMPTY, WaitKind.PAUSED, WaitKind.NO_GATE, WaitKind.BLOCKED})
@@ -57,7 +57,7 @@ _WITHOUT_WORK = frozenset({WaitKind.EMPTY, WaitKind.PAUSED, WaitKind.NO_GATE, Wa
 
 
 class QueueWorker:
-    """One queue that the processor works, as far as its lock is free."""
+    """One queue that the processor works while it can lock it."""
 
     def __init__(self, processor: Processor, queue: MergeQueue) -> None:
         runtime, launch = processor.runtime, processor.launch
@@ -74,7 +74,7 @@ class QueueWorker:
         self._logged = ""
         self._errors = RepeatedErrors()
         self._stands_by = self._next_wish = self._left_until = 0.0
-        """Since when another home has the target (0: it does not), when to wish for it again, how long it is left."""
+        """Since when another home has the target (0: it does not), when to request it again, how long to leave it."""
 
     @property
     def is_idle(self) -> bool:
@@ -94,7 +94,7 @@ class QueueWorker:
         if not self.has_queue:
             if now < self._left_until:
                 return False
-            # Polled, since the kernel tells nobody that a lock is free.
+            # Polled, since the kernel does not report that a lock is free.
             if not self.merge.acquire():
                 self._stand_by(now)
                 return False
@@ -106,7 +106,7 @@ class QueueWorker:
             self.has_queue = True
         self.merge.heartbeat()
         if self._is_lost():
-            self._rebuild(RecordCorrupt(self.queue.path, "it is gone, or was started again"))
+            self._rebuild(RecordCorrupt(self.queue.path, "it is gone, or was restarted"))
             return True
         self.verifier.check(now)
         has_more = self._work()
@@ -117,8 +117,8 @@ class QueueWorker:
         return has_more
 
     def _stand_by(self, now: float) -> None:
-        """Wish for a target that another home's processor holds, and tell people that it does; nothing if one of this
-        home has it, which does the work of all its runs."""
+        """Request a target that another home's processor has locked, and report that to the user; do nothing if a
+        processor of this home has it, which does the work of all its runs."""
         state = self.queue.state
         if not state.unfinished() or self.processor.is_at_work(state.holder):
             self._stands_by = 0.0
@@ -127,20 +127,20 @@ class QueueWorker:
         if now >= self._next_wish:
             self._next_wish = now + WANT_SECONDS
             self.queue.want()
-        why = (f"runs of another home are landing on {self.queue.target}; this one's turn comes once they have nothing "
-               "to test")
+        why = (f"runs of another home are landing on {self.queue.target}; this home's turn comes once they have "
+               "nothing to test")
         if now - self._stands_by >= TELL_SECONDS and state.hindrance != why:
             with self.queue.locked():
                 self.queue.append(QueueHindered(why))
 
     def _is_lost(self) -> bool:
-        """Return whether the journal is gone, or was started again: the launch had recorded a gate in it."""
+        """Return whether the journal is gone, or was restarted: the launch had recorded a gate in it."""
         launch = self.processor.launch
         has_gate = bool(launch.gate or launch.no_gate) or self.queue.target != launch.base
         return has_gate and (not self.queue.path.exists() or self.queue.state.config is None)
 
     def _rebuild(self, error: RecordCorrupt) -> None:
-        """Rebuild the queue's damaged journal, and take the queue again: what was under way is judged again."""
+        """Rebuild the queue's damaged journal, and take the queue again: interrupted gate runs are repeated."""
         if error.path != str(self.queue.path):
             raise error
         self.merge.close()
@@ -189,7 +189,7 @@ class QueueWorker:
 
 
 def _read_turn(home: Path) -> float:
-    """Return `[merge] turn`; the default if config.toml became unreadable since the launch, which had checked it."""
+    """Return `[merge] turn`; the default if config.toml became unreadable since the launch checked it."""
     try:
         return read_config(home).merge().turn
     except GarrisonError as error:
@@ -243,7 +243,7 @@ class Processor:
         return not any(self.supervisor.is_alive(key) for key in [*parents, launcher_key(self.launch.run_id)])
 
     def is_at_work(self, holder: str) -> bool:
-        """Return whether who took a queue last, by its token, is another processor of this home, and alive."""
+        """Return whether the last owner of a queue, by its token, is another living processor of this home."""
         with contextlib.suppress(GarrisonError, ValueError):
             key = Key.parse(holder.partition("#")[0])
             return key != self.incarnation.key and self.supervisor.is_alive(key)
@@ -284,12 +284,12 @@ class Processor:
             worker.merge.close(end_gate=is_gone)
 
     def handle_persistent_error(self, why: str) -> None:
-        """Keep trying: the loop has logged the error, and no entry fails because of a passing one."""
+        """Keep trying: the loop has logged the error, and no entry fails because of a transient one."""
 
     def _end(self, departure: Departure) -> None:
         for worker in self.workers:
             worker.merge.close(end_gate=True)
-        with contextlib.suppress(GarrisonError):  # a journal that cannot be read says nothing of the end
+        with contextlib.suppress(GarrisonError):  # an unreadable journal does not show the end
             if read_run_state(self.runtime, self.launch.run_id).status == Status.DONE:
                 self.incarnation.advance_hook("merged")
         self.exit_code = exit_gracefully(self.incarnation, departure.value, departure)

@@ -1,5 +1,5 @@
 """Notifications: tell the user that something is parked, a question is open, work waits for approval, an agent
-waits for longer than a moment (a usage limit, an outage), or the run has ended.
+waits for long (a usage limit, an outage), or the run has ended.
 
     [notify]
     webhook = "https://ntfy.example/garrison"
@@ -12,14 +12,14 @@ waits for longer than a moment (a usage limit, an outage), or the run has ended.
 The notifications due follow from the state of the run alone, and each is journaled once its command has ended. The
 successor of a launcher that died sends the rest: one of them perhaps twice, but none is lost. A failing command is
 logged and stops nothing. `on` may also list `done` and `stopped`. The command gets the event as JSON on standard input
-and its fields as GARRISON_NOTIFY_TEXT, _RUN, _EVENT and _NODE, the webhook as the body of a POST. An agent may have
-written the text: in words of the command it has no character that a shell obeys, wherever they end up, and as a part of
+and its fields as GARRISON_NOTIFY_TEXT, _RUN, _EVENT and _NODE; the webhook gets it as the body of a POST. An agent may
+have written the text: in words of the command it has no character that a shell interprets, and as a part of
 a script it is refused (`config.NotifyConfig`). The webhook's address may have a secret, so it is in no command line: it
 is the first line of its program's input. The services of `urls_file` and the paired devices have one program
-(`garrison.notify.services`), which reads their addresses itself. All programs of a notification run at once, each
-`timeout` seconds at most, so that one which hangs holds up neither the others nor the run. In quiet hours nothing is
-sent: what still waits when they end is sent then, and the end of a run is kept for the next `garrison up`. The page
-shows the same as notifications of the desktop.
+(`garrison.notify.services`), which reads their addresses itself. All programs of a notification run at once, each for
+at most `timeout` seconds, so that one which hangs delays neither the others nor the run. In quiet hours nothing is
+sent: notifications that are still due when they end are sent then, and the end of a run is kept for the next
+`garrison up`. The page shows the same as desktop notifications.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ HINDRANCE_WAIT, LONG_WAIT = 60.0, 120.0
 """Seconds for which an agent has to wait before the user is notified."""
 _PLAIN = str.maketrans({"'": "’", "`": "’", '"': "”", "$": "＄", "\\": "＼", ";": "；", "&": "＆", "|": "｜",
                         "<": "‹", ">": "›", "(": "（", ")": "）", "@": "＠"})
-"""Characters that a shell obeys → what they look like. The command may hand its words to one: `ssh` does."""
+"""Characters that a shell interprets → look-alikes. The command may pass its words to a shell: `ssh` does."""
 _VARIABLES = {"GARRISON_NOTIFY_TEXT": "text", "GARRISON_NOTIFY_RUN": "run", "GARRISON_NOTIFY_EVENT": "event",
               "GARRISON_NOTIFY_NODE": "node"}
 """Variable of the command → field of the notification."""
@@ -84,9 +84,9 @@ class Notification(Value):
     text: str
     node: str = ""
     question: str = ""
-    """Id of what is asked, '' if an answer is not all it needs."""
+    """Id of the question, '' if an answer alone is not enough."""
     options: tuple[str, ...] = ()
-    """Answers to it that can be taken back; none for a question in words."""
+    """Answers to it that can be undone; none for a question in words."""
     until: str = ""
     """When its default answers it, in UTC."""
 
@@ -100,12 +100,12 @@ class AgentWait(Value):
     since: float
     """Seconds since 1970."""
     shared: str = ""
-    """Id of an outage for which others wait as well: the user is notified once."""
+    """Id of an outage that blocks several agents: the user is notified once."""
 
 
 def open_notifications(state: RunState, parked: Iterable[ParkedName], on: Collection[str], ended: str = "",
                        waits: Iterable[AgentWait] = ()) -> list[Notification]:
-    """Return what to notify now, among the events in `on`; `ended` is how the run ended, if it did. Pure."""
+    """Return the notifications that are due now, of the events in `on`; `ended`: how the run ended, if so. Pure."""
     found = [Notification(f"escalate:{name.id}", "escalate", f"{name.who} is parked: {name.why}",
                           name.who if name.who in state.nodes else "") for name in parked]
     found += [Notification(f"question:{node}:{question.id}", "question", f"{node} asks: {question.text}", node,
@@ -126,13 +126,13 @@ def open_notifications(state: RunState, parked: Iterable[ParkedName], on: Collec
                                   f"{pull.describe()}{f' {pull.url}' if pull.url else ''}"))
     if ended:
         reason = f": {state.reason}" if state.reason else ""
-        found.append(Notification(f"run:{ended}:{state.ends}", ended,  # a resumed run ends once more
+        found.append(Notification(f"run:{ended}:{state.ends}", ended,  # a resumed run ends again
                                   f"run {ended}, {state.landed} of {len(state.nodes)} landed{reason}"))
     return [notification for notification in found if notification.event in on]
 
 
 def _options(wait: OpenWait) -> tuple[str, ...]:
-    """Return the answers of a question that a button may give; none if one of them cannot be taken back."""
+    """Return the answers of a question that a button may give; none if one of them cannot be undone."""
     question = wait.question
     is_choice = question.kind in (SINGLE_SELECT, CONFIRM) and not any(
         option.irreversible for option in question.options)
@@ -140,12 +140,12 @@ def _options(wait: OpenWait) -> tuple[str, ...]:
 
 
 def has_services(home: Path, config: NotifyConfig, environ: Mapping[str, str]) -> bool:
-    """Return whether services are named, or devices paired, to which messages may go."""
+    """Return whether there are services or paired devices to which messages may go."""
     return bool(config.urls_file or environ.get(NOTIFY_URLS) or atomic.list_names(home / "web/devices"))
 
 
 def is_quiet(hours: str, minute: int) -> bool:
-    """Return whether a minute of the day is in the quiet hours (`22:00-07:00`; '' has none). Pure."""
+    """Return whether a minute of the day is in the quiet hours (`22:00-07:00`; '': no quiet hours). Pure."""
     if not hours:
         return False
     begin, end = (int(part[:2]) * 60 + int(part[3:]) for part in hours.split("-"))
@@ -170,8 +170,8 @@ def due_notifications(state: RunState, parked: Iterable[ParkedName], notified: C
 
 def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], config: NotifyConfig,
                now: float, read_queue: Callable[[], QueueState], *, services: bool = False) -> list[AgentWait]:
-    """Return the agents that wait for longer than `LONG_WAIT`, if the user is to be notified, and of the nodes that
-    one cause blocks the first.
+    """Return the agents that have waited longer than `LONG_WAIT`, if the user is to be notified; of several nodes that
+    one cause blocks, the first.
 
     Args:
         attempt_folder: folder of a node's attempt.
@@ -201,7 +201,7 @@ def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], conf
 
 
 def plain(text: str) -> str:
-    """Return a text from outside as one line without a character that a shell or a service's markup obeys. Pure."""
+    """Return a text from outside as one line without characters that a shell or a service's markup interprets. Pure."""
     return clean(" ".join(text.split()))[:_MAX_TEXT].translate(_PLAIN).lstrip("-")
 
 
@@ -239,7 +239,7 @@ def hold(home: Path, run: str, notification: Notification) -> None:
 
 
 def send_held(home: Path, config: NotifyConfig, environ: Mapping[str, str], now: float) -> int:
-    """Send what was kept in quiet hours, unless they last; return how many there were. `now`: seconds since 1970."""
+    """Send what was kept in quiet hours, once they are over; return how many there were. `now`: seconds since 1970."""
     folder = home / "web/held"
     if is_quiet(config.quiet, minute_of_day(now)):
         return 0
@@ -248,7 +248,7 @@ def send_held(home: Path, config: NotifyConfig, environ: Mapping[str, str], now:
         try:
             data = atomic.read(folder / name)
             held = None if data is None else record.decode(HeldNotification, data, folder / name)
-            (folder / name).unlink()  # before it is sent: two that send would send it twice
+            (folder / name).unlink()  # before it is sent: two senders would send it twice
         except (RecordError, OSError):
             continue
         if held is not None:
@@ -264,11 +264,11 @@ class Notifier:
 
     Args:
         config: the table `[notify]`.
-        run: what the notifications are about.
+        run: subject of the notifications.
         environ: environment of the programs.
         log: file for their output.
         on_done: called with each notification.
-        home: its services and devices are also notified; None for none.
+        home: home whose services and devices are also notified; None for none.
     """
 
     def __init__(self, config: NotifyConfig, run: str, environ: Mapping[str, str], log: Path,
@@ -277,7 +277,7 @@ class Notifier:
         self.home = home
         self._queue: list[Notification] = []
         self._jobs: list[tuple[Delivery, Job]] | None = None
-        """What sends the first and has not ended; None before it was started."""
+        """Running programs of the first notification; None before its start."""
 
     @property
     def busy(self) -> bool:
@@ -289,7 +289,7 @@ class Notifier:
         return self.home if self.home and has_services(self.home, self.config, self.environ) else None
 
     def add(self, notification: Notification) -> None:
-        """Queue a notification; one that is queued already is not queued again."""
+        """Queue a notification, unless it is already queued."""
         if all(queued.key != notification.key for queued in self._queue):
             self._queue.append(notification)
 

@@ -1,8 +1,8 @@
-"""Plan of a run, read from the graph that the run keeps, and the task of each attempt.
+"""Plan of a run, read from its copy of the graph, and the task of each attempt.
 
 A task holds everything that its runner and agent need, as JSON values, so that neither reads the pipeline; it is built
-once per attempt. Plan and limits also say what follows a failed attempt. A run that has started but whose journal is
-empty is damaged: it must not begin again.
+once per attempt. Plan and limits also determine what follows a failed attempt. A run that has started but whose journal
+is empty is damaged: it must not start over.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 def read_plan(files: RunFiles, launch: Launch | None = None, *, as_launched: bool = False) -> RunPlan:
     """Return the plan of the run's graph, with the options of its launch; Refused if graph.dot was changed since.
 
-    `as_launched` leaves out what the user changed since (`garrison add`, `edit`): a journal is replayed from there.
+    `as_launched` ignores the user's later changes (`garrison add`, `edit`): a journal is replayed from there.
     """
     path, launched = files.launched_graph if as_launched else files.graph, files.launched_graph
     plan = plan_run(parse_file(path), max_steps=launch.max_steps if launch is not None else None,
                     load=load_from_run(files.graphs), has_begun=True)
     if launch is not None and launch.graph_hash not in ("", graph_hash(launched.read_text(encoding="utf-8"), plan)):
-        raise Refused(f"{launched}, or a file in {files.graphs}, was changed since run {launch.run_id} began; put "
-                      "it back, or start another run with `garrison launch GRAPH --new`")
+        raise Refused(f"{launched}, or a file in {files.graphs}, was changed since run {launch.run_id} began; restore "
+                      "it, or start another run with `garrison launch GRAPH --new`")
     return plan
 
 
@@ -60,14 +60,14 @@ def replan(plan: RunPlan, graph: Graph) -> RunPlan:
 
 
 def replay_with_plan(files: RunFiles, launch: Launch, entries: Iterable[Entry]) -> tuple[RunPlan, RunState]:
-    """Return a run's plan as it is after these records of its journal, and its state, its flow included."""
+    """Return a run's plan after these records of its journal, and its state, including its flow."""
     plan = read_plan(files, launch, as_launched=True)
     state = replay_run(entries, plan.program, files.run, plan.children)
     return change_plan(plan, state.graph), state
 
 
 def graph_hash(text: str, plan: RunPlan) -> str:
-    """Return the hash of a run's graph and of the pipelines within it, as the run keeps them."""
+    """Return the hash of the run's copies of its graph and nested pipelines."""
     return hashlib.sha256(json.dumps([text, dict(plan.texts)], sort_keys=True).encode()).hexdigest()
 
 
@@ -76,7 +76,7 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
                landed: Sequence[dict[str, str]] = ()) -> Task:
     """Return the task of a node's current attempt.
 
-    `context` holds the values of the flow's step, `carried` what the agent learns about the run before it, `landed` the
+    `context`: the values of the flow's step, `carried`: what the agent learns about the run before it, `landed`: the
     upstream nodes that have landed. Pure.
     """
     is_candidate = bool(planned.candidate_of)
@@ -87,7 +87,7 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         from garrison.agents.registry import follower_attributes  # few nodes have another agent for later attempts
 
         agent, attributes = stronger, follower_attributes(attributes)
-    # A node that the graph calls done: its acceptance runs on the target; without one nothing would be proven.
+    # A node that the graph marks as done: its acceptance runs on the target; without one nothing would be proven.
     skip_agent = plan.initial.get(planned.node) == "impl_complete" and planned.acceptance is not None
     return Task(
         launch.run_id, planned.node, attempt, label=planned.label, prd_ref=launch.prd_ref,
@@ -136,8 +136,8 @@ def judge_candidates(task: Task, judged: PlannedTask, diffs: Sequence[str]) -> T
 
 
 def _rework(planned: PlannedTask, node: NodeState, agent: str, launch: Launch) -> str:
-    """Return where an attempt begins. Refused work is kept for an agent to mend; a node's own command, which would do
-    all of it once more, begins again, and so does a host, which gets commits alone."""
+    """Return where an attempt starts. Refused work is kept for an agent to fix; a node's own command, which would
+    repeat all of it, starts over, and so does a host, which gets only commits."""
     if node.kind == RefusedBy.LOST and node.attempt > 1:
         return CONTINUE
     is_program = agent == "command" and not text(planned.attrs, "prompt")
@@ -146,7 +146,7 @@ def _rework(planned: PlannedTask, node: NodeState, agent: str, launch: Launch) -
 
 
 def placement_of(planned: PlannedTask, hosts: Sequence[str]) -> str:
-    """Return where a node is done, '' for this machine; `hosts` is for nodes that do not say it themselves."""
+    """Return where a node is done, '' for this machine; `hosts` is for nodes that do not specify it."""
     if not hosts and not ("hosts" in planned.attrs or "host" in planned.attrs):
         return ""
     from garrison.records.placement import stated_placement  # few runs use hosts
@@ -161,7 +161,7 @@ def _failover(node: str, words: str) -> list[str]:
 
 
 def may_change_nothing(planned: PlannedTask, agent: str) -> bool:
-    """Return whether an attempt without a change succeeds: as the graph says, else only for a node's own command."""
+    """Return whether an attempt without a change succeeds: by the graph, else only for a node's own command."""
     if planned.allow_empty is not None:
         return planned.allow_empty
     return agent == "command" and not text(planned.attrs, "prompt")
@@ -180,7 +180,7 @@ def latest_attempts(files: RunFiles, plan: RunPlan) -> dict[str, int]:
 def is_behind(state: RunState, latest: Mapping[str, int]) -> bool:
     """Return whether a journal lacks what the run has done; `latest` maps nodes to their latest started attempt.
 
-    A guardian journals an attempt before it writes anything of it.
+    A guardian journals an attempt before it writes any of its files.
     """
     if state.status == "new":
         return bool(latest)
@@ -203,11 +203,11 @@ def change_after_failure(plan: RunPlan, name: str, node: NodeState, kind: str, r
     task = plan.tasks.get(name)
     is_once = task is not None and task.attrs.get("rework") == "none"
     limit = 0 if is_once else max_rework + (kind == RefusedBy.MOVED)
-    if task is not None and task.candidate_of:  # the others are its further attempts
+    if task is not None and task.candidate_of:  # the other candidates are its further attempts
         limit = max_rework if kind == RefusedBy.LOST else 0
     elif task is not None and task.best_of is not None:  # `max_rework` is how many candidates are left
         limit = max_rework
-    reason = reason.strip() or "its runner gave up and reported no reason; its log may tell"
+    reason = reason.strip() or "its runner failed and reported no reason; see its log"
     if kind not in REWORKABLE or node.rework >= limit:
         return NodeChanged(name, "failed", node.attempt, reason, failure_kind=kind)
     kept = kind if kind in (RefusedBy.LOST, RefusedBy.MOVED, *KEPT) else ""
@@ -224,6 +224,6 @@ def stronger_agent(planned: PlannedTask) -> str:
 
 
 def is_escalated(rework: int, kind: str) -> bool:
-    """Return whether an attempt follows one whose work was refused: the `rework`th new one, since `kind` failed. Work
-    that was lost was not."""
+    """Return whether an attempt follows one whose work was refused: the `rework`th new one, since `kind` failed. Lost
+    work was not refused."""
     return rework > (kind == RefusedBy.LOST)

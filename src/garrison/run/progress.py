@@ -1,4 +1,4 @@
-"""Progress of a run, as its launcher prints it: a line per event for people, a JSON object per event for programs.
+"""Progress of a run, as its launcher prints it: a line per event for the user, or a JSON object for programs.
 
 Lines are never redrawn, not even on a terminal: a launcher may run in the background, be detached, or share its
 terminal with a shell. For a live view there is `garrison status --watch`.
@@ -46,13 +46,13 @@ _MAX_LINE = 300
 
 
 class RunProgress:
-    """Writes to stdout; a reader that has gone away stops nothing."""
+    """Writes to stdout; a closed pipe stops nothing."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
         self.watched = not quiet
         self.run_branch = ""
-        """Branch that nodes land on, if that is not the target."""
+        """Branch on which nodes land, if it is not the target."""
         self._run = ""
 
     def begin(self, run: str) -> None:
@@ -76,12 +76,12 @@ class RunProgress:
             self._print(f"{entry.at[11:19]}  {line}")
 
     def death(self, event: events.ChildDied) -> None:
-        """Show the guardian's death, which the run's journal does not hold."""
+        """Show the guardian's death, which is not in the run's journal."""
         if self.watched and not self.as_json:
             self._print(f"          {clean(describe_event(event))}")
 
     def end(self, status: str, reason: str, state: RunState, landed: str, closing: str = "") -> None:
-        """Show how the run ended, what has `landed`, and last the one command that helps, after the `closing`."""
+        """Show how the run ended, what has `landed`, the `closing` lines, and last the one command that helps."""
         if self.as_json:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
                                     "foreign_moves": [fields_of(move) for move in state.foreign_moves],
@@ -108,7 +108,7 @@ class RunProgress:
 
 
 def _broken(line: str, columns: int) -> str:
-    """Return a line as it fits a terminal: what is too wide continues below the words, a command in one piece."""
+    """Wrap a line for a terminal: it continues below its words, with each command in one piece."""
     if width(line) <= columns:
         return line
     begin = line[:10] if line[8:10] == "  " else ""  # a time, or blanks in its place
@@ -118,8 +118,8 @@ def _broken(line: str, columns: int) -> str:
 
 
 def closing_lines(state: RunState, launch: Launch, ticked: Path) -> str:
-    """Return the lines before the last of a run that is over: what became of its list of tasks, as the log of its
-    `garrison tick` ends, and how to publish what landed."""
+    """Return the lines before the last one of a run that is over: the result for its list of tasks, from the log of its
+    `garrison tick`, and how to publish what landed."""
     last = ""
     if launch.tick:
         with contextlib.suppress(OSError):
@@ -128,8 +128,8 @@ def closing_lines(state: RunState, launch: Launch, ticked: Path) -> str:
 
 
 def how_to_push(state: RunState, launch: Launch) -> str:
-    """Return how to publish what landed, for a reader in any folder; '' where the repository cannot say."""
-    from garrison.system.git import open_repository  # late: who only begins to show a run does without git
+    """Return how to publish what landed, for a reader in any folder; '' where the repository cannot tell."""
+    from garrison.system.git import open_repository  # late: the start of a run needs no git
 
     repo = Path(launch.repo)
     try:
@@ -143,12 +143,12 @@ def how_to_push(state: RunState, launch: Launch) -> str:
         upstream, count = behind
         return (f"{launch.base} lacks {count} commit{'s' * (count != 1)} of {upstream}: `git pull --no-rebase`{place} "
                 f"merges it, then {push}")
-    except (GarrisonError, OSError):  # the run is over and told; a repository that has gone takes only this hint along
+    except (GarrisonError, OSError):  # the end is already shown; without a repository only this hint is missing
         return ""
 
 
 def describe_event(event: events.Event | None) -> str:
-    """Return an event in words; '' for one that people need not see."""
+    """Return an event in words; '' for one that the user need not see."""
     describe = _DESCRIPTIONS.get(type(event))
     return describe(event) if describe else ""
 
@@ -181,7 +181,7 @@ def _signal(event: events.GuardianSignal) -> str:
         return f"{event.node} asks: {_shorten(event.question.text)}  (garrison answer {event.node} 'TEXT')"
     if event.type == "ORCHESTRATOR_CRASHED" and event.departure != Departure.STOPPED:
         why = f" ({shorten_reason(event.why)})" if event.why else ""
-        return f"orchestrator-{event.node} died{why}"  # its own line tells that it is restarted
+        return f"orchestrator-{event.node} died{why}"  # its restart has a line of its own
     return ""
 
 
@@ -203,7 +203,7 @@ def _flow(event: events.FlowAdvanced) -> str:
 
 
 def _landing(event: events.LandingChanged) -> str:
-    landed = f"landed ({event.commit[:10]})" if event.commit else "landed, all of it was there already"
+    landed = f"landed ({event.commit[:10]})" if event.commit else "landed, all of it was already there"
     words = {REQUESTED: "queued, to land together", LANDED: landed,
              NO_CHANGE: "no change, nothing to land", NOT_LANDED: "FAILED to land",
              DECLINED: "declined, nothing lands", TESTED: "passed its gate, merged with the base"}
@@ -221,7 +221,7 @@ def _pull_request(event: events.PullRequestChanged) -> str:
 
 def _run(event: events.RunChanged) -> str:
     if event.status == "failed":
-        return ""  # the last line says so, and why
+        return ""  # the last line shows it, with the reason
     return f"run {event.status}" + (f": {event.reason}" if event.reason else "")
 
 
@@ -234,7 +234,7 @@ def _name(full: str) -> str:
 
 
 def shorten_reason(reason: str) -> str:
-    """Return the first line of a reason, and the last one with words of what follows it if that is another one."""
+    """Return the first line of a reason, and the last further line that has words, if there is one."""
     lines = [line.strip() for line in reason.splitlines() if any(map(str.isalnum, line))]
     return "; … ".join(map(_shorten, lines[:1] + [line for line in lines[1:][-1:] if line not in lines[0]]))
 

@@ -1,22 +1,22 @@
-"""Repair of a run's damaged or lost records, from what the rest of the home and the repository show.
+"""Repair a run's damaged or lost records, by the evidence in the rest of the home and the repository.
 
     damaged, empty or lost        rebuilt from
     launch.json, graph.dot        their copy in the journals of guardian and launcher (`state.py`)
     journal.jsonl                 readable records, then attempts, merge entries and signals (`catch_up`)
-    layers/*.jsonl                the records that can be read; the process finds the rest by its hook and its results
+    layers/*.jsonl                the readable records; the process finds the rest by its hook and its results
     an identity, a hook           the other of the two, and the journals (`supervise/incarnation.py rebuild_identity`)
     the merge queue's journal     records, signals, history and pins (`merge/recovery.py`)
     task.json                     the graph and the run's state, as the guardian built it
 
 A reader never repairs: `garrison resume`, `garrison up` and `garrison doctor --fix` do (`repair_run`), while they hold
-the life locks of launcher and guardian, and each process does for its own journal when it starts. What a living process
-owns is left to it. The damaged file goes to `quarantine/`.
+the life locks of launcher and guardian, and each process repairs its own journal when it starts. Files of a living
+process are left to it. The damaged file goes to `quarantine/`.
 
-The state of a run is rebuilt by pure functions. `salvage_state` replays the records that can still be read. `catch_up`
+The state of a run is rebuilt by pure functions. `salvage_state` replays the readable records. `catch_up`
 brings that state forward to the evidence: the attempts that have a folder, the entries of the merge queue, the runners'
-reports and people's answers among the signals that were received. It walks the flow from where it stands: a step whose
-attempt landed or failed is finished as its guardian did, with the outcome that a readable record tells, else with the
-attempt's own result; the others are under way at their latest attempt. What nothing shows is done again: no work is
+reports and the user's answers among the received signals. It walks the flow from its current place: a step whose
+attempt landed or failed is finished as its guardian did, with the outcome of a readable record, else with the
+attempt's own result; the others are in flight at their latest attempt. Steps without evidence are repeated: no work is
 lost, and none that landed is repeated.
 """
 
@@ -100,7 +100,7 @@ _NUMBERS_BEYOND = 100_000
 """Numbers that lost records may have used."""
 _RANK = {"pending": 0, "active": 1, "impl_complete": 2, "validated": 3, "failed": 3, "skipped": 3}
 _MOST_STEPS = 10_000
-"""Steps of a flow that are caught up at once, at most."""
+"""Most steps of a flow that are caught up at once."""
 
 
 def repair_run(runtime: Runtime, run: str) -> list[str]:
@@ -123,7 +123,7 @@ def repair_run(runtime: Runtime, run: str) -> list[str]:
         notes += _repair_queues(runtime, launch)
         if not is_guarded:
             plan = None
-            with suppress(GarrisonError):  # without its graph no journal is rebuilt; who needs the graph says so
+            with suppress(GarrisonError):  # without its graph no journal is rebuilt; users of the graph report it
                 plan = read_plan(runtime.files(run), launch, as_launched=True)
             if plan is not None:
                 notes += repair_journal(runtime, launch, plan)
@@ -133,7 +133,7 @@ def repair_run(runtime: Runtime, run: str) -> list[str]:
 def repair_own(runtime: Runtime, key: Key, error: RecordCorrupt) -> bool:
     """Repair the damaged journal that keeps a process from starting; the caller is that process, and retries.
 
-    False if the damaged file is not its own.
+    False if the damaged file is another process's.
     """
     files = runtime.files(key.run)
     if error.path == str(files.journal) and key.role == "guardian":
@@ -149,7 +149,7 @@ def repair_own(runtime: Runtime, key: Key, error: RecordCorrupt) -> bool:
 
 
 def _try_lock(runtime: Runtime, stack: ExitStack, key: Key) -> bool:
-    """Hold a name's life lock until the stack is closed, so that it cannot start; False if it lives."""
+    """Hold a name's life lock until the stack is closed, so that it cannot start; False if it is alive."""
     atomic.make_directory(runtime.home / "identities")
     return stack.enter_context(hold(runtime.store.life_path(key))) is not None
 
@@ -190,7 +190,7 @@ def repair_launch(runtime: Runtime, run: str) -> list[str]:
 
 
 def _is_graph_damaged(files: RunFiles, launch: Launch) -> bool:
-    """Return whether the graph is not the one that the run was launched with."""
+    """Return whether the graph differs from the one with which the run was launched."""
     try:
         plan = read_plan(files, launch, as_launched=True)
         return launch.graph_hash not in ("", graph_hash(files.launched_graph.read_text(encoding="utf-8"), plan))
@@ -232,7 +232,7 @@ def _set_aside(runtime: Runtime, path: Path) -> None:
 
 
 def _repair_records(runtime: Runtime, run: str, locked: Collection[Key]) -> Iterator[str]:
-    """Repair the identities, hooks and tasks of processes that do not live; the caller holds the life locks of
+    """Repair the identities, hooks and tasks of dead processes; the caller holds the life locks of
     `locked`."""
     store = runtime.store
     for key in sorted({*store.keys(Identity), *store.keys(Hook)}):
@@ -240,18 +240,18 @@ def _repair_records(runtime: Runtime, run: str, locked: Collection[Key]) -> Iter
             continue
         if error := _find_damage(partial(store.read, Identity, key)):
             rebuild_identity(runtime.observer, key, locked=key in locked)
-            yield f"{error.path}: {error.why}; rebuilt as that of an incarnation that died"
+            yield f"{error.path}: {error.why}; rebuilt, as of an incarnation that died"
         if error := _find_damage(partial(store.read, Hook, key)):
             store.rebuild(Hook, key, lambda: None, runtime.clock.utc())
-            yield f"{error.path}: {error.why}; its phase is found again by what the work has left"
+            yield f"{error.path}: {error.why}; its phase is recovered from the state of the work"
     for path in sorted(runtime.files(run).root.glob("nodes/*/*/task.json")):
         if error := _find_damage(partial(run_records.load, Task, path)):
             _set_aside(runtime, path)
-            yield f"{path}: {error.why}; its guardian builds it again"
+            yield f"{path}: {error.why}; its guardian rebuilds it"
 
 
 def _find_damage(read: Callable[[], object]) -> RecordCorrupt | None:
-    """Return the error of a damaged record; None for one that can be read, or that only the user can repair."""
+    """Return the error of a damaged record; None for a readable one, or one that only the user can repair."""
     with suppress(RecordUnreadable, NewerSchema):
         try:
             read()
@@ -271,7 +271,7 @@ def _repair_process_journals(runtime: Runtime, run: str, locked: Collection[Key]
 
 
 def repair_process_journal(runtime: Runtime, path: Path) -> list[str]:
-    """Rewrite the damaged journal of a process with the records that can be read; the caller is its only writer."""
+    """Rewrite the damaged journal of a process with its readable records; the caller is its only writer."""
     error = _find_damage(partial(journal.read_all, path))
     if error is None:
         return []
@@ -288,7 +288,7 @@ def repair_process_journal(runtime: Runtime, path: Path) -> list[str]:
 
 
 def _repair_queues(runtime: Runtime, launch: Launch) -> Iterator[str]:
-    """Rebuild the journals of the run's merge queues, unless a processor works them: that does it itself."""
+    """Rebuild the journals of the run's merge queues, unless a processor works them, which does it itself."""
     if not Path(launch.repo).is_dir():
         return  # a resume reports that
     queues = run_branch.node_queue(runtime, launch, "repair"), run_branch.landing_queue(runtime, launch, "repair")
@@ -296,9 +296,9 @@ def _repair_queues(runtime: Runtime, launch: Launch) -> Iterator[str]:
         with suppress(Refused, GitError):  # a queue that is in use is rebuilt by its processor
             if queue is None or queue.is_processor_running():
                 continue
-            # What landed has no pin; but every launch records a gate before its run begins.
+            # Landed entries have no pin; but every launch records a gate before its run starts.
             is_lost = runtime.files(launch.run_id).journal.exists() and _has_no_gate(queue)
-            if why := recovery.find_damage(queue) or ("it is gone, or was started again" if is_lost else ""):
+            if why := recovery.find_damage(queue) or ("it is gone, or was restarted" if is_lost else ""):
                 run_branch.rebuild_queue(queue, launch, runtime.timing.gate_timeout)
                 yield f"{queue.path}: {why}; rebuilt with {len(queue.state.entries)} entries"
 
@@ -320,7 +320,7 @@ def repair_journal(runtime: Runtime, launch: Launch, plan: RunPlan) -> list[str]
         return []
     stored, _ = journal.salvage(files.journal)
     state = salvage_state(plan, launch.run_id, stored)
-    with suppress(GarrisonError, OSError):  # a damaged copy: what the journal tells of the graph has to do
+    with suppress(GarrisonError, OSError):  # a damaged copy: the graph in the journal must do
         if (text := files.changed_graph.read_text(encoding="utf-8")) != state.graph:  # the record of it is lost
             change_plan(plan, text)
             state.change_graph(text)
@@ -348,7 +348,7 @@ def _find_journal_damage(files: RunFiles, plan: RunPlan) -> str:
         return f"its records contradict each other ({error})"
     if not is_behind(state, latest_attempts(files, plan)):
         return ""
-    return "it is empty, but the run has begun" if state.status == "new" else "its last records are missing"
+    return "it is empty, but the run has started" if state.status == "new" else "its last records are missing"
 
 
 def _write_journal(runtime: Runtime, files: RunFiles, stored: list[Entry], events: list[Event],
@@ -356,7 +356,7 @@ def _write_journal(runtime: Runtime, files: RunFiles, stored: list[Entry], event
     """Write the new journal as one file, renamed into place: a crash leaves the old one or the new one."""
     path, token = files.journal, f"repair@{files.run}"
     _keep_history(path, stored)
-    # Beyond every number that was lost: readers that had read further take nothing of the new journal for known.
+    # Beyond every lost number: readers that had read further must not take new records for known ones.
     seq = max((each.seq for each in stored), default=0) + _NUMBERS_BEYOND
     epoch = max((each.epoch for each in stored), default=0) + 1
     if path.exists():
@@ -368,7 +368,7 @@ def _write_journal(runtime: Runtime, files: RunFiles, stored: list[Entry], event
 
 
 def _keep_history(path: Path, stored: list[Entry]) -> None:
-    """Keep the records before the damage as an archived part, so that the run's history begins with them."""
+    """Keep the records before the damage as an archived part, so that the run's history starts with them."""
     whole = [each for number, each in enumerate(stored) if each.seq == stored[0].seq + number]
     if whole and not journal.archived_parts(path):
         lines = b"".join(journal.encode_line(each) for each in whole)
@@ -386,7 +386,7 @@ def _gather_evidence(runtime: Runtime, launch: Launch, plan: RunPlan) -> RunEvid
     entries = [entry for queue in list_queues(runtime.home, lambda _: None)
                for entry in queue.state.entries.values() if entry.run == run and entry.status in HAS_LANDED]
     landed = {(entry.node, entry.attempt): entry.commit for entry in entries}
-    # What passed the gate of a pull request has not landed: it is tested again, and the forge knows the rest.
+    # Work that passed a pull request's gate has not landed: it is tested again, and the forge knows the rest.
     status = REFUSED if launch.land == LAND_PR else LANDED
     whole = [LandingChanged(status, entry.attempt, entry.oid, entry.commit) for entry in entries
              if entry.node == INTEGRATION and launch.land in (LAND_RUN, LAND_PR)]
@@ -437,7 +437,7 @@ def _end_of_guardian(runtime: Runtime, key: Key) -> str:
     return ""
 
 
-# ---- the state of a run, from what can be read and what the rest of the run shows. Pure ------------------------------
+# ---- the state of a run, from its readable records and the evidence in the rest of the run. Pure ---------------------
 
 
 class AttemptEvidence(Value):
@@ -448,7 +448,7 @@ class AttemptEvidence(Value):
     landed: str | None = None
     """The commit that landed for it; None if nothing did."""
     complete: NodeComplete | None = None
-    """Report of its runner that its work is complete without a landing."""
+    """Report of its runner on work that is complete without a landing."""
     report: RunnerExited | None = None
     result: Result | None = None
     result_problem: str = ""
@@ -470,7 +470,7 @@ class RunEvidence(Value):
     attempts: Mapping[str, Sequence[AttemptEvidence]] = msgspec.field(default_factory=dict)
     """Node → its attempts, in order."""
     answers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Place of a question → the user's answer that was received."""
+    """Place of a question → the received answer of the user."""
     applied: frozenset[str] = frozenset()
     """Ids of the signals that were applied."""
     incarnations: Mapping[str, int] = msgspec.field(default_factory=dict)
@@ -478,13 +478,13 @@ class RunEvidence(Value):
     ended: str = ""
     """Status with which the last guardian ended; '' if it did not end gracefully."""
     landed: LandingChanged | None = None
-    """The landing of the whole run, as the target's queue shows it."""
+    """The landing of the whole run, by the target's queue."""
     finished: Mapping[tuple[str, int], FlowAdvanced] = msgspec.field(default_factory=dict)
     """Place and attempt of a step → the readable record that ended it (`find_finished_steps`)."""
 
 
 def salvage_state(plan: RunPlan, run: str, stored: Iterable[Entry]) -> RunState:
-    """Return the state after the records that can be read; each applies, whatever is missing before it."""
+    """Return the state after the readable records; each applies, whatever is missing before it."""
     state = replay_run([], plan.program, run, plan.children)
     for entry in stored:
         try:
@@ -499,7 +499,7 @@ def salvage_state(plan: RunPlan, run: str, stored: Iterable[Entry]) -> RunState:
 def find_finished_steps(stored: Iterable[Entry]) -> dict[tuple[str, int], FlowAdvanced]:
     """Return the readable records that ended a step, by place and attempt.
 
-    One that follows lost records applies to no place yet, but tells what nothing else does if its result is lost.
+    One that follows lost records applies to no place yet, but is the only evidence if its result is lost.
     """
     found = {}
     for entry in stored:
@@ -511,8 +511,8 @@ def find_finished_steps(stored: Iterable[Entry]) -> dict[tuple[str, int], FlowAd
 
 
 def find_lost_reports(evidence: RunEvidence) -> list[str]:
-    """Return why a report is lost, for each attempt that succeeded, whose result is damaged and of which no record
-    tells the outcome."""
+    """Return why a report is lost, for each successful attempt with a damaged result and without a record of its
+    outcome."""
     told = {f"{place}:{attempt}" for place, attempt in evidence.finished}
     return [f"{attempt.result_problem}; {name} counts as done without its report"
             for name, attempts in evidence.attempts.items() for attempt in attempts
@@ -533,7 +533,7 @@ def _apply(state: RunState, event: Event, at: str) -> None:
 
 
 def catch_up(plan: RunPlan, state: RunState, evidence: RunEvidence, now: str, max_rework: int) -> None:
-    """Bring `state` forward to what the evidence shows; `now` is UTC."""
+    """Bring `state` forward to the evidence; `now` is UTC."""
     for name, status in first_status(plan).items():
         if name not in state.nodes:
             state.apply_event(NodeChanged(name, status, candidate_of=plan.tasks[name].candidate_of), now)
@@ -552,7 +552,7 @@ def catch_up(plan: RunPlan, state: RunState, evidence: RunEvidence, now: str, ma
         if is_over and state.status == "running":
             state.apply_event(RunChanged("done", "it has landed; its journal was rebuilt"), now)
     if evidence.ended in ("stopped", "failed") and state.status == "running":
-        state.apply_event(RunChanged(evidence.ended, "its journal was rebuilt; why it ended is not known"), now)
+        state.apply_event(RunChanged(evidence.ended, "its journal was rebuilt; the reason for its end is lost"), now)
 
 
 def _take_step(plan: RunPlan, state: RunState, evidence: RunEvidence, now: str, max_rework: int) -> bool:
@@ -589,7 +589,7 @@ def _has_failed(finished: FlowAdvanced) -> bool:
 
 
 def _attempts_of(place: Visit, evidence: RunEvidence) -> list[AttemptEvidence]:
-    """Return the attempts at one step; those of older runs, which do not say their step, are taken for the first."""
+    """Return the attempts at one step; those of older runs, which record no step, count as the first's."""
     is_first = place.visit == 1 and place.attempt == 1
     return [each for each in evidence.attempts.get(place.node, ())
             if each.step == step_id(place) or (not each.step and is_first)]

@@ -1,4 +1,4 @@
-"""Request of a launch, and its defaults: what garrison.toml and config.toml say for what nobody stated.
+"""Request of a launch, and its defaults from garrison.toml and config.toml.
 
 An option of the command line counts first, then the graph, garrison.toml, config.toml, and last what the queue has
 recorded of earlier launches.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _TITLES = {"guard": "[guard]", GATES: f"[[{GATES}]]"}
 COMMAND = "command"
-"""Agent of nodes that name none, where nothing else says so."""
+"""Default agent of nodes that name none."""
 
 
 class LaunchRequest(Value):
@@ -51,7 +51,7 @@ class LaunchRequest(Value):
     auto_approve: bool = False
     max_steps: int | None = None
     budget_run: str | None = None
-    """US dollars that the whole run may cost; None or `none`: what its agents' profiles say."""
+    """US dollars that the whole run may cost; None or `none`: by its agents' profiles."""
     allow_foreign_imports: bool = False
     land: str | None = None
     tick: str = ""
@@ -67,23 +67,23 @@ class LaunchRequest(Value):
     gate_from_target: list[str] = msgspec.field(default_factory=list)
     with_hooks: bool = False
     fresh_setup: bool = False
-    """Use nothing that is kept of an earlier set-up."""
+    """Ignore the kept output of an earlier set-up."""
     trust_git_config: bool = False
     failover: str | None = None
     hosts: str | None = None
-    """Where nodes are done that do not say it themselves (`records.placement`); None: on this machine."""
+    """Where nodes are done that do not specify it (`records.placement`); None: on this machine."""
     text: str | None = None
     """Graph of a run without a file; `pipeline` is its name then."""
 
 
 def find_subfolder(target: Path, repo: Path) -> str:
-    """Return the folder of a repository that a launch names or was given in, '' for its top."""
+    """Return the folder of a repository that a launch names or was called in, '' for its top."""
     here, top = target.resolve(), repo.resolve()
     return "" if here == top or not here.is_relative_to(top) else str(here.relative_to(top))
 
 
 def read_defaults(home: Path, repo: Path, subfolder: str = "") -> LaunchConfig:
-    """Return the defaults of launches on a repository, given in a folder of it; UsageError if a file is malformed."""
+    """Return the defaults of launches on a repository, called in a folder of it; UsageError for a malformed file."""
     read_guard(home, repo)  # refused here if it is malformed, and not when an attempt ends
     return read_project(repo, subfolder).over(read_config(home).launch())
 
@@ -92,7 +92,7 @@ def read_project(repo: Path, subfolder: str = "") -> LaunchConfig:
     """Read the garrison.toml of a repository, and of each folder down to `subfolder`, where the nearest wins.
 
     Each may be absent. Agents can change them: no link is followed, and they grant no rights. UsageError if one has
-    more than its tables: below the top, `[launch]` alone.
+    other tables than allowed: below the top, only `[launch]`.
     """
     config = LaunchConfig.of(read_project_file(repo).below("launch"))
     for folder, file in read_nested_files(repo, subfolder):
@@ -101,7 +101,7 @@ def read_project(repo: Path, subfolder: str = "") -> LaunchConfig:
 
 
 def read_nested_files(repo: Path, subfolder: str) -> Iterator[tuple[str, Table]]:
-    """Yield each folder below the top, down to `subfolder`, with what its garrison.toml has; UsageError as
+    """Yield each folder below the top, down to `subfolder`, with its garrison.toml; UsageError as
     `read_project`."""
     for folder in reversed(list(map(str, (PurePosixPath(subfolder) / "x").parents))[:-1]):
         file = read_project_file(repo, folder)
@@ -113,7 +113,7 @@ def read_nested_files(repo: Path, subfolder: str) -> Iterator[tuple[str, Table]]
 
 
 def _begin_below(folder: str, config: LaunchConfig) -> LaunchConfig:
-    """Return what a garrison.toml below the top says, as paths from the top: its commands begin in its folder."""
+    """Return the settings of a garrison.toml below the top, as paths from the top: its commands run in its folder."""
     sources, gate_path = dict(config.sources), config.gate_path
     if config.gate is not None or gate_path is not None:
         gate_path = f"{folder}/{gate_path}" if gate_path else folder
@@ -130,24 +130,24 @@ def read_guard(home: Path, repo: Path) -> GuardConfig:
 
 
 def read_project_file(repo: Path, folder: str = "") -> Table:
-    """Read a garrison.toml of a repository, empty without one; UsageError if it has other tables than its own."""
+    """Read a garrison.toml of a repository, empty without one; UsageError if it has other tables than allowed."""
     name = f"{folder}/{PROJECT_FILE}" if folder else PROJECT_FILE
     return parse_project_file(repo / name, untrusted.read(repo, name) or b"")
 
 
 def parse_project_file(path: Path | str, data: bytes) -> Table:
-    """Return what a garrison.toml has; UsageError names `path`."""
+    """Parse a garrison.toml; UsageError names `path`."""
     file = Table.parse(path, data)
     read_rules(file)  # refused here, and not when something is to land
     if unknown := [table for table in file.values if table not in PROJECT_TABLES and not table.startswith("x_")]:
-        raise file.error(f"{unknown[0]} has no effect there, since agents can change that file; it holds the tables "
-                         "[launch], [guard] and [[gates]] alone, everything else belongs in config.toml of the home "
+        raise file.error(f"{unknown[0]} has no effect there, since agents can change that file; it may have the tables "
+                         "[launch], [guard] and [[gates]]; everything else belongs in config.toml of the home "
                          "(`garrison home`)", unknown[0])
     return file
 
 
 def complete(request: LaunchRequest, plan: RunPlan, defaults: LaunchConfig) -> LaunchRequest:
-    """Return the request with the defaults for what neither it nor the graph states. Pure."""
+    """Return the request, completed with the defaults where neither it nor the graph sets a value. Pure."""
     return replace(
         request, agent=request.agent or defaults.agent or COMMAND,
         gate=begin_in(defaults.gate_path if plan.gate_path is None else plan.gate_path,
@@ -165,20 +165,20 @@ def complete(request: LaunchRequest, plan: RunPlan, defaults: LaunchConfig) -> L
 def begin_in(folder: str | None, command: str | None) -> str | None:
     """Return a shell line that runs a command in a folder of the tree; verdicts and messages name the whole line.
 
-    The command itself may be several, so that `cd ... &&` would only guard the first.
+    The command may consist of several, so `cd ... &&` would guard only the first.
     """
     return f"cd {shlex.quote(folder)} || exit 1; {command}" if folder and command else command
 
 
 def report_land(plan: RunPlan, land: str, defaults: LaunchConfig, report: Callable[[str], None]) -> None:
-    """Report what lands if a file sets it: an agent may have changed that file."""
+    """Report how the run lands if a file sets it: an agent may have changed that file."""
     if plan.land is None and land == defaults.land:
         report(f"land: {land} ({defaults.sources['land']})")
 
 
 def report_sources(request: LaunchRequest, gate: str | None, setup: str | None, defaults: LaunchConfig,
                    recorded: QueueConfig | None, report: Callable[[str], None]) -> None:
-    """Report, in one line, gate, set-up and agent that nobody typed, and where each comes from.
+    """Report, in one line, gate, set-up and agent that were not typed, each with its source.
 
     An agent may have changed the file that sets it; a queue keeps the gate and set-up of its last launch.
     """

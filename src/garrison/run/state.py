@@ -46,7 +46,7 @@ RUN_TRANSITIONS: dict[str, frozenset[str]] = {
 (`RunState.over`). The launcher journals `parked` when it parks the guardian, and the next guardian `running`."""
 
 ENDED = frozenset({"stopped", "done", "failed"})
-"""Statuses in which nothing more happens."""
+"""Final statuses."""
 
 EXIT = {"done": 0, "failed": 1, "stopped": 130}
 """Status of an ended run → the exit code of its launcher, and of a command that reports it."""
@@ -54,18 +54,18 @@ EXIT = {"done": 0, "failed": 1, "stopped": 130}
 RESUMED = "resumed"
 """Reason of a run that was resumed after its end."""
 
-STOPPED_BY_PERSON = "stopped by a person"
+STOPPED_BY_USER = "stopped by the user"
 """Reason of a run that the user stopped."""
 
 HOLDABLE = frozenset({"pending", "active"})
-"""Statuses of a node that the user can park; later the merge queue has its work."""
+"""Statuses of a node that the user can park; later its work is in the merge queue."""
 
 
 class NodeState(Value):
     """State of a node; `commit` is the one that landed for it.
 
     `step` is the step of the flow that the attempt is for (`flow.step_id`), '' before its first; `first` is that
-    step's first attempt, later ones are rework. `kind` says what failed, as reported by its runner; `steer` is a
+    step's first attempt, later ones are rework. `kind` is the kind of failure, as reported by its runner; `steer` is a
     manager's instruction for the agent of this step. `landing` is `no change` if it succeeded without one. `parks` is
     how often its runner had been parked when the node got this status.
     """
@@ -84,11 +84,11 @@ class NodeState(Value):
     moved: int = 0
     """Attempts of this step that only lost to a moved target; they are not rework."""
     escalated: str = ""
-    """Agent that does this attempt in place of the node's own, since that one's work was refused; '' for none."""
+    """Agent that does this attempt instead of the node's own, whose work was refused; '' for none."""
     kept: events.Kept | None = None
-    """Work of this attempt, if it is a candidate's that passed."""
+    """Work of this attempt, if its node is a candidate that passed."""
     candidate_of: str = ""
-    """Node whose work it does as one of its candidates, '' for none."""
+    """Node of which this one is a candidate, '' for none."""
 
     @property
     def rework(self) -> int:
@@ -123,9 +123,9 @@ DECLINED, TESTED = "declined", "tested"
 class RunLanding(Record):
     """Landing of a whole run, at its exit; `status` is '' before the first.
 
-    `attempt` counts the requests, `oid` is the tip of the run's branch that was to land, `commit` what it landed as.
+    `attempt` counts the requests, `oid` is the tip of the run's branch at the request, `commit` the landed commit.
     `refusals` counts how often the run was sent back for it since the user resumed it. With a pull request, `base` is
-    the commit that the branch is tested with, and `commit` that merge once it is `tested`.
+    the commit with which the branch is tested, and `commit` their merge once it is `tested`.
     """
 
     status: str = ""
@@ -138,7 +138,7 @@ class RunLanding(Record):
 
 
 class NodeOutcome(Record):
-    """A node's latest outcome in the flow, for people; `ends` counts how often the node has ended."""
+    """A node's latest outcome in the flow, for display; `ends` counts how often the node has ended."""
 
     status: str
     label: str = ""
@@ -149,7 +149,7 @@ class NodeOutcome(Record):
 
 @dataclass
 class RecordedState:
-    """What a snapshot in the journal has of a run's state, under the names of the fields."""
+    """Part of a run's state that a snapshot in the journal contains, under the names of the fields."""
 
     status: str = "new"
     reason: str = ""
@@ -174,11 +174,11 @@ class RecordedState:
     held: dict[str, str] = field(default_factory=dict)
     """Node or `processor` → why the user parked it."""
     began: str = ""
-    """When the run began, UTC."""
+    """When the run started, UTC."""
     waits: dict[str, OpenWait] = field(default_factory=dict)
     """Place of the flow → the question or signal it waits for."""
     heard: dict[str, list[object]] = field(default_factory=dict)
-    """Name of a pipeline signal → its values that no node has used yet."""
+    """Name of a pipeline signal → its values that no node has consumed yet."""
     cancelled: set[str] = field(default_factory=set)
     """Nodes that were cancelled and whose runner has not ended yet."""
     budget: int | None = None
@@ -192,16 +192,16 @@ class RecordedState:
     warnings: list[events.Warned] = field(default_factory=list)
     """Changes of git's configuration, of hooks and of the gate since the launch."""
     ends: int = 0
-    """Number of times the run has ended; a resumed run ends once more."""
+    """Number of times the run has ended; a resumed run ends again."""
     reviews: dict[str, int] = field(default_factory=dict)
-    """Node → attempt whose work waits, or waited until it was taken to land, for the user's approval."""
+    """Node → attempt whose work waits for the user's approval, or did until it was taken to land."""
     pull_request: PullRequest = field(default_factory=PullRequest)
     choices: dict[str, events.CandidatesRanked] = field(default_factory=dict)
     """Node → its candidates in the order of the judge, in its latest step that was judged."""
     verdicts: dict[str, list[events.CandidatesCompared]] = field(default_factory=dict)
     """Node → the verdicts of an agent on its candidates, in its latest step that was judged."""
     graph: str = ""
-    """Text of its graph since the user changed that, '' while it is as launched."""
+    """Text of the graph as changed by the user, '' while it is as launched."""
 
 
 @dataclass
@@ -212,8 +212,8 @@ class RunState(RecordedState):
 
     @property
     def over(self) -> bool:
-        """Return whether the run cannot be resumed; one that failed because its nodes are parked, or because only its
-        landing did, can."""
+        """Return whether the run cannot be resumed; one can that failed because nodes are parked, or only its landing
+        failed."""
         return self.status == "done" or (self.status == "failed" and not self.is_unfinished)
 
     @property
@@ -231,12 +231,12 @@ class RunState(RecordedState):
 
     @property
     def own(self) -> int:
-        """Return the number of nodes without candidates, whose work may land only as that of another."""
+        """Return the number of nodes, not counting candidates, whose work may land only as another node's."""
         return sum(not node.candidate_of for node in self.nodes.values())
 
     @property
     def told(self) -> list[events.ForeignMove | events.Warned]:
-        """Return everything that the user is warned of: moves of the target, then the other changes."""
+        """Return all warnings for the user: moves of the target, then the other changes."""
         return [*self.foreign_moves, *self.warnings]
 
     @property
@@ -321,7 +321,7 @@ class RunState(RecordedState):
         taken = {**before.taken, **dict.fromkeys(event.taken, self.landing.attempt)}
         returns = {**before.returns, event.node: before.returns.get(event.node, 0) + 1} if event.node \
             else before.returns
-        if event.number and before.number and event.number != before.number:  # another request takes its place
+        if event.number and before.number and event.number != before.number:  # another pull request replaces it
             before = replace(before, ready="", auto="")
         self.pull_request = PullRequest(
             event.state, event.number or before.number, event.url or before.url, event.head or before.head,
@@ -409,12 +409,12 @@ class RunState(RecordedState):
             self._unpark(event.unparked, event.resume)
         if event.run is not None:
             self.status, self.reason = event.run, RESUMED
-            if self.landing.status == NOT_LANDED:  # it is tried again, with all its attempts
+            if self.landing.status == NOT_LANDED:  # it is retried, with all its attempts
                 self.landing = replace(self.landing, status="", reason="", refusals=0)
             self.pull_request = replace(self.pull_request, returns={})
 
     def change_graph(self, text: str) -> None:
-        """Continue with another text of the graph."""
+        """Continue with a changed text of the graph."""
         self.graph = text
         if self.flow is not None:
             self.flow.change(text)
@@ -500,7 +500,7 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
     events.ChildDied: RunState._apply_death,
     events.JournalSnapshot: RunState._apply_snapshot,
 }
-"""Journal record → the method that applies it. All others matter only to people and to the processes that wrote
+"""Journal record → the method that applies it. All others matter only to the user and to the processes that wrote
 them."""
 
 
@@ -509,19 +509,19 @@ def _is_runner(full: str, node: str) -> bool:
 
 
 def describe_next(run: str, status: str, *, over: bool) -> str:
-    """Return the one command that helps a run which ended without being done, '' for one that is done or at work."""
+    """Return the one command that helps a run which ended without being done, '' for a done or active one."""
     resume = f"`garrison resume {run}"
     if status == "stopped":
         return f"{resume}` continues it"
     if status == "parked" or (status == "failed" and not over):
         return f"once the cause is fixed, {resume}` continues it"
-    return f"{resume} --retry-failed` tries again what failed" if status == "failed" else ""
+    return f"{resume} --retry-failed` retries the failed nodes" if status == "failed" else ""
 
 
 def describe_push(state: RunState, land: str, base: str, remotes: Collection[str], folder: str = "") -> str:
-    """Return the command that publishes what a run that is done has landed on its base, in words. Pure.
+    """Return, in words, the command that publishes what a done run has landed on its base. Pure.
 
-    '' where nothing landed there, for a pull request, and where no remote is the obvious one. `folder` is the
+    '' if nothing landed there, for a pull request, and if no remote is the obvious one. `folder` is the
     repository, for a reader who is elsewhere.
     """
     landed = state.landing.status == LANDED if land == LAND_RUN else land == LAND_NODE and state.landed > 0
@@ -547,8 +547,8 @@ def describe_landed(state: RunState, land: str, base: str, branch: str, total: i
 
 
 def copy_launch(files: RunFiles, launch: Launch) -> events.LaunchRecorded:
-    """Return a copy of launch.json and the graphs for a journal, from which `repair.py` restores them; as they are: a
-    launcher parses no graph."""
+    """Return a copy of launch.json and the graphs for a journal, from which `repair.py` restores them; unparsed, since
+    a launcher parses no graph."""
     nested = {path.stem: path.read_text(encoding="utf-8") for path in sorted(files.graphs.glob("*.dot"))}
     return events.LaunchRecorded(encode(launch).decode(), files.launched_graph.read_text(encoding="utf-8"), nested)
 
@@ -573,7 +573,7 @@ def from_snapshot(data: Mapping[str, object]) -> RunState:
 
 
 def outcome_summary(event: events.FlowAdvanced, before: NodeOutcome | None) -> NodeOutcome:
-    """Return the outcome of a finished step, for people; `before` is that of the node's previous step."""
+    """Return the outcome of a finished step, for display; `before` is the outcome of the node's previous step."""
     outcome = event.outcome
     return NodeOutcome(outcome.status, outcome.preferred_label, outcome.failure_reason.partition("\n")[0], event.place,
                        1 + before.ends if before else 1)

@@ -1,11 +1,11 @@
-"""Status of a run: one word and a reason, from its journal, its processes and what it waits for.
+"""Status of a run: one word and a reason, from its journal, its processes and its open waits.
 
-`decide_status` is the only function that decides it, and is pure. Everything that shows or asks for the status of a
+`decide_status` is the only function that decides it, and is pure. Everything that shows or uses the status of a
 run calls it: `status`, `top`, the page and metrics (`views/run_view.py`), `clean`, `doctor` and `up` (`RunStatus`).
 
 The guardian journals `run` records (`guardian.py _change_run`; without a guardian `launcher.py _write_status`),
-`state.py RunState` replays them. A journal cannot say that all its writers are dead; so the
-status is the journal's only as long as something of the run is alive, or the run has ended.
+`state.py RunState` replays them. A journal cannot show that all its writers are dead; so its
+status counts only while a process of the run is alive, or once the run has ended.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Status(StrEnum):
 FINAL = frozenset({Status.DONE, Status.FAILED})
 
 UNFINISHED = frozenset({Status.NEW, Status.RUNNING, Status.WAITING, Status.PARKED, Status.INTERRUPTED})
-"""Statuses of a run that has not ended and that nobody stopped."""
+"""Statuses of a run that has neither ended nor been stopped."""
 
 
 class ProcessFacts(Protocol):
@@ -94,7 +94,7 @@ class ProcessFact(NamedTuple):
 
 
 class StatusReason(NamedTuple):
-    """Status of a run, and why; the reason is empty only while nothing needs an explanation."""
+    """Status of a run, and why; the reason is empty only if the status needs none."""
 
     status: Status
     reason: str = ""
@@ -105,10 +105,10 @@ def decide_status(state: RunState, processes: Sequence[ProcessFacts] | None, *, 
     """Return the status of a run. Pure.
 
     Args:
-        state: the run as its journal has it.
-        processes: its processes; None if they are not known, then the journal is believed.
-        adhoc: True for one node without a guardian: the status is that of its runner.
-        failure: why the runner of such a node gave it up.
+        state: the run by its journal.
+        processes: its processes; None if they are unknown: the journal decides alone.
+        adhoc: True for one node without a guardian: the status is its runner's.
+        failure: why the runner of such a node failed it.
         corrupt: why its records cannot be read, '' if they can.
         waits_for: what it waits for, if only the user or a signal from outside can make it continue.
     """
@@ -133,7 +133,7 @@ def _journaled(state: RunState) -> StatusReason:
 
 
 def _unattended(state: RunState, processes: Sequence[ProcessFacts]) -> StatusReason | None:
-    """Return the status of an unfinished run that no process takes further; None if one does. Pure."""
+    """Return the status of an unfinished run that no process continues; None if one does. Pure."""
     guardian = next((process for process in processes if process.role == "guardian"), None)
     if guardian is not None and guardian.status == Status.PARKED and not any(
             process.living for process in processes if process.role == "launch"):
@@ -150,7 +150,7 @@ def _unattended(state: RunState, processes: Sequence[ProcessFacts]) -> StatusRea
 
 
 def _status_of_adhoc(processes: Sequence[ProcessFacts], failure: str) -> StatusReason:
-    """Return the status of a run without a guardian: that of its runner, else of its orchestrator. Pure."""
+    """Return the status of a run without a guardian: its runner's, else its orchestrator's. Pure."""
     by_role = {process.role: process for process in processes}
     main = by_role.get("runner") or by_role.get("orchestrator")
     if main is None:
@@ -179,12 +179,12 @@ def check_journal_present(store: Store, launch: Launch, state: RunState, journal
         return
     hook = store.read(Hook, Key("guardian", launch.pipeline_id, launch.run_id))
     if hook is not None and hook.phase != "planning":
-        raise RecordError(f"the journal {journal} is empty, but run {launch.run_id} has begun ({hook.phase}); "
+        raise RecordError(f"the journal {journal} is empty, but run {launch.run_id} has started ({hook.phase}); "
                           f"`garrison resume {launch.run_id}` rebuilds it")
 
 
 class RunStatus(Value):
-    """One run as it is now, for what may be removed; a run whose records cannot be read does not count as over."""
+    """Present state of a run, to decide what may be removed; a run with unreadable records does not count as over."""
 
     run: str
     status: str
@@ -206,7 +206,7 @@ class RunStatus(Value):
 
     @property
     def over(self) -> bool:
-        """Return whether none of its processes is alive and nothing more will happen to it."""
+        """Return whether none of its processes is alive and none will be started."""
         if self.living or self.waiting:
             return False
         if self.adhoc:  # `garrison up` continues an interrupted one
@@ -224,7 +224,7 @@ class RunStatus(Value):
             return (f"run {self.run} is in the merge queue ({', '.join(self.waiting[:3])}); "
                     "`garrison merge-queue process` or `cancel` first")
         if self.status == Status.CORRUPT:
-            return f"run {self.run} cannot be read; `garrison doctor` says why"
+            return f"run {self.run} cannot be read; `garrison doctor` shows why"
         why = ", with parked nodes or without having landed," if self.resumable else ""
         how = "garrison up" if self.adhoc else f"garrison resume {self.run}"
         return f"run {self.run} is {self.status}{why} and can continue; `{how}`"
@@ -260,7 +260,7 @@ def _run_status(runtime: Runtime, run: str, processes: dict[str, ProcessFact],
 
 
 def _processes(runtime: Runtime, *, when_unreadable: bool | None = None) -> dict[str, dict[str, ProcessFact]]:
-    """Return run → full name of each of its processes → the process.
+    """Return run → full name → process.
 
     An unreadable record counts as `when_unreadable`; None: as alive if its life lock is held.
     """

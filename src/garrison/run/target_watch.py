@@ -1,7 +1,7 @@
 """Target watch: notice moves of a run's target that no merge queue made, from the launch on.
 
-The queue journals each landing before it swaps the target, so a commit that the target has and that no landing names
-was put there by somebody else. `find_foreign_move` (pure) compares; the last commit that is accounted for is journaled
+The queue journals each landing before it swaps the target, so a commit on the target that no landing names
+was put there by somebody else. `find_foreign_move` (pure) compares; the last explained commit is journaled
 with each foreign move, so that none is reported twice and none is missed while no guardian is alive.
 """
 
@@ -35,7 +35,7 @@ def find_foreign_move(known: str, tip: str, landings: Mapping[str, str]) -> str:
 
 
 class TargetWatch:
-    """Watches the target of one run; `known` is its last commit that is accounted for, '' if there is none yet."""
+    """Watches the target of one run; `known` is its last explained commit, '' if there is none yet."""
 
     def __init__(self, queue: MergeQueue, branch: str, known: str) -> None:
         self.queue, self.branch, self.known = queue, branch, known
@@ -80,28 +80,28 @@ class TargetWatch:
 
 # Gate watch: notice that the user changed how the target's queue tests and lands, since the launch.
 #
-# The queue tests with what is recorded in it: by the launch, or by `garrison merge-queue config` since. Such a change
-# is reported in the run whose nodes it judges from then on.
+# The queue tests with its recorded configuration: from the launch, or from `garrison merge-queue config` since. Such a
+# change is reported in the run whose nodes it then affects.
 
 GATE = "gate"
 """`Warned.about` of a change of the queue's gate."""
 
 
 def describe_tests(config: QueueConfig) -> str:
-    """Return what tests a landing, in one line. Pure."""
+    """Describe the tests of a landing in one line. Pure."""
     return f"{config.describe()}{', asking the reference-transaction hook' if config.hooks else ''}"
 
 
 def describe_gate(config: QueueConfig) -> str:
-    """Return what decides about a landing, in one line. Pure."""
+    """Describe everything that decides on a landing in one line. Pure."""
     return f"{describe_tests(config)}; strategy {config.strategy}, at most {config.timeout:g} s"
 
 
 class GateWatch:
-    """Watches the configuration of the target's queue; `told` is what was last told, '' for the launch's own."""
+    """Watches the configuration of the target's queue; `told` is the last reported one, '' for the launch's own."""
 
     def __init__(self, queue: MergeQueue, launch: Launch, told: str) -> None:
-        # Strategy and time limit are the queue's, and not told by a launch or by an older edition.
+        # Strategy and time limit are the queue's, and not reported by a launch or by an older version.
         self.queue, self._known = queue, told or describe_tests(QueueConfig.from_launch(launch))
         self._is_on = launch.land != LAND_NONE and not launch.adhoc and (launch.no_gate or bool(launch.gate))
 
@@ -114,5 +114,5 @@ class GateWatch:
             self._known = now
             return None
         before, self._known = self._known, now
-        return Warned(GATE, f"a person changed how {self.queue.target} is tested: from {before} to {now}",
+        return Warned(GATE, f"the user changed how {self.queue.target} is tested: from {before} to {now}",
                       list(at_work), now)

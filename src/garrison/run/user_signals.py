@@ -10,7 +10,7 @@ from garrison.system.clock import SystemClock
 
 def signal_by_person(recipient: Key, payload: Payload, *, node: str | None = None, attempt: int = 0, id: str = "",
                      now: str = "") -> Signal:
-    """Return a signal that a command sends for its user; the source `launch` with incarnation 0 stands for the user.
+    """Return a signal that a command sends for its user; the source `launch` with incarnation 0 means the user.
 
     Args:
         id: the signal's id, for an idempotent signal (default: a fresh one).

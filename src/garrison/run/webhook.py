@@ -1,6 +1,6 @@
 """Webhook of notifications: send standard input, a JSON object, by POST to the address in its first line.
 
-A separate program, so that the launcher neither waits for a server nor loads what talks to it.
+A separate program, so that the launcher neither waits for a server nor loads an HTTP client.
 """
 
 from __future__ import annotations

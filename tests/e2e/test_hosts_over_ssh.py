@@ -91,7 +91,7 @@ def test_a_host_from_its_set_up_to_its_end(lab: HostsLab) -> None:
     # again: nothing is installed twice, and its slots change
     again = lab.garrison("host", "add", "box1", "--slots", "4")
     ok(again)
-    assert "the same garrison is installed there already" in again.stderr
+    assert "the same garrison is already installed there" in again.stderr
     wait_for("its slots changed", lambda: seen(lab)["seen"].get("slots") == 4)
 
     # a node on it lands, and its agent reaches neither the engine nor home

@@ -261,7 +261,7 @@ def test_a_report_that_is_none_is_no_success(bench: Bench) -> None:
     claim = bench.claim()
     bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, said={"context_updates": "x"}))
     outcome = bench.end()
-    assert outcome.status == "fail" and "gave a report that is none: context_updates is not" in outcome.reason
+    assert outcome.status == "fail" and "gave an invalid report: context_updates is not" in outcome.reason
 
 
 def test_no_host_gets_an_offer_while_another_works_on_the_one_before(bench: Bench) -> None:

@@ -226,7 +226,7 @@ def test_its_end_kills_what_is_at_work_and_records_it(place: Place) -> None:
 def test_a_home_has_one_service_and_needs_settings(place: Place, tmp_path: Path) -> None:
     lock = LifeLock.try_acquire(life_path(place.home))
     assert lock is not None
-    with pytest.raises(Refused, match="a service runs for"):
+    with pytest.raises(Refused, match="a service already runs for"):
         place.service.run()
     lock.release()
     with pytest.raises(NotFound, match="`garrison host add HOST` sets one up"):
@@ -250,7 +250,7 @@ def test_a_claim_that_cannot_start_stops_nothing(place: Place, capsys: pytest.Ca
 
     place.service.make_work = refuse
     place.submit("first")
-    place.turn_until("it was claimed", lambda: "cannot begin r1/first/1: no room" in capsys.readouterr().err)
+    place.turn_until("it was claimed", lambda: "cannot start r1/first/1: no room" in capsys.readouterr().err)
     assert not place.service.working
 
 
@@ -259,7 +259,7 @@ def test_a_host_with_a_full_disk_claims_nothing(place: Place) -> None:
     place.service.min_free_bytes = 1 << 60
     place.service.turn()
     status = read_status(place.home)
-    assert status is not None and status.connected and "too little to begin work" in status.why
+    assert status is not None and status.connected and "too little to start work" in status.why
     assert (place.dispatcher.asked[-1][1], place.works) == (0, [])
     place.service.min_free_bytes = 0
     place.turn_until("it takes work", lambda: place.works)

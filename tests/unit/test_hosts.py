@@ -89,7 +89,7 @@ def test_each_failure_of_ssh_is_one_line_with_the_remedy(sign: str, remedy: str)
 
 def test_an_unknown_failure_of_ssh_shows_its_last_line() -> None:
     assert HostAccess("box2").explain(b"a\nweird\n") == "box2 cannot be reached: weird"
-    assert HostAccess("box2").explain(b"") == "box2 cannot be reached: ssh failed without a word"
+    assert HostAccess("box2").explain(b"") == "box2 cannot be reached: ssh failed without a message"
 
 
 @pytest.mark.parametrize(("destination", "name"), [

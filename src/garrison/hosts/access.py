@@ -1,7 +1,7 @@
 """Access to a host: its programs, files and repositories, over the user's own ssh, always started at home.
 
-A host without an ssh destination is this machine itself. Calls share one connection (ControlMaster) whose socket lies
-in the home. None of them asks a question: a key that needs a password belongs in the user's ssh agent.
+A host without an ssh destination is this machine itself. Calls share one connection (ControlMaster) whose socket is
+in the home. They never prompt: a key that needs a password belongs in the user's ssh agent.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10
 """Longest wait for a connection."""
 ALIVE_SECONDS = 5
-"""Time between two questions whether the other side is there; three without an answer end the connection."""
+"""Time between two keepalives; three without an answer end the connection."""
 PERSIST_SECONDS = 120
-"""Time for which a shared connection is kept without use."""
+"""Time for which an idle shared connection is kept."""
 COPY_SECONDS = 300.0
 LONGEST_SOCKET = 80
-"""Bytes of a control socket's path: 107, less the ending of 17 letters that ssh makes it under, and some."""
+"""Bytes of a control socket's path: 107, less the 17-letter suffix of ssh's temporary name, and a margin."""
 SSH_FAILED = 255
 """Exit code of ssh itself; a command on the host that ends so is reported as 254."""
 # RemoteCommand: where the user's configuration sets one, ssh refuses any other command.
@@ -56,9 +56,9 @@ OPTIONS = {
     "ServerAliveCountMax": "3", "ForwardAgent": "no", "ForwardX11": "no", "PermitLocalCommand": "no",
     "RemoteCommand": "none", "LogLevel": "ERROR",
 }
-"""Options of every connection: no questions, limited waits, and nothing of home is lent to the host."""
+"""Options of every connection: no prompts, limited waits, and no forwarding from home to the host."""
 TROUBLES = (
-    ("host key verification failed", "its key is not the known one, or not known yet: run `ssh {ssh}` once by hand"),
+    ("host key verification failed", "its key has changed, or is not known yet: run `ssh {ssh}` once by hand"),
     ("permission denied", "it accepts none of your keys: `ssh {ssh}` must work without a password"),
     ("could not resolve hostname", "no such name: check it, or its entry in ~/.ssh/config"),
     ("no route to host", "no route: check the network, or a VPN"),
@@ -67,12 +67,12 @@ TROUBLES = (
     ("remote port forwarding failed", "its tunnel's port is taken there: `garrison host add HOST` takes another"),
     ("timed out", "it does not answer: check that it is on, and the network"),
 )
-"""What ssh says (in lower case) → what it means and what to do."""
+"""Message of ssh (in lower case) → its meaning and the remedy."""
 _DESTINATION = re.compile(r"[^\s\x00-\x1f\x7f'\"\\-][^\s\x00-\x1f\x7f'\"\\]*\Z")
 
 
 class HostUnreachable(GarrisonError):
-    """ssh did not bring a command to the host, or no end of it back; whether it ran there is not known."""
+    """ssh did not deliver a command to the host, or not its result; it is unknown whether it ran there."""
 
 
 class Completed(Value):
@@ -93,7 +93,7 @@ class Completed(Value):
 
     @property
     def message(self) -> str:
-        """Return that line without the name of the garrison there, with which its messages begin."""
+        """Return that line without the program name that precedes garrison's messages."""
         return self.last_error.removeprefix("garrison: ")
 
 
@@ -105,17 +105,17 @@ def check_destination(ssh: str) -> str:
 
 
 class HostAccess:
-    """Way to a host.
+    """Access to one host.
 
     Args:
         ssh: destination for ssh; '' is this machine.
-        folder: where the socket of the shared connection lies; None: each call makes its own connection.
+        folder: folder of the shared connection's socket; None: each call makes its own connection.
     """
 
     def __init__(self, ssh: str, folder: Path | None = None) -> None:
         self.ssh = check_destination(ssh)
         self._options = dict(OPTIONS)
-        # %C is 40 hexadecimal digits, of the user, host and port that the destination leads to.
+        # %C is 40 hexadecimal digits, a hash of the destination's user, host and port.
         if folder is not None and len(os.fsencode(folder)) + 42 <= LONGEST_SOCKET:
             self._options |= {"ControlPath": f"{folder}/%C", "ControlPersist": str(PERSIST_SECONDS)}
         else:
@@ -190,13 +190,13 @@ class HostAccess:
         for sign, remedy in TROUBLES:
             if sign in text.lower():
                 return f"{self.place} cannot be reached: {remedy.format(ssh=self.ssh)}"
-        last = text.splitlines()[-1][:200] if text else "ssh failed without a word"
+        last = text.splitlines()[-1][:200] if text else "ssh failed without a message"
         return f"{self.place} cannot be reached: {last}"
 
     # ---- files and repositories
 
     def copy_in(self, local: Path, remote: str) -> None:
-        """Copy a file to an absolute path of the host, as a whole or not at all; GarrisonError if that failed."""
+        """Copy a file atomically to an absolute path of the host; GarrisonError if that failed."""
         script = 'umask 077; cat >"$1.part" && mv -f "$1.part" "$1"'
         with local.open("rb") as file:
             done = self.run(["sh", "-c", script, "sh", remote], stdin=file, timeout=COPY_SECONDS)
@@ -222,12 +222,12 @@ class HostAccess:
     # ---- tunnels
 
     def tunnel(self, host_port: int, target: str, argv: Sequence[str]) -> list[str]:
-        """Return the command that lets programs of the host reach `target`, host and port at home's side, at a port of
-        its loopback, for as long as `argv` runs there; it ends with 255 if the port is taken."""
+        """Return the command that forwards a port of the host's loopback to `target`, host and port at home's side,
+        while `argv` runs there; it ends with 255 if the port is taken."""
         return self._forward("-R", f"127.0.0.1:{host_port}:{target}", argv)
 
     def tunnel_in(self, local: str, remote: str, argv: Sequence[str]) -> list[str]:
-        """Return the command that leads a Unix socket here to one of the host for as long as `argv` runs there.
+        """Return the command that forwards a Unix socket here to one of the host while `argv` runs there.
 
         On this machine itself both are the same socket, and the command is `argv`.
         """
@@ -245,7 +245,7 @@ class HostAccess:
 
 
 def for_any_shell(script: str) -> str:
-    """Return a command that runs a POSIX script whatever the login shell is: none of its words needs quoting there."""
+    """Return a command that runs a POSIX script under any login shell: none of its words needs quoting."""
     coded = base64.b64encode(script.encode()).decode()
     return f"exec sh -c 'eval \"$(echo {coded} | base64 -d)\"'"
 
@@ -256,10 +256,10 @@ def _guarded(argv: Sequence[str]) -> str:
 
 # ---- Tunnel: the connection by which the programs of a host reach the Temporal server at home.
 #
-# The command at its other end notes which process of the ssh server serves it, and ends with its standard input: so
-# a keeper that is killed leaves no tunnel, and a connection that was cut is ended on the host before the next one
-# needs its port. It also brings the host its settings and starts its service: after a reboot, or when they were
-# changed meanwhile.
+# The command at its other end records which process of the ssh server serves it, and ends with its standard input: so
+# a killed keeper leaves no tunnel, and a broken connection is ended on the host before the next one
+# needs its port. It also brings the host its settings and starts its service, after a reboot or a change of the
+# settings.
 
 
 OPENED = "garrison tunnel open"
@@ -267,7 +267,7 @@ CONTROL = """\
 import sys
 try:
     from garrison.hosts.control import main
-except ModuleNotFoundError:  # a host that an earlier version has set up
+except ModuleNotFoundError:  # a host that an earlier version set up
     from garrison.processes.remote.control import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -280,7 +280,7 @@ for round in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
 done
 rm -f "$1/tunnel.pid"
 """
-"""Ends what serves the last tunnel on the host. Only a process of ssh is ended: its pid may be another's by now."""
+"""Ends the process that serves the last tunnel on the host, only if it is ssh's: the pid may be reused by now."""
 HOLD = """\
 umask 077
 echo $PPID >"$1/tunnel.pid"
@@ -289,11 +289,11 @@ printf '%s\\n' "$2" >"$1/settings.json.part" && mv -f "$1/settings.json.part" "$
 echo "$5"
 exec cat >/dev/null
 """
-"""What runs on the host while the tunnel is open: of its folder, its settings, its Python, CONTROL and OPENED."""
+"""Script on the host while the tunnel is open; arguments: folder, settings, Python, CONTROL and OPENED."""
 
 
 class Tunnel:
-    """A try to open a tunnel, and the tunnel while it is open."""
+    """An attempt to open a tunnel, and the open tunnel."""
 
     def __init__(self, host: Host, target: str, settings: str, log: Path) -> None:
         access, folder = HostAccess(host.ssh), f"{host.home}/{HOST_FOLDER}"
@@ -307,12 +307,12 @@ class Tunnel:
 
     def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as output:
-            # Its standard input ends with the keeper, and then the command on the host does.
+            # Its standard input ends with the keeper, and so does the command on the host.
             return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True)
 
     @property
     def is_open(self) -> bool:
-        """Return whether the command on the host has started, and still runs as far as is known."""
+        """Return whether the command on the host has started, and has not ended as far as is known."""
         return not self._steps and self._process.poll() is None and OPENED.encode() in self._log.read_bytes()[:4096]
 
     def turn(self) -> str | None:
@@ -344,11 +344,11 @@ def host_python(host: Host) -> str:
     return f"{host.command.rpartition('/')[0]}/python"
 
 
-# ---- Incoming work: the ref under which home keeps what it fetches of a claim.
+# ---- Incoming work: the ref under which home keeps a claim's fetched commits.
 #
-# Each claim has a ref, `refs/garrison/incoming/HOST/RUN/NODE/ATTEMPT-CLAIM`. Nothing reads it by name: the run takes
-# the commit that an accepted result names. So the work of a worker that lost its claim never mixes with its
-# successor's, and lands nowhere. Pure.
+# Each claim has a ref, `refs/garrison/incoming/HOST/RUN/NODE/ATTEMPT-CLAIM`. Nothing reads it by name: the run uses
+# the commit in an accepted result. So the work of a worker that lost its claim never mixes with its
+# successor's, and never lands. Pure.
 
 
 NAMESPACE = "refs/garrison/incoming"
@@ -362,23 +362,22 @@ def incoming_ref(host: str, token: ClaimToken) -> str:
 # ---- Transport of commits between the run's repository and a host's clone: git over the user's ssh, always started
 # at home.
 #
-# The host needs no way back, and gets no right to write in the run's repository. What is fetched lands under
-# `refs/garrison/incoming/HOST/RUN/NODE/ATTEMPT-CLAIM`, checked by git's fsck. No ref is read by its name: the run
-# takes the commit that an accepted result names.
+# The host needs no connection back, and has no right to write in the run's repository. Fetched commits are put under
+# the incoming ref, checked by git's fsck.
 
 
 CLONES = "clones"
 """Folder of a host's home with its clones."""
 SECONDS = 600.0
 """Longest transfer."""
-# By protocol 2 a server gives any commit by its id; by earlier ones only those that a ref names.
+# With protocol 2 a server sends any commit by its id; with earlier ones only tips of refs.
 _FETCH = {"fetch.fsckObjects": "true", "transfer.fsckObjects": "true", "fetch.recurseSubmodules": "false",
           "protocol.version": "2"}
 _PUSH = {"push.recurseSubmodules": "no", "push.followTags": "false"}
 
 
 class TransferFailed(GarrisonError):
-    """git did not bring the commits over; it can be tried again."""
+    """git did not transfer the commits; it can be retried."""
 
 
 def clone_path(host_home: str, repository: str) -> str:
@@ -392,12 +391,12 @@ class Transport:
         self.git, self.access, self.host, self.clone = git, access, host, clone
 
     def push_base(self, commit: str, id_: AttemptId) -> None:
-        """Bring the commit that an attempt begins at to the host; TransferFailed if that was not possible."""
+        """Bring the commit at which an attempt starts to the host; TransferFailed if that is impossible."""
         self._run("push", _PUSH, "--quiet", "--no-verify", self.access.git_url(self.clone),
                   f"+{check_commit(commit)}:{base_ref(id_)}")
 
     def fetch(self, commit: str, token: ClaimToken) -> str:
-        """Fetch exactly that commit, and return the ref that keeps it; TransferFailed if that was not possible."""
+        """Fetch exactly that commit, and return the ref that keeps it; TransferFailed if that is impossible."""
         ref = incoming_ref(self.host, token)
         if self.git.rev(check_commit(commit)) != commit or self.git.rev(ref) != commit:
             self._fetch(f"{commit}:{ref}")
@@ -406,8 +405,8 @@ class Transport:
         return ref
 
     def fetch_left(self, token: ClaimToken) -> tuple[str, str]:
-        """Fetch what a worker left that was cut off or stopped; return the commit and the ref that keeps it, two empty
-        texts if it left nothing."""
+        """Fetch the work of a worker that was cut off or stopped; return the commit and the ref that keeps it, two
+        empty texts if it left nothing."""
         name = left_ref(token.id)
         if not self._run("ls-remote", _FETCH, self.access.git_url(self.clone), name).strip():
             return "", ""
@@ -420,7 +419,7 @@ class Transport:
                   self.access.git_url(self.clone), what)
 
     def _run(self, name: str, settings: Mapping[str, str], *arguments: str) -> str:
-        # Settings of this variable are on top of those by number, which make the call neutral.
+        # Settings of this variable come in addition to the numbered ones, which make the call neutral.
         packed = " ".join(f"'{key}'='{value}'" for key, value in settings.items())
         try:
             return self.git.run(name, *arguments, timeout=SECONDS, extra={
@@ -431,7 +430,7 @@ class Transport:
 
 # ---- Transfer commits between the run's repository and a host: `python -P -m garrison.hosts.access`.
 #
-# A child of the orchestrator, so that a slow network stops nothing else. It prints nothing, or one line and exits
+# A child of the orchestrator, so that a slow network blocks nothing else. It prints nothing, or one line and exits
 # with 1.
 
 
@@ -464,7 +463,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             transport.push_base(given.commit, id_)
         elif given.what == LEFT:
             if not transport.fetch_left(ClaimToken(id_, given.claim))[0]:
-                raise TransferFailed(f"{given.host} has not kept yet what its worker left")
+                raise TransferFailed(f"{given.host} has not yet kept its worker's work")
         else:
             transport.fetch(given.commit, ClaimToken(id_, given.claim))
     except (GarrisonError, OSError) as error:
@@ -473,8 +472,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-# ---- Preflight of a run with hosts: each placement has a host that takes work, and the SDK of the dispatcher is
-# there.
+# ---- Preflight of a run with hosts: each placement has a host that accepts work, and the dispatcher's SDK is
+# installed.
 
 
 REACH_SECONDS = 20.0
@@ -504,7 +503,7 @@ def check_hosts(home: Path, plan: RunPlan, default: Sequence[str],
 
 
 def _serve_set(home: Path, host: Host, queue: str, report: Callable[[str], None]) -> None:
-    """Let a host serve the queue of a set of hosts as well."""
+    """Let a host also serve the queue of a set of hosts."""
     path = queues_path(Path(host.home))
     try:
         HostAccess.of(home, host).run(["sh", "-c", _ADD_LINE, "sh", str(path), queue], timeout=REACH_SECONDS)

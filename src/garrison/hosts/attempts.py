@@ -29,7 +29,7 @@ class AttemptId(Value):
     node: str
     attempt: int
     offer: int = 1
-    """Number of the offer: an attempt whose worker was lost, or that was stopped, is offered once more."""
+    """Number of the offer: an attempt that was stopped, or whose worker was lost, is offered again."""
 
     def __post_init__(self) -> None:
         check_run(self.run)
@@ -42,12 +42,12 @@ class AttemptId(Value):
 
     @property
     def number(self) -> str:
-        """Return the number of the attempt, with that of the offer unless it is the first."""
+        """Return the number of the attempt, followed by the offer's unless it is the first."""
         return str(self.attempt) if self.offer == 1 else f"{self.attempt}.{self.offer}"
 
     @classmethod
     def parse(cls, text: str) -> AttemptId:
-        """Parse what `str` made; UsageError for anything else."""
+        """Parse the output of `str`; UsageError for anything else."""
         run, _, rest = text.partition("/")
         node, _, numbers = rest.partition("/")
         number, dot, offer = numbers.partition(".")
@@ -61,23 +61,23 @@ class NodeAttempt(Value):
 
     id: AttemptId
     payload: str = ""
-    """What the worker needs to know, opaque to the dispatcher."""
+    """Data for the worker, opaque to the dispatcher."""
     queue: str = ""
-    """Workers that may claim it: those that serve this queue."""
+    """Queue whose workers may claim it."""
     lease: float = 5.0
     """Seconds without a heartbeat after which another worker may claim it."""
     max_claims: int = 1
-    """Workers that may claim it one after the other; a worker that completes it is the last."""
+    """Workers that may claim it one after the other, until one completes it."""
 
 
 class ClaimToken(Value):
-    """Right to act for an attempt: that of one claim. A later claim makes it stale, for ever."""
+    """Right of one claim to act for an attempt. A later claim makes it stale forever."""
 
     id: AttemptId
     claim: int
     """Number of the claim, from 1: a fence for everything the worker writes elsewhere."""
     secret: str = ""
-    """What the backend recognises the claim by."""
+    """Secret by which the backend recognises the claim."""
 
 
 class Claim(Value):
@@ -88,14 +88,14 @@ class Claim(Value):
 
 
 class WorkerMessage(Value):
-    """A message to the worker of an attempt; the same `id` sent again is the same message."""
+    """A message to the worker of an attempt; a repetition has the same `id`."""
 
     id: str
     body: str
 
 
 class WorkerOrder(StrEnum):
-    """What the answer to a heartbeat tells the worker."""
+    """Order to the worker in the answer to a heartbeat."""
 
     OK = "ok"
     CANCEL = "cancel"
@@ -119,14 +119,14 @@ class Completion(StrEnum):
 
 
 class AttemptResult(Value):
-    """Result of an attempt, given by the worker that holds its current claim."""
+    """Result of an attempt, given by the worker with its current claim."""
 
     outcome: Completion
     body: str = ""
 
 
 class AttemptState(StrEnum):
-    """State of an attempt, as the run sees it."""
+    """State of an attempt in the run's view."""
 
     WAITING = "waiting"
     """No worker has it: it was not claimed, or its last claim ended and it may be claimed again."""
@@ -144,7 +144,7 @@ OVER = frozenset({AttemptState.DONE, AttemptState.CANCELLED, AttemptState.LOST})
 
 
 class AttemptView(Value):
-    """Attempt as the run sees it."""
+    """Attempt in the run's view."""
 
     id: AttemptId
     state: AttemptState
@@ -153,7 +153,7 @@ class AttemptView(Value):
     worker: str = ""
     """Name of the worker with that claim."""
     progress: str = ""
-    """What the last heartbeat reported; a successor finds that of its predecessor."""
+    """Report of the last heartbeat; a successor gets its predecessor's."""
     result: AttemptResult | None = None
     why: str = ""
 
@@ -161,15 +161,15 @@ class AttemptView(Value):
 # ---- Dispatcher: the seam between a run and its workers.
 #
 # The run's side submits, cancels, sends and watches; a worker claims, sends heartbeats and completes. A backend
-# keeps what was submitted while either side is away. All backends pass one contract suite
+# keeps submissions while either side is away. All backends pass one contract suite
 # (`tests/contract/test_dispatch.py`).
 #
-# What every backend guarantees:
+# Guarantees of every backend:
 #
 # - An attempt has at most one current claim. A heartbeat, a result or a message of an earlier one is refused.
 # - A claim ends with a result, or when no heartbeat arrived for the attempt's lease, never earlier. Only then may
 #   another worker claim the attempt.
-# - Submitting, cancelling and sending are idempotent: a run that was killed between act and record repeats them.
+# - Submitting, cancelling and sending are idempotent: a run that was killed between action and record repeats them.
 
 
 class StaleToken(Refused):
@@ -180,7 +180,7 @@ class StaleToken(Refused):
 
 
 class DispatcherLost(GarrisonError):
-    """The dispatcher did not answer; whether it did what was asked is not known."""
+    """The dispatcher did not answer; it is unknown whether it executed the request."""
 
 
 class Dispatcher(Protocol):
@@ -189,7 +189,7 @@ class Dispatcher(Protocol):
     # ---- the run's side
 
     def submit(self, attempt: NodeAttempt) -> None:
-        """Offer an attempt to the workers of its queue; one that was submitted before stays as it is."""
+        """Offer an attempt to the workers of its queue; one that was already submitted is unchanged."""
         ...
 
     def cancel(self, attempt: AttemptId, why: str) -> None:
@@ -209,7 +209,7 @@ class Dispatcher(Protocol):
     def claim(self, timeout: float) -> Claim | None:
         """Claim an attempt; None if none was offered within `timeout` seconds.
 
-        A claim does not yet allow any work: its lease begins with the first heartbeat that is answered.
+        A claim does not yet allow any work: its lease starts with the first answered heartbeat.
         """
         ...
 
@@ -218,7 +218,7 @@ class Dispatcher(Protocol):
         ...
 
     def is_called(self, token: ClaimToken) -> bool:
-        """Return whether it is known already that the next heartbeat brings an order or a message. Asks nobody."""
+        """Return whether an order or a message is already known to wait for the next heartbeat. Makes no request."""
         ...
 
     def complete(self, token: ClaimToken, result: AttemptResult) -> None:
@@ -226,24 +226,24 @@ class Dispatcher(Protocol):
         ...
 
 
-# ---- Jobs: what a host gets of an attempt, what it reports while it works, and its result; JSON of a limited
+# ---- Jobs: a host's input for an attempt, its progress reports, and its result; JSON of a limited
 # size.
 #
-# A host decides by itself how its agents run: the sandbox, the keys and the profiles are its own. Both sides read
-# what the other one wrote as foreign: types are checked, texts are limited, and commits are looked at before they
+# A host decides by itself how its agents run: it has its own sandbox, keys and profiles. Each side treats
+# the other's data as foreign: types are checked, texts are limited, and commits are inspected before they
 # are used.
 
 
 T = TypeVar("T")
 
 HOST_RUNS = "for-"
-"""Begins the ids of runs that do a claim."""
+"""Prefix of the ids of runs that do a claim."""
 MAX_JOB, MAX_PROGRESS, MAX_RESULT, MAX_MESSAGE = 1_000_000, 32_000, 200_000, 100_000
-"""Bytes of a job, of what a heartbeat reports, of a result and of a message."""
+"""Bytes of a job, of a heartbeat's report, of a result and of a message."""
 MAX_QUESTION, MAX_LINE, MAX_NOTES = 3_000, 300, 3_000
-"""Characters of a question, of the last line that an agent printed, and of its notes."""
+"""Characters of a question, of an agent's last line of output, and of its notes."""
 MAX_COUNT = 10**12
-"""Largest number of tokens, calls or dollars that is believed."""
+"""Largest plausible number of tokens, calls or dollars."""
 _OID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?\Z")
 
 
@@ -251,9 +251,9 @@ class HostJob(Value):
     """An attempt as its host gets it."""
 
     home: str
-    """Name of the home that it comes from."""
+    """Name of its home."""
     repository: str
-    """Name of the repository; attempts of one share a clone on the host."""
+    """Name of the repository; its attempts share a clone on the host."""
     run_id: str
     node: str
     attempt: int
@@ -272,11 +272,11 @@ class HostJob(Value):
     prd_ref: str = ""
     failover: list[str] | None = None
     attributes: dict[str, object] = msgspec.field(default_factory=dict)
-    """Attributes of the node that its agent knows."""
+    """Attributes of the node for its agent."""
     words: list[str] = msgspec.field(default_factory=list)
-    """Words in addition to the statuses that its agent may report."""
+    """Words that its agent may report in addition to the statuses."""
     env: list[str] = msgspec.field(default_factory=list)
-    """Names of variables that its agent gets where the host has them."""
+    """Names of the host's variables that its agent gets."""
     max_respawn: int = 10
     author: dict[str, str] = msgspec.field(default_factory=dict)
     """Name and e-mail address of the user, for commits."""
@@ -291,7 +291,7 @@ class HostJob(Value):
 
 
 class JobProgress(Value):
-    """What a host reports with each heartbeat."""
+    """Report of a host with each heartbeat."""
 
     run: str = ""
     """Id of its run."""
@@ -311,12 +311,12 @@ class JobProgress(Value):
     """How often its agent died there."""
     agent: str = ""
     notes: str = ""
-    """What it left for a successor."""
+    """Its notes for a successor."""
 
     def __post_init__(self) -> None:
         check_commit(self.head)
         if not all(0 <= value <= MAX_COUNT for value in (self.usd, self.calls, self.input, self.output, self.deaths)):
-            raise UsageError("not what an agent can have used")
+            raise UsageError("not a possible usage of an agent")
 
 
 class JobStatus(StrEnum):
@@ -325,7 +325,7 @@ class JobStatus(StrEnum):
     SUCCESS = "success"
     FAIL = "fail"
     BROKEN = "broken"
-    """Something alongside the work kept it from its end; a successor continues."""
+    """Something other than the work failed; a successor continues."""
 
 
 class JobResult(Value):
@@ -336,11 +336,11 @@ class JobResult(Value):
     reason: str = ""
     failure_kind: str = ""
     head: str = ""
-    """Commit with everything that was made."""
+    """Commit with all of the work."""
     said: dict[str, object] = msgspec.field(default_factory=dict)
     """The agent's report."""
     tail: str = ""
-    """End of what it printed."""
+    """End of its output."""
     progress: dict[str, object] = msgspec.field(default_factory=dict)
     """The last `JobProgress`."""
 
@@ -350,7 +350,7 @@ class JobResult(Value):
 
 
 class MessageKind(StrEnum):
-    """What home tells the worker of an attempt."""
+    """Kind of a message from home to the worker of an attempt."""
 
     ANSWER = "answer"
     TELL = "tell"
@@ -374,7 +374,7 @@ def host_run(home: str, run: str, node: str, attempt: int, offer: int) -> str:
 
 
 def check_commit(oid: str) -> str:
-    """Return `oid` if it is the id of a commit, or '', else raise UsageError."""
+    """Return `oid` if it is the id of a commit or '', else raise UsageError."""
     if oid and not _OID.match(oid):
         raise UsageError("not the id of a commit")
     return oid
@@ -385,13 +385,13 @@ def encode(value: object, limit: int) -> str:
     # A lone surrogate, which an agent's output may have, has no UTF-8.
     text = json.dumps(record.to_dict(value), ensure_ascii=False).encode(errors="replace").decode()
     if (size := len(text.encode())) > limit:
-        raise Refused(f"the task for a host has {size:,} bytes, and {limit:,} is the limit; shorten the task, "
+        raise Refused(f"the task for a host has {size:,} bytes, more than the limit of {limit:,}; shorten the task, "
                       "or do the node on this machine (host=local)")
     return text
 
 
 def decode(kind: type[T], text: str, limit: int) -> T | None:
-    """Return what the other side wrote as a record of `kind`, None if it is none."""
+    """Decode the other side's text as a record of `kind`; None if it is invalid."""
     if not text or len(text) > limit:
         return None
     try:
@@ -401,7 +401,7 @@ def decode(kind: type[T], text: str, limit: int) -> T | None:
 
 
 def base_ref(id_: AttemptId) -> str:
-    """Return the ref of a host's clone to which home brings the commit that an attempt begins at."""
+    """Return the ref of a host's clone to which home brings the commit at which an attempt starts."""
     return f"refs/garrison/base/{id_.run}/{id_.node}/{id_.number}"
 
 
@@ -410,26 +410,26 @@ def result_ref(id_: AttemptId) -> str:
 
 
 def left_ref(id_: AttemptId) -> str:
-    """Return the ref of a host's clone with what a worker left that was cut off or stopped."""
+    """Return the ref of a host's clone with the work of a worker that was cut off or stopped."""
     return f"refs/garrison/left/{id_.run}/{id_.node}/{id_.number}"
 
 
-# ---- Give up the open offer of an attempt: its keeper cancels it, and fetches what its worker left.
+# ---- Withdraw the open offer of an attempt: its keeper cancels it, and fetches its worker's work.
 
 
 def give_up(runtime: Runtime, launch: Launch, task: Task, cancel: str) -> None:
-    """Give up the open offer of an attempt, if there is one.
+    """Withdraw the open offer of an attempt, if there is one.
 
     Args:
-        cancel: why it is to be cancelled, '' if it is over.
+        cancel: why it is cancelled, '' if it is over.
     """
     folder = runtime.files(task.run_id).attempt(task.node, task.attempt)
     state = look_remote(folder)
     if state is None or state.phase == RemotePhase.ENDED:
         return
     id_ = AttemptId(task.run_id, task.node, task.attempt, state.offer)
-    # Noted first: after a death in between it is noted once more, which changes nothing. The other way round nobody
-    # would cancel it, or fetch what its worker left.
+    # Recorded first: after a death in between it is recorded again, which changes nothing. In the other order the offer
+    # would never be cancelled, nor its worker's work fetched.
     if state.host or cancel:
         note_late(runtime.home, LateWork(str(id_), launch.repo, runtime.clock.utc(), state.host, state.claim, cancel))
     write_remote(folder, replace(state, phase=RemotePhase.ENDED, since=runtime.clock.utc()))

@@ -1,7 +1,7 @@
 """Calls of an orchestrator that wait for another process or machine: in threads, or as child processes.
 
-A call that starts a program is a child process: the orchestrator's loop collects every child that ends, and would take
-the exit code of a thread's. One that was not answered is repeated.
+A call that starts a program is a child process: the orchestrator's loop reaps every child, and would take the exit
+code from a thread that starts one. An unanswered call is repeated.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RETRY_SECONDS = 1.0
-"""Time before a call that was not answered is repeated."""
+"""Time before an unanswered call is repeated."""
 
 
 class _Task(Protocol):
-    """A call under way."""
+    """A running call."""
 
     def poll(self, now: float) -> bool:
-        """Return whether it has ended well; GarrisonError if it has not."""
+        """Return whether it has succeeded; GarrisonError if it has failed."""
         ...
 
     @property
@@ -62,7 +62,7 @@ class _ChildCall:
 
 
 class HostCall:
-    """A call by its name."""
+    """A named call."""
 
     def __init__(self, start: Callable[[float], _Task], due: float, done: Callable[[Any], None]) -> None:
         self._start, self._done = start, done
@@ -77,7 +77,7 @@ class HostCall:
         return self._task.job if isinstance(self._task, _ChildCall) else None
 
     def take(self, now: float, report: Callable[[str], None]) -> None:
-        """Begin it if it is due; take its answer if there is one."""
+        """Start it if it is due; take its answer if there is one."""
         if self._task is None and self.is_open and self.due is not None and now >= self.due:
             self.began, self.due = now, None
             self._task = self._start(now)
@@ -98,7 +98,7 @@ class Calls:
     """Calls of one orchestrator, one of each name at a time.
 
     Args:
-        report: takes the reason why a call was not answered.
+        report: called with the reason why a call was not answered.
     """
 
     def __init__(self, report: Callable[[str], None]) -> None:
@@ -120,9 +120,9 @@ class Calls:
         return name in self._calls and self._calls[name].is_open
 
     def poll(self, now: float) -> None:
-        """Begin what is due, and take what has been answered."""
-        # Emptied before the look: what is answered meanwhile wakes the loop once more. The other way round the wake
-        # would be gone, and the answer taken at the next timer only.
+        """Start due calls, and take the answers that have arrived."""
+        # Drained before the poll: an answer that arrives in between wakes the loop again. In the other order the wake
+        # would be lost, and the answer taken only at the next timer.
         with suppress(BlockingIOError):
             os.eventfd_read(self._wakeup)
         for call in list(self._calls.values()):
@@ -130,17 +130,17 @@ class Calls:
 
     def call(self, name: str, now: float, work: Callable[[], Any], done: Callable[[Any], Any], *,
              every: float = 0.0, after: float = 0.0) -> None:
-        """Let a thread do something, unless a call of that name is under way.
+        """Run a function in a thread, unless a call of that name is running.
 
         Args:
-            every: seconds from the beginning of the call of that name before this one.
+            every: least seconds from the start of the previous call of that name.
             after: seconds from now.
         """
         self._begin(name, now, lambda _: _ThreadCall(self._submit(work)), done, every, after)
 
     def run(self, name: str, now: float, argv: Sequence[str], done: Callable[[Any], Any], *, env: Mapping[str, str],
             cwd: Path, log: Path, timeout: float, every: float = 0.0) -> None:
-        """Let a child process do something, likewise; the last line of its log is the reason if it fails."""
+        """Run a command as a child process, likewise; the last line of its log is the reason if it fails."""
         def start(at: float) -> _ChildCall:
             since = log.stat().st_size if log.exists() else 0
             return _ChildCall(Job.start(argv, env=env, cwd=cwd, log=log, timeout_s=timeout, now=at), log, since)
@@ -167,7 +167,7 @@ class Calls:
             os.eventfd_write(self._wakeup, 1)
 
     def close(self) -> None:
-        """Leave the calls that are under way."""
+        """Abandon the running calls."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for call in self._calls.values():
             if call.child is not None:

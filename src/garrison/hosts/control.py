@@ -1,6 +1,6 @@
 """Control of a host's service, on the host: `python -P -m garrison.hosts.control HOME start|stop|probe|guard`.
 
-A user manager of systemd runs the service if one answers; else its own shell session does, which starts it again
+A user manager of systemd runs the service if one answers; else its own shell session does, which restarts it
 when it dies. Both end when the service ends by itself. `probe` prints a line of JSON that `garrison host list` shows.
 """
 
@@ -54,7 +54,7 @@ while :; do
     if [ $code -lt 128 ]; then sleep 5; fi
 done
 """
-"""Runs the service again when it was killed, and after a while when it failed."""
+"""Restarts the service when it was killed, and after a pause when it failed."""
 # StartLimitIntervalSec=0: by default systemd gives up a unit that was started five times within ten seconds.
 UNIT = """\
 [Unit]
@@ -80,7 +80,7 @@ def command_path() -> Path:
 
 
 def start(home: Path, environ: Mapping[str, str]) -> str:
-    """Start the service of a home unless it runs; return how it is kept running, with what the user should know."""
+    """Start the service of a home unless it runs; return how it is kept running, with notes for the user."""
     settings = read_settings(home)
     if is_held(life_path(home)):
         return "it runs"
@@ -94,25 +94,25 @@ def start(home: Path, environ: Mapping[str, str]) -> str:
                                        path=_word(f"PATH={path}", is_escaped=True)).encode())
         if _call(manager, "daemon-reload") and _call(manager, "enable", "--now", unit) and _wait(home, is_up=True):
             return "kept by systemd" + _linger(manager)
-        # A manager that answers may still start nothing, as in a container. What it was given is taken back: once it
-        # can, it would start a second service, which the lock refuses, ten times a second.
+        # A manager that answers may still start nothing, as in a container. Its unit is disabled again: otherwise it
+        # might later start a second service, which the lock refuses, ten times a second.
         _call(manager, "disable", "--now", unit)
         file.unlink(missing_ok=True)
     log = home / FOLDER / "service.log"
     start_detached(["sh", "-c", LOOP, "sh", str(command_path()), str(home)], log, env=variables)
     if not _wait(home, is_up=True):
-        raise GarrisonError(f"the service does not begin; the end of its log: {_tail(log)}")
-    return "kept by its own shell (no user manager of systemd answers here): it is started after a reboot when " \
+        raise GarrisonError(f"the service does not start; the end of its log: {_tail(log)}")
+    return "kept by its own shell (no user manager of systemd answers here): after a reboot it starts when " \
            "home connects"
 
 
 def stop(home: Path, environ: Mapping[str, str]) -> str:
-    """End the service of a home and what is at work there; it stays ended until `start`."""
+    """End the service of a home and its work; it stays ended until `start`."""
     if (manager := _find_manager(environ)) is not None:
         _call(manager, "disable", "--now", unit_name(home))
         _unit_file(home, environ).unlink(missing_ok=True)
     supervisor = (atomic.read(home / FOLDER / "supervisor.pid") or b"").decode(errors="replace").strip()
-    if supervisor.isdigit():  # first: it would start the service again
+    if supervisor.isdigit():  # first: it would restart the service
         _signal(int(supervisor), home, signal.SIGKILL)
     for signum in (signal.SIGTERM, signal.SIGKILL):
         status = read_status(home)
@@ -122,12 +122,12 @@ def stop(home: Path, environ: Mapping[str, str]) -> str:
             _signal(status.pid, home, signum)
         _wait(home, is_up=False)
     if is_held(life_path(home)):
-        raise GarrisonError("its service does not end; look for `garrison host run` on the host")
+        raise GarrisonError("its service does not end; find the process `garrison host run` on the host and end it")
     return "stopped"
 
 
 def probe(home: Path, environ: Mapping[str, str]) -> HostProbe:
-    """Return what home shows of this host."""
+    """Return the data on this host that home shows."""
     from garrison.agents.presets import PRESETS
 
     status = read_status(home)
@@ -165,7 +165,7 @@ def _unit_file(home: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _find_manager(environ: Mapping[str, str]) -> systemd.Manager | None:
-    """Return the user manager that can be given a unit, None without one."""
+    """Return the user manager that accepts units, None without one."""
     manager = systemd.find_manager(environ)
     return manager if manager is not None and manager.systemctl else None
 
@@ -194,7 +194,7 @@ def _wait(home: Path, *, is_up: bool) -> bool:
 
 
 def _signal(pid: int, home: Path, signum: int) -> None:
-    """Signal a process of the service, unless the pid is another's by now."""
+    """Signal a process of the service, unless the pid has been reused."""
     found = processes.probe(pid)
     if found is not None and os.fsencode(home) in b" ".join(processes.read_argv(pid)):
         processes.send(pid, found.ticks, signum)
@@ -205,16 +205,16 @@ def _tail(log: Path) -> str:
     return lines[-1][:300] if lines else "it is empty"
 
 
-# ---- Guard of a host's service: kills the runs of its claims when the service dies, since nobody renews their
-# leases then.
+# ---- Guard of a host's service: kills the runs of its claims when the service dies, since their leases are no
+# longer renewed.
 #
 # `python -P -m garrison.hosts.control HOME guard` is a child of the service. It reads `+RUN` and `-RUN`, a line
-# each, from its standard input, and at the end of that kills the runs that have started. A service that starts again
+# each, from its standard input, and at its end kills the runs that have started. A restarted service
 # would do the same (`service.py`), but perhaps only after a successor of a claim has started.
 
 
 class ServiceGuard:
-    """The service's end; one for each home, started by the first run."""
+    """The service's side; one for each home, started by the first run."""
 
     _guards: dict[Path, ServiceGuard] = {}  # noqa: RUF012  # one for each home in this process
     _lock = threading.Lock()
@@ -236,18 +236,18 @@ class ServiceGuard:
             self._tell(f"+{run}")
 
     def end(self, run: str) -> None:
-        """Guard a run no more: nothing of it is left."""
+        """Stop guarding a run: it has no processes left."""
         with self._lock:
             self.runs.discard(run)
             self._tell(f"-{run}")
 
     def _tell(self, line: str) -> None:
         if self._process is None or self._process.poll() is not None:
-            # In its own session: what ends the service's terminal or group must not end both.
+            # In its own session: a signal to the service's terminal or group must not end both.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "garrison.hosts.control", str(self.home), "guard"],
                 stdin=subprocess.PIPE, start_new_session=True, cwd=self.home)
-            # A new guard has heard of none: it gets all runs, that of this line included.
+            # A new guard knows no run: it gets all of them, including this one.
             line = "\n".join(f"+{run}" for run in sorted(self.runs))
         assert self._process.stdin is not None
         with suppress(OSError):  # it was killed: the next run gets another one
@@ -279,14 +279,14 @@ def guard(home: Path) -> int:
     return 1 if failed else 0
 
 
-# ---- Kill a run: every process that bears a marker of it, and what is below those.
+# ---- Kill a run: every process with one of its markers, and their descendants.
 #
-# A claim that is over leaves nothing at work. The run's processes restart one another, so all found by one look are
-# killed together, and it is looked until two looks in a row find nothing.
+# A finished claim leaves no process. The run's processes restart one another, so all processes of one scan are
+# killed together, until two consecutive scans find none.
 
 
 KILL_SECONDS = 20.0
-"""Longest wait for the death of killed processes; then they hang in the kernel."""
+"""Longest wait for the death of killed processes; after it they hang in the kernel."""
 _PAUSE = 0.01
 
 
@@ -324,7 +324,7 @@ def end_terminal(home: Path, run: str) -> None:
 
 
 def select_processes(rows: Iterable[ProcessRow], home: str, run: str, caller: int = 0) -> list[ProcessId]:
-    """Return the processes of a run, with what is below them and bears no other marker; no tmux server. Pure."""
+    """Return the processes of a run, and descendants without another marker; no tmux server. Pure."""
     known = list(rows)
     tree = walk_down([row for row in known if _is_of(row.marker, home, run)],
                      [row for row in known if row.ppid != caller],

@@ -66,9 +66,9 @@ if TYPE_CHECKING:
 START, EXIT = "start", "exit"
 TAIL_LINES = 20
 JOB, REFUSAL = "job.json", "refusal"
-"""Files of `begin_folder`: what home asked for, and why the run could not begin."""
+"""Files of `begin_folder`: home's job, and why the run could not start."""
 STARTED_AT = "start"
-"""Name, before the run's id, of the branch at which a run begins in the clone."""
+"""Prefix, before the run's id, of the branch at which a run starts in the clone."""
 
 
 def begin_folder(home: Path, run: str) -> Path:
@@ -93,7 +93,7 @@ def graph_of(job: HostJob) -> str:
         begin: Node(begin, {"shape": "Mdiamond"}), job.node: Node(job.node, node),
         end: Node(end, {"shape": "Msquare"})}, edges=(
             Edge(begin, job.node), Edge(job.node, end),
-            # No edge asks for these words here, where all ways lead to the end; but its agent may report them.
+            # No edge here needs these words, since all paths lead to the end; but its agent may report them.
             *(Edge(job.node, end, {"label": word}) for word in job.words))))
 
 
@@ -119,7 +119,7 @@ class HostRun:
 
     @property
     def base(self) -> str | None:
-        """Return the commit to begin at, None until home has brought it."""
+        """Return the commit to start at, None until home has brought it."""
         return self.git.rev(base_ref(self.id))
 
     @property
@@ -135,7 +135,7 @@ class HostRun:
         return self._journal[1]
 
     def progress(self) -> JobProgress:
-        """Return where the run is."""
+        """Return the progress of the run."""
         if not self.has_begun:
             return JobProgress(self.name, phase="preparing")
         state, node = self._state(), self.job.node
@@ -163,7 +163,7 @@ class HostRun:
         if refusal.exists():
             return JobResult(host, JobStatus.FAIL, refusal.read_text(errors="replace").strip()[:2000])
         if not self.has_begun:
-            return JobResult(host, JobStatus.BROKEN, f"its run could not begin (exit code {code})")
+            return JobResult(host, JobStatus.BROKEN, f"its run could not start (exit code {code})")
         state = self._state()
         if state.status not in ("done", "failed"):
             return JobResult(host, JobStatus.BROKEN, f"its run ended {state.status} (exit code {code})")
@@ -177,7 +177,7 @@ class HostRun:
             read_tail(self.folder / "output.log", TAIL_LINES))
 
     def _publish(self, *, is_done: bool) -> str:
-        """Keep the commit with everything that was made under the attempt's ref, and return it."""
+        """Keep the commit with all of the work under the attempt's ref, and return it."""
         names = [f"{ARCHIVE}/{self.name}/{self.job.node}", f"refs/heads/{self.branch}"]
         if not is_done:
             names.insert(0, rescue_stem(self.name, self.job.node, 1))
@@ -187,7 +187,7 @@ class HostRun:
         return head
 
     def keep(self) -> None:
-        """Keep what a killed run left in its worktree, for home to fetch."""
+        """Keep a killed run's work from its worktree, for home to fetch."""
         launch = run_records.load_launch(self.files)
         if launch is None:
             return
@@ -202,9 +202,9 @@ class HostRun:
             elif tip := self.git.branch_tip(self.branch):
                 self.git.update_ref(name, tip)
         except (GarrisonError, OSError) as error:
-            log_line(f"what run {self.name} left could not be kept: {error}")
+            log_line(f"the work of run {self.name} could not be kept: {error}")
 
-    # ---- what home tells
+    # ---- messages from home
 
     def answer(self, question: str, text: str, id_: str) -> None:
         """Answer the agent's question."""
@@ -216,7 +216,7 @@ class HostRun:
     def _pipeline(self) -> str:
         launch = run_records.load_launch(self.files)
         if launch is None:
-            raise NotFound(f"run {self.name} has not begun")
+            raise NotFound(f"run {self.name} has not started")
         return launch.pipeline_id
 
     def tell(self, text: str) -> None:
@@ -225,7 +225,7 @@ class HostRun:
             messages.post(AttemptFiles(self.folder), text, self.runtime.clock.utc())
 
 
-# ---- Begin the run of a claim: wait for the commit that it begins at, make the run, and become its launcher.
+# ---- Start the run of a claim: wait for the commit at which it starts, create the run, and become its launcher.
 #
 # `python -P -m garrison.hosts.host_run --home HOME --run RUN --attempt RUN/NODE/NUMBER`, started by the
 # host's service (`service.py`). A refusal is left in `refusal` alongside the job.
@@ -234,12 +234,12 @@ class HostRun:
 AUTHOR = ("user.name", "user.email")
 """Settings of git that come with a job."""
 BASE_SECONDS = 600.0
-"""Longest wait for the commit to begin at: home brings it once it knows of the claim."""
+"""Longest wait for the commit to start at: home brings it once it knows of the claim."""
 _PAUSE = 0.1
 
 
 def begin(runtime: Runtime, run: HostRun) -> None:
-    """Become the launcher of the run; GarrisonError if it cannot begin."""
+    """Become the launcher of the run; GarrisonError if it cannot start."""
     prepare_clone(run.clone, runtime.home)
     commit = wait_for_base(run)
     job, git = run.job, run.git
@@ -261,7 +261,7 @@ def begin(runtime: Runtime, run: HostRun) -> None:
 
 
 def prepare_clone(path: Path, home: Path) -> None:
-    """Make the clone of a repository, empty, unless it exists."""
+    """Create an empty clone of a repository, unless it exists."""
     atomic.make_directory(path)
     with locked_clone(path):
         if not (path / ".git" / "HEAD").exists():
@@ -271,13 +271,13 @@ def prepare_clone(path: Path, home: Path) -> None:
 
 @contextmanager
 def locked_clone(path: Path) -> Iterator[None]:
-    """Hold the lock under which the runs of a clone change its configuration: git itself waits for nobody."""
+    """Hold the lock under which the runs of a clone change its configuration: git itself does not wait for its lock."""
     with atomic.locked(path.with_name(f"{path.name}.lock")):
         yield
 
 
 def configure(git: Git, values: Mapping[str, str]) -> None:
-    """Set what is not set so yet; under `locked_clone`, so a lock of git's that is left is that of a killed one."""
+    """Set the values that differ; under `locked_clone`, so an existing lock of git is left by a killed one."""
     for key, value in values.items():
         if git.run("config", "--get", key, check=False).out.strip() != value:
             (git.common / "config.lock").unlink(missing_ok=True)
@@ -285,17 +285,17 @@ def configure(git: Git, values: Mapping[str, str]) -> None:
 
 
 def wait_for_base(run: HostRun) -> str:
-    """Return the commit to begin at, once home has brought it."""
+    """Return the commit to start at, once home has brought it."""
     end = time.monotonic() + BASE_SECONDS
     while (commit := run.base) is None:
         if time.monotonic() > end:
-            raise GarrisonError(f"home did not bring the commit to begin at within {BASE_SECONDS:g} s")
+            raise GarrisonError(f"home did not bring the commit to start at within {BASE_SECONDS:g} s")
         time.sleep(_PAUSE)
     return commit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Begin the run; return 1 if it cannot begin."""
+    """Start the run; return 1 if it cannot start."""
     parser = argparse.ArgumentParser(prog="garrison.hosts.host_run")
     for name in ("--home", "--run", "--attempt"):
         parser.add_argument(name, required=True)
@@ -316,10 +316,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-# ---- Tidying of a host's home: the runs of claims that nobody has used for a week, with all that they left.
+# ---- Tidying of a host's home: the runs of claims that were unused for a week, with all that they left.
 #
-# Home fetched what they made long ago. `garrison clean` removes each, in its own process: it never touches one
-# that lives. What a claim has alongside its run is removed here: the job it began from, and its refs in the clone.
+# Home fetched their work long ago. `garrison clean` removes each, in its own process: it never touches a living
+# one. A claim's other files are removed here: its job, and its refs in the clone.
 
 
 KEPT_SECONDS = 7 * 86400.0
@@ -329,20 +329,20 @@ _CLEAN_SECONDS = 600.0
 
 def tidy(home: Path, now: float) -> list[str]:
     """Remove the runs of claims that are older than KEPT_SECONDS at the time `now` (seconds since 1970); return their
-    names. One that cannot be removed stays until the next look."""
+    names. One that cannot be removed stays until the next time."""
     runtime = Runtime.real(home)
     return [run for run in find_old(home, now) if _remove(runtime, run)]
 
 
 def find_old(home: Path, now: float) -> list[str]:
-    """Return the runs of claims of which nothing was written for KEPT_SECONDS, by name."""
+    """Return the names of the claims' runs without a write for KEPT_SECONDS."""
     names = {name for folder in (home / "runs", home / "claims") for name in atomic.list_names(folder)
              if name.startswith(HOST_RUNS)}
     return sorted(name for name in names if now - _used_at(home, name) > KEPT_SECONDS)
 
 
 def _used_at(home: Path, run: str) -> float:
-    """Return when something of a run was written last; its folders count as well: one that was just made is empty."""
+    """Return the time of a run's last write; its folders count as well: a new one is empty."""
     times = []
     for folder in (home / "runs" / run, begin_folder(home, run)):
         with suppress(FileNotFoundError):
@@ -353,7 +353,7 @@ def _used_at(home: Path, run: str) -> float:
 
 
 def _remove(runtime: Runtime, run: str) -> bool:
-    refs = _refs(runtime, run)  # before `clean`, which removes the record that names the attempt
+    refs = _refs(runtime, run)  # before `clean`, which removes the record of the attempt
     if runtime.files(run).root.exists():
         argv = garrison_argv("clean", "--run", run, "--force", "--yes", home=runtime.home)
         if not command.run(argv, _CLEAN_SECONDS, cwd=runtime.home).ok:

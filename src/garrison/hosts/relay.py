@@ -1,14 +1,14 @@
-"""Relay: one process of a home holds the connection to the dispatcher, and the orchestrators reach it by a Unix socket.
+"""Relay: one process of a home has the connection to the dispatcher; orchestrators reach it by a Unix socket.
 
-An SDK costs 49 MiB and 0.3 s a process, so that the orchestrators of many remote nodes load none. The socket lies in
+An SDK costs 49 MiB and 0.3 s a process, so the orchestrators of many remote nodes load none. The socket is in
 the home, which only its user can enter. Requests and replies are lines of JSON:
 
     {"op": "submit", "attempt": {…}}   {"op": "cancel", "id": "run/node/1", "why": "…"}
     {"op": "send", "id": "run/node/1", "message": {…}}   {"op": "watch", "id": "run/node/1", "seen": {…}, "timeout": 5}
     {"op": "follow", "id": "run/node/1"}
 
-Each has one reply, `{"ok": …}` or `{"error": …, "why": …}`, but `follow`: it is answered by the attempt's state, and by
-each later one as soon as the relay sees it. The dispatcher is asked for the attempts that are followed by one thread.
+Each has one reply, `{"ok": …}` or `{"error": …, "why": …}`, except `follow`: its replies are the attempt's state, and
+each later one as soon as the relay sees it. One thread polls the dispatcher for the followed attempts.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ MAX_CONNECTIONS = 1024
 CALL_SECONDS = 20.0
 """Longest wait for a reply."""
 FOLLOW_SECONDS = 0.25
-"""Time between two looks at the attempts that are followed, while there are few."""
+"""Time between two polls of the followed attempts, while there are few."""
 LOOKS_A_SECOND = 200
-"""Looks at attempts that the relay takes in a second, at most."""
+"""Most polls of attempts per second."""
 UNREACHABLE, REFUSED = "unreachable", "refused"
 
 
@@ -79,15 +79,15 @@ def to_json(record: AttemptView | NodeAttempt) -> dict[str, object]:
 
 
 def from_json(kind: type[R], body: Mapping[str, object]) -> R:
-    """Return an attempt, or its state, from its JSON object; ValueError if it is none."""
+    """Return an attempt, or its state, from its JSON object; ValueError if it is invalid."""
     return from_data(kind, {**body, "id": AttemptId.parse(str(body["id"]))})
 
 
-# ---- the process that holds the connection
+# ---- the process with the connection
 
 
 class HostRelay:
-    """Server of a home's socket. It passes on to any dispatcher."""
+    """Server of a home's socket, in front of any dispatcher."""
 
     def __init__(self, dispatcher: Dispatcher, path: Path) -> None:
         self.dispatcher, self.path = dispatcher, path
@@ -104,7 +104,7 @@ class HostRelay:
             thread.start()
 
     def close(self) -> None:
-        """Stop serving; who waits for a reply finds the connection closed."""
+        """Stop serving; clients that wait for a reply find the connection closed."""
         self._is_closed = True
         self._wakeup.set()
         with suppress(OSError):  # closing alone wakes no thread that waits in accept()
@@ -153,7 +153,7 @@ class HostRelay:
                 else:
                     sink.send(self._answer(request))
         except (OSError, ValueError, KeyError, UsageError, RecursionError):
-            pass  # it is gone, or no client of ours
+            pass  # it is gone, or not one of our clients
         finally:
             with self._lock:
                 self._connections.discard(connection)
@@ -187,7 +187,7 @@ class HostRelay:
                 raise ValueError(f"no request: {request.op}")
         return None
 
-    # ---- attempts that are followed
+    # ---- followed attempts
 
     def _follow(self, id_: AttemptId, sink: _Sink) -> AttemptId:
         with self._lock:
@@ -203,7 +203,7 @@ class HostRelay:
                 reply = self._answer(RelayRequest("watch", str(id_)))
                 with self._lock:
                     sinks = each.take_new(reply)
-                for sink in sinks:  # without the lock: a client that reads slowly must keep nobody from connecting
+                for sink in sinks:  # without the lock: a slow reader must not keep others from connecting
                     with suppress(OSError):
                         sink.send(reply)
             self._wakeup.wait(max(FOLLOW_SECONDS, len(followed) / LOOKS_A_SECOND))
@@ -223,7 +223,7 @@ class _Sink:
 
 
 class _Followed:
-    """An attempt that clients follow, and what each of them got last."""
+    """An attempt that clients follow, and the last reply to each."""
 
     def __init__(self) -> None:
         self.sinks: set[_Sink] = set()
@@ -233,7 +233,7 @@ class _Followed:
         self.sinks.add(sink)
 
     def take_new(self, reply: Mapping[str, object]) -> list[_Sink]:
-        """Return the clients to which this is new, and count it as sent to them."""
+        """Return the clients for which this is new, and count it as sent to them."""
         found = [sink for sink in self.sinks if self._last.get(sink) != reply]
         self._last = {**{sink: last for sink, last in self._last.items() if sink in self.sinks},
                       **dict.fromkeys(found, reply)}
@@ -261,7 +261,7 @@ class RelayClient:
         self.path = path
 
     def submit(self, attempt: NodeAttempt) -> None:
-        """Offer an attempt; one that was submitted before stays as it is."""
+        """Offer an attempt; one that was already submitted is unchanged."""
         self._call(RelayRequest("submit", attempt=to_json(attempt)))
 
     def cancel(self, attempt: AttemptId, why: str) -> None:
@@ -328,7 +328,7 @@ class Following:
         return self._connection.fileno()
 
     def take(self) -> AttemptView | None:
-        """Return the newest state that has come, None for none; DispatcherLost if dispatcher or relay is gone."""
+        """Return the newest state that has arrived, None for none; DispatcherLost if dispatcher or relay is gone."""
         is_closed = False
         with suppress(BlockingIOError):
             while block := self._connection.recv(65536):
@@ -365,4 +365,4 @@ def _to_view(body: object) -> AttemptView:
     try:
         return from_json(AttemptView, from_data(dict[str, object], body))
     except (ValueError, KeyError, UsageError):
-        raise DispatcherLost("the keeper of this home's hosts gave no state of an attempt") from None
+        raise DispatcherLost("the keeper of this home's hosts gave an invalid answer") from None

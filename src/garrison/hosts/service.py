@@ -1,8 +1,8 @@
 """Service of a host: claims attempts from the queues that the host serves, up to its slots, and does their work.
 
 One process for each home on a host, under the lock `host/service.life`. The main thread claims; each claim has a thread
-that keeps its lease (`lease.work_on`). What a killed service left at work is killed by the next one before it
-claims anything: its lease may be over.
+that keeps its lease (`lease.work_on`). The next service kills the work that a killed service left behind before it
+claims anything: the lease may be over.
 """
 
 from __future__ import annotations
@@ -91,15 +91,15 @@ if TYPE_CHECKING:
 TURN_SECONDS = 0.5
 RETRY_SECONDS = 1.0
 MIN_FREE_BYTES = 100_000_000
-"""Free space below which the service begins nothing new: a clone and a worktree would fill the disk."""
+"""Free space below which the service starts nothing new: a clone and a worktree would fill the disk."""
 TIDY_SECONDS = 6 * 3600.0
-"""Time between two looks for old runs."""
+"""Time between two searches for old runs."""
 STATUS_SECONDS = 5.0
 """Longest time between two writes of the status."""
 
 
 class ClaimNote(Value):
-    """Record of a claim in work, `host/claims/….json`: what the next service needs to kill what this one left."""
+    """Record of a claim in progress, `host/claims/….json`, by which the next service can kill its work."""
 
     id: str
     claim: int
@@ -121,12 +121,12 @@ class ClaimNote(Value):
 
 
 class StoppableWork:
-    """Work that never begins once the service was asked to end."""
+    """Work that never starts once the service was asked to end."""
 
     def __init__(self, work: ClaimWork) -> None:
         self._work = work
-        # Between a claim's thread, which starts the work, and the main thread, which stops it: the stop kills what was
-        # started before it, and nothing starts after it.
+        # Between a claim's thread, which starts the work, and the main thread, which stops it: the stop kills work that
+        # was started before it, and nothing starts after it.
         self._lock = threading.Lock()
         self._is_stopped = self._has_started = False
 
@@ -138,7 +138,7 @@ class StoppableWork:
                 self._work.start()
 
     def poll(self) -> AttemptResult | None:
-        """Return its result; None while it runs, and once it was stopped: another host continues with it."""
+        """Return its result; None while it runs, and once it was stopped: another host continues it."""
         with self._lock:
             return None if self._is_stopped or not self._has_started else self._work.poll()
 
@@ -146,7 +146,7 @@ class StoppableWork:
         return self._work.progress()
 
     def deliver(self, message: WorkerMessage) -> None:
-        """Give it a message."""
+        """Deliver a message to it."""
         with self._lock:
             if not self._is_stopped:
                 self._work.deliver(message)
@@ -156,7 +156,7 @@ class StoppableWork:
         self._work.kill()
 
     def stop(self) -> None:
-        """Kill it, and let it not begin again."""
+        """Kill it, and do not let it start again."""
         with self._lock:
             self._is_stopped = True
         self._work.kill()
@@ -166,8 +166,8 @@ class HostService:
     """The service, in its process.
 
     Args:
-        given: settings that override the file, as options of the command state them.
-        tidy: removes what old runs left in the home, and returns their names (`host_run.tidy`).
+        given: settings that override the file, from the command's options.
+        tidy: removes old runs from the home, and returns their names (`host_run.tidy`).
     """
 
     def __init__(self, home: Path, make_work: MakeWork, connect: Connect, clock: Clock,
@@ -192,15 +192,15 @@ class HostService:
     # ---- its life
 
     def run(self) -> int:
-        """Serve until a signal ends it. What is at work then is killed; other hosts, or the next service, resume it."""
+        """Serve until a signal ends it. Running work is then killed; other hosts, or the next service, resume it."""
         atomic.make_directory(self.home / FOLDER / "claims")
         lock = LifeLock.try_acquire(life_path(self.home))
         if lock is None:
-            raise Refused(f"a service runs for {self.home} already; `garrison host list` at home shows it")
+            raise Refused(f"a service already runs for {self.home}; `garrison host list` at home shows it")
         self.status = replace(self.status, pid=os.getpid())
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: self.stopping.set())
-        self._log(f"begins as {self.settings.name}")
+        self._log(f"starts as {self.settings.name}")
         try:
             self._kill_leftovers()
             while not self.stopping.is_set():
@@ -227,7 +227,7 @@ class HostService:
         for work, _ in working.values():
             work.stop()
         if working:
-            self._log(f"killed what was at work: {', '.join(sorted(working))}")
+            self._log(f"killed running work: {', '.join(sorted(working))}")
         self._note(connected=False, why="the service has ended")
         self._write_status(ended=True)
         self._log("ends")
@@ -243,7 +243,7 @@ class HostService:
                 continue
             self.make_work(self.home, self._host(), claim).kill()
             path.unlink(missing_ok=True)
-            self._log(f"killed what the last service left at work: {claim.token.id}")
+            self._log(f"killed work of the last service: {claim.token.id}")
 
     def _tidy_now_and_then(self) -> None:
         now = self.clock.monotonic()
@@ -261,7 +261,7 @@ class HostService:
             self._log(f"cannot tidy: {error}")
             return
         if removed:
-            self._log(f"removed {len(removed)} runs that nobody has used for a week")
+            self._log(f"removed {len(removed)} runs that were unused for a week")
 
     # ---- settings and connection
 
@@ -280,7 +280,7 @@ class HostService:
                 (settings.address, settings.crew, settings.namespace, settings.name)
                 != (self.settings.address, self.settings.crew, self.settings.namespace, self.settings.name)):
             if self.working:
-                return  # what is at work keeps its connection until it is done
+                return  # running work keeps its connection until it is done
             self.dispatcher.close()
             self.dispatcher = None
         self.settings, self._stamps = settings, stamps
@@ -317,7 +317,7 @@ class HostService:
             free = shutil.disk_usage(self.home).free
         except OSError as error:
             return f"its home cannot be read: {error.strerror}"
-        return f"its disk has {free / 1e6:.0f} MB free, too little to begin work" if free < self.min_free_bytes else ""
+        return f"its disk has {free / 1e6:.0f} MB free, too little to start work" if free < self.min_free_bytes else ""
 
     def _lose_contact(self, error: GarrisonError) -> None:
         self._retry_at = self.clock.monotonic() + RETRY_SECONDS
@@ -336,11 +336,11 @@ class HostService:
             earlier[1].join()
         note = self.home / FOLDER / "claims" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
         try:
-            # Before the work: what has no note is killed by nobody after our death. A power cut ends the work as well.
+            # Before the work: without a note it would not be killed after our death. A power cut also ends the work.
             atomic.write(note, record.encode(ClaimNote.of(claim)), durable=False)
             work = StoppableWork(self.make_work(self.home, self._host(), claim))
         except (GarrisonError, OSError) as error:  # a full disk: its lease runs out, and another host claims it
-            self._log(f"cannot begin {key}: {error}")
+            self._log(f"cannot start {key}: {error}")
             return
         thread = threading.Thread(target=self._work, args=(dispatcher, claim, work, note), name=key, daemon=True)
         with self.lock:
@@ -359,7 +359,7 @@ class HostService:
         else:
             note.unlink(missing_ok=True)
         finally:
-            with self.lock:  # a later claim of the same attempt may be there by now
+            with self.lock:  # there may be a later claim of the same attempt by now
                 if (mine := self.working.get(key)) is not None and mine[0] is work:
                     del self.working[key]
 
@@ -368,7 +368,7 @@ class HostService:
         return Host(settings.name, slots=settings.slots, labels=list(settings.labels), state=settings.state,
                     home=str(self.home), address=settings.address)
 
-    # ---- what it says
+    # ---- its status
 
     def _note(self, *, connected: bool, why: str) -> None:
         contact = self.clock.utc() if connected else self.status.contact_at
@@ -403,13 +403,13 @@ def connect_temporal(home: Path, settings: HostSettings) -> QueueDispatcher:
 
 # ---- Work of a claim: a run of one node in the host's home, whose processes end with the claim.
 #
-#     start    a process (`host_run.py`) waits for the commit to begin at, makes the run, and becomes its launcher
+#     start    a process (`host_run.py`) waits for the commit to start at, creates the run, and becomes its launcher
 #     poll     the launcher's end is the run's
 #     kill     every process of the run is killed; nothing resumes it, since only its claim may (`Launch.claimed_for`)
 
 
 LOG = "begin.log"
-"""File of `begin_folder` with what the beginning process printed."""
+"""File of `begin_folder` with the output of the starting process."""
 
 
 def make_work(home: Path, host: Host, claim: Claim) -> ClaimWork:
@@ -426,14 +426,14 @@ class HostWork:
         self._process: subprocess.Popen[bytes] | None = None
         self._result: AttemptResult | None = None
         self._is_kept = False
-        """Set once what its run left is being kept: it is killed again if the first kill was not answered in time."""
+        """Set once its run's work is being kept: it is killed again if the first kill was not answered in time."""
         self._progress = JobProgress()
 
     def start(self) -> None:
-        """Start the process that begins the run."""
+        """Start the process that starts the run."""
         if self.job is None:
             self._result = self._make_result(JobResult(self.host, JobStatus.FAIL, (
-                "its instructions cannot be read here: are the versions of garrison the same?")))
+                "its job cannot be read here: are the versions of garrison the same?")))
             return
         self.run = HostRun(self.runtime, self.job, self.claim.attempt.id)
         folder = atomic.make_directory(begin_folder(self.runtime.home, self.job.host_run))
@@ -441,7 +441,7 @@ class HostWork:
         argv = [sys.executable, "-P", "-m", "garrison.hosts.host_run", "--home", str(self.runtime.home),
                 "--run", self.job.host_run, "--attempt", str(self.claim.attempt.id)]
         marker = f"{self.runtime.home}:{self.job.host_run}:begin#{self.claim.token.claim}"
-        ServiceGuard.of(self.runtime.home).begin(self.job.host_run)  # first: it kills only what it has heard of
+        ServiceGuard.of(self.runtime.home).begin(self.job.host_run)  # first: it kills only known runs
         self._process = start_detached(argv, folder / LOG, cwd=self.runtime.home,
                                        env={**self.runtime.environ, "GARRISON_LIFE": marker})
 
@@ -475,7 +475,7 @@ class HostWork:
         return self._progress
 
     def deliver(self, message: WorkerMessage) -> None:
-        """Give an answer, or what the user tells, to the agent."""
+        """Deliver an answer, or the user's message, to the agent."""
         told = decode(JobMessage, message.body, MAX_MESSAGE)
         if told is None or self.run is None:
             return
@@ -499,5 +499,5 @@ class HostWork:
         run = HostRun(self.runtime, self.job, self.claim.attempt.id)
         if self._result is None and run.has_begun and not self._is_kept:
             self._is_kept = True
-            # In a thread: a large worktree takes longer than the answer to a cancellation may.
+            # In a thread: a large worktree takes longer than the time limit for a cancellation.
             threading.Thread(target=run.keep, name="keep", daemon=True).start()

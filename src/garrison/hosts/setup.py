@@ -1,6 +1,6 @@
-"""Set-up of a host, from home over ssh: check it, install the same garrison there, and let its service begin.
+"""Set-up of a host, from home over ssh: check it, install the same garrison there, and start its service.
 
-Each step can be repeated: what an interrupted set-up left is taken up by the next. A failure is one line with the
+Each step can be repeated: the next set-up continues an interrupted one. A failure is one line with the
 remedy.
 """
 
@@ -41,12 +41,12 @@ CHECK_SECONDS = 30.0
 INSTALL_SECONDS = 600.0
 CONNECT_SECONDS = 120.0
 NEEDED_BYTES = 400_000_000
-"""Free space that the environment of garrison and its wheels need."""
+"""Free space for garrison's environment and its wheels."""
 LARGEST_OFFSET = 60.0
 """Difference of the clocks, in seconds, above which the user is warned."""
 OLDEST = (3, 11)
 NO_WHEELS = 9
-"""Exit code of INSTALL if neither the wheels that came along nor the host's index have what its Python needs."""
+"""Exit code of INSTALL if neither the bundled wheels nor the host's index fit its Python."""
 
 FACTS = """\
 say() { printf '%s\\t%s\\n' "$1" "$2"; }
@@ -76,10 +76,10 @@ except OSError:
 os.set_inheritable(lock, True)
 os.execvp(words[0], words)
 """
-"""Runs a command alone in a folder: the installation of an `add` that was interrupted continues there. A file system
-without locks does without."""
-# --without-pip: on Debian ensurepip is a separate package, so the wheel of pip that came along is run as it is.
-# Bundles of interrupted set-ups go after an hour: a younger one may be that of an `add` which waits for the lock.
+"""Runs a command alone in a folder: the installation of an interrupted `add` continues there. Without support for
+locks it runs unlocked."""
+# --without-pip: on Debian ensurepip is a separate package, so the bundled wheel of pip is run directly.
+# Bundles of interrupted set-ups go after an hour: a younger one may belong to an `add` that waits for the lock.
 INSTALL = """\
 set -e
 umask 077
@@ -109,8 +109,8 @@ rm -rf wheels "$bundle" first.log second.log
 find . -maxdepth 1 -name 'bundle-*' -mmin +60 -exec rm -f {} + || true
 : >"$name/ready"
 """
-"""Makes the environment, which counts once its file `ready` is there: of the wheels that came along as they are, else
-by pip from these and the host's own index."""
+"""Makes the environment, which is complete once its file `ready` exists: from the unpacked bundled wheels, else by pip
+from these and the host's own index."""
 TIDY = 'cd "$1" && for old in env-*; do [ "$old" = "$2" ] || rm -rf "$old"; done'
 TREES = """\
 trees=${XDG_CACHE_HOME:-$HOME/.cache}/garrison
@@ -119,7 +119,7 @@ for file in "$trees"/*/*/*/.git; do
 done
 rmdir -- "$trees" 2>/dev/null || true
 """
-"""Removes the worktrees of the clones below a folder, and the root of all worktrees if nobody else has one."""
+"""Removes the worktrees of the clones below a folder, and the root of all worktrees if it is then empty."""
 FREE_PORT = """\
 import socket, sys
 first, *taken = map(int, sys.argv[1:])
@@ -136,7 +136,7 @@ for port in range(first, min(first + 200, 65536)):
 
 
 class HostFacts(Value):
-    """What a host is like."""
+    """Facts about a host."""
 
     home: str
     user: str
@@ -155,7 +155,7 @@ class HostFacts(Value):
 
 
 def examine(access: HostAccess, python: str = "") -> HostFacts:
-    """Return what a host is like; Refused with the remedy if garrison cannot be installed there."""
+    """Return the facts about a host; Refused with the remedy if garrison cannot be installed there."""
     candidates = (python,) if python else PYTHONS
     done = access.run(["sh", "-c", FACTS, "sh", *candidates], timeout=CHECK_SECONDS)
     pairs = [line.split("\t", 1) for line in done.out.decode(errors="replace").splitlines() if "\t" in line]
@@ -227,8 +227,8 @@ class HostSetup:
         self.say(f"{facts.user}@{self.access.place}: {facts.system}, Python {facts.python_version}, {facts.git}, "
                  f"{facts.free_bytes / 1e9:.1f} GB free, clock {facts.clock_offset:+.1f} s")
         if abs(facts.clock_offset) > LARGEST_OFFSET + facts.round_trip:
-            self.say(f"note: its clock is {facts.clock_offset:+.0f} s off; leases do not depend on it, times in its "
-                     "logs do")
+            self.say(f"note: its clock is {facts.clock_offset:+.0f} s off; this affects the times in its logs, "
+                     "not leases")
         base = f"{facts.home}/.local/share/garrison-hosts/{read_crew(self.home)}/{self.wanted.name}"
         with tempfile.TemporaryDirectory(prefix="garrison-wheel-") as folder:
             command = self._install(Path(folder), base, facts)
@@ -247,7 +247,7 @@ class HostSetup:
         except NotFound:
             return None
         if known.ssh != self.wanted.ssh:
-            raise Refused(f"{known.name} is {known.ssh or 'this machine'} already; give this one another --name, or "
+            raise Refused(f"{known.name} is already {known.ssh or 'this machine'}; give this one another --name, or "
                           f"`garrison host remove {known.name}` first")
         return known
 
@@ -261,13 +261,13 @@ class HostSetup:
         ready = self.access.run(["sh", "-c", 'test -e "$1/ready" && "$2" --version', "sh", f"{base}/{name}", command],
                                 timeout=CHECK_SECONDS)
         if ready.code == 0:
-            self.say("the same garrison is installed there already")
+            self.say("the same garrison is already installed there")
             return command
         if facts.free_bytes < NEEDED_BYTES:
             raise Refused(f"{self.access.place}: its disk has {facts.free_bytes / 1e6:.0f} MB free in {facts.home}, "
                           f"garrison needs {NEEDED_BYTES / 1e6:.0f} MB: make room there")
-        self.say("copying garrison and what it needs")
-        if self._known() is None:  # `list` shows what an interrupted set-up has left, and `remove` removes it
+        self.say("copying garrison and its dependencies")
+        if self._known() is None:  # so that `list` shows, and `remove` removes, an interrupted set-up
             write_host(self.home, replace(self.wanted, home=f"{base}/home", command="", port=0))
         made = self.access.run(["sh", "-c", 'umask 077; mkdir -p "$1/home"', "sh", base], timeout=CHECK_SECONDS)
         if made.code:
@@ -275,7 +275,7 @@ class HostSetup:
         bundle = own_folder / "bundle.zip"
         done = self._try_install([own, *others], bundle, base, name, facts)
         if done.code == NO_WHEELS:
-            self.say(f"fetching what is for its Python {facts.python_version} with home's package index")
+            self.say(f"fetching packages for its Python {facts.python_version} from home's package index")
             folder = self.home / HOSTS / "wheels" / f"{facts.python_version}-{facts.machine}"
             try:
                 fetched = download(others, facts.python_version, facts.machine, folder)
@@ -304,7 +304,7 @@ class HostSetup:
             return (f"{where}: its Python lacks the module venv: install it there (for example: sudo apt install "
                     "python3-venv)")
         return (f"{where}: garrison cannot be installed for its Python {facts.python_version}: {last}; it needs the "
-                "Python that home has, or a package index")
+                "same Python as home, or a package index")
 
     def _make_home(self, host: Host) -> None:
         content = record.encode(host_settings(self.home, host))
@@ -358,7 +358,7 @@ class HostSetup:
     def _await(self, host: Host) -> None:
         """Wait until the host's worker answers."""
         end = time.monotonic() + CONNECT_SECONDS
-        why = "nothing was heard of it"
+        why = "it sent nothing"
         while time.monotonic() < end:
             if host.port and host.name not in read_state(self.home).tunnels:
                 why = read_state(self.home).troubles.get(host.name, "its tunnel is not open yet")
@@ -371,7 +371,7 @@ class HostSetup:
             else:
                 if seen.connected and seen.running:
                     return
-                why = seen.why or "its service has not begun"
+                why = seen.why or "its service has not started"
             time.sleep(0.3)
         own = read_config(self.home).hosts()
         needed = f"put the keys tls_… of [hosts] into {host.home}/config.toml there; " \
@@ -393,7 +393,7 @@ def _pin(wheel: Path) -> str:
 
 
 def push_file(access: HostAccess, content: bytes, path: str) -> None:
-    """Write a file on a host as a whole, with its folder; GarrisonError if that failed."""
+    """Write a file atomically on a host, with its folder; GarrisonError if that failed."""
     script = 'umask 077; mkdir -p "${1%/*}" && cat >"$1.part" && mv -f "$1.part" "$1"'
     done = access.run(["sh", "-c", script, "sh", path], stdin=content, timeout=CHECK_SECONDS)
     if done.code:
@@ -411,7 +411,7 @@ def control(access: HostAccess, host: Host, verb: str, *, timeout: float) -> Com
 
 
 def probe(access: HostAccess, host: Host, timeout: float = CHECK_SECONDS) -> HostProbe:
-    """Return what a host says of itself, with the offset of its clock; GarrisonError if it says nothing usable."""
+    """Return a host's own report, with the offset of its clock; GarrisonError if it is unusable."""
     before = time.time()
     done = control(access, host, "probe", timeout=timeout)
     after = time.time()
@@ -426,7 +426,7 @@ def probe(access: HostAccess, host: Host, timeout: float = CHECK_SECONDS) -> Hos
 
 
 def remove(home: Path, host: Host, say: Callable[[str], None], *, reach: bool = True) -> None:
-    """End a host's service, remove what `add` made there, and its record here."""
+    """End a host's service, remove everything that `add` created there, and its record here."""
     access = HostAccess.of(home, host)
     base = host.home.rpartition("/")[0]
     if reach and host.home:
@@ -448,15 +448,15 @@ def remove(home: Path, host: Host, say: Callable[[str], None], *, reach: bool = 
     access.disconnect()
 
 
-# ---- Wheels of the running installation, to install the same on a host without an index.
+# ---- Wheels of the running installation, to install the same one on a host without an index.
 #
-# garrison itself is built from its checkout, or packed again from its installed files, as its dependencies are. A
-# packed wheel keeps its tags, so pip on the host refuses one that is for another Python or machine.
+# garrison itself is built from its checkout, or repacked from its installed files, like its dependencies. A
+# packed wheel keeps its tags, so pip on the host refuses one for another Python or machine.
 
 
 ROOT = "garrison"
 EXTRAS = frozenset({"hosts", "acp"})
-"""Extras that a host gets: what works on a node there. Claude's is installed on the host itself."""
+"""Extras that a host gets, for the work on a node. Claude's is installed on the host itself."""
 BUILD_SECONDS = 120.0
 DOWNLOAD_SECONDS = 300.0
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[(?P<extras>[^\]]*)\])?")
@@ -468,7 +468,7 @@ def normalize(name: str) -> str:
 
 
 def list_required() -> list[metadata.Distribution]:
-    """Return the installed distributions that garrison needs on a host, itself left out; MissingExtra without them."""
+    """Return the installed distributions that garrison needs on a host, without itself; MissingExtra without them."""
     extras.require("hosts", "`garrison host`")
     found: dict[str, metadata.Distribution] = {}
     queue = [(ROOT, EXTRAS)]
@@ -477,7 +477,7 @@ def list_required() -> list[metadata.Distribution]:
         try:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            continue  # a marker leaves it out here
+            continue  # a marker excludes it here
         if normalize(name) in found:
             continue
         found[normalize(name)] = distribution
@@ -512,7 +512,7 @@ def pack(distribution: metadata.Distribution, folder: Path) -> Path:
         for file in sorted(files):
             here = Path(str(distribution.locate_file(file)))
             if ".." in file.parts or file.suffix == ".pyc" or file.is_absolute() or not here.is_file():
-                continue  # scripts, which pip makes again, and what is compiled
+                continue  # scripts, which pip recreates, and compiled files
             inside = file.as_posix()
             if file.parts[0].endswith(".dist-info"):
                 inside = f"{info}/{'/'.join(file.parts[1:])}"
@@ -560,13 +560,13 @@ def find_pip(folder: Path) -> Path:
     except ImportError:
         bundled = []
     if not bundled:
-        raise NotFound("there is no pip here to bring to the host: `python -m ensurepip`, or install pip beside "
+        raise NotFound("there is no pip here to bring to the host: `python -m ensurepip`, or install pip next to "
                        "garrison")
     return bundled[-1]
 
 
 def collect(kept: Path, own: Path) -> tuple[Path, list[Path]]:
-    """Return the wheel of garrison, made in the folder `own`, and the others that a host needs, pip's first, which are
+    """Return the wheel of garrison, made in the folder `own`, and the other wheels that a host needs, pip's first,
     made once in the folder `kept`."""
     atomic.make_directory(kept)
     with atomic.locked(kept / "lock"):
@@ -575,7 +575,7 @@ def collect(kept: Path, own: Path) -> tuple[Path, list[Path]]:
 
 
 def download(others: list[Path], python: str, machine: str, folder: Path) -> list[Path]:
-    """Fetch what home has in the versions that it has, for another Python or processor, from home's package index.
+    """Fetch home's packages in the same versions, for another Python or processor, from home's package index.
 
     GarrisonError if an index does not answer, or has no wheel for it.
     """
@@ -592,7 +592,7 @@ def download(others: list[Path], python: str, machine: str, folder: Path) -> lis
 
 
 def fingerprint(paths: list[Path]) -> str:
-    """Return a digest of wheels, by what they contain."""
+    """Return a digest of the content of wheels."""
     digest = hashlib.sha256()
     for path in sorted(paths, key=lambda path: path.name):
         with zipfile.ZipFile(path) as archive:

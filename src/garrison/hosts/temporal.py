@@ -1,8 +1,8 @@
 """Dispatcher of a Temporal server.
 
 A run's side starts workflows and serves them (`serves_workflows`); a worker polls for activities itself instead of
-through the SDK's worker: that one answers heartbeats from a buffer, and the cut-off rule needs to know which heartbeat
-was answered (`hosts/lease.py`). No call is repeated behind the caller's back, for the same reason.
+through the SDK's worker, which answers heartbeats from a buffer: the cut-off rule needs to know which heartbeat
+was answered (`hosts/lease.py`). For the same reason no call is retried implicitly.
 
 The SDK needs an asyncio loop; it runs in a thread, so that callers need none.
 """
@@ -77,10 +77,10 @@ POLL_SECONDS = 70.0
 """Longer than a poll of the server, which answers after a minute without work."""
 OFFER_SECONDS = 15.0
 """Longest poll for attempts. A server answers a second before its end, which is too late on a busy machine, and an
-attempt in that answer is lost until its lease is over; so the server that garrison keeps answers after
-`keeper.POLL_SECONDS`. A host with fewer free slots than queues waits that long before it looks into the next one."""
+attempt in that answer is lost until its lease is over; so garrison's own server answers after
+`keeper.POLL_SECONDS`. A host with fewer free slots than queues waits that long before it polls the next one."""
 WATCH_SECONDS = 0.1
-"""Time between two looks at an attempt that is watched."""
+"""Time between two polls of a watched attempt."""
 TASK_TIMEOUT = timedelta(seconds=2)
 """Longest step of a workflow; after a lost one the server waits that long before it repeats it."""
 UNANSWERED = (RPCError, RuntimeError, OSError, TimeoutError)
@@ -89,7 +89,7 @@ UNANSWERED = (RPCError, RuntimeError, OSError, TimeoutError)
 
 @dataclass
 class _Held:
-    """What a worker keeps for a claim."""
+    """State of a claim in its worker."""
 
     attempt: NodeAttempt
     task: bytes
@@ -102,11 +102,11 @@ class TemporalDispatcher:
 
     Args:
         address: host and port of the server.
-        crew: name that separates the attempts of one home from others on the same server.
+        crew: name that separates this home's attempts from others on the same server.
         worker: name of the worker; a run's side needs none.
         queue: the queue whose attempts the worker claims.
         serves_workflows: this is the run's side.
-        config: the table `[hosts]`, with the files for TLS; without it the environment alone says how to connect.
+        config: the table `[hosts]`, with the files for TLS; without it only the environment configures the connection.
     """
 
     def __init__(self, address: str, crew: str, *, worker: str = "", queue: str = "", namespace: str = "default",
@@ -118,7 +118,7 @@ class TemporalDispatcher:
         self._thread.start()
         self.polls: dict[str, asyncio.Task[PollActivityTaskQueueResponse]] = {}
         self._turn: dict[str, int] = {}
-        """Queue → when it was polled last, counted in polls."""
+        """Queue → number of its last poll."""
         self._held: dict[tuple[AttemptId, int], _Held] = {}
         self._listener: asyncio.Task[None] | None = None
         self._server: Worker | None = None
@@ -183,7 +183,7 @@ class TemporalDispatcher:
     # ---- the run's side
 
     def submit(self, attempt: NodeAttempt) -> None:
-        """Start the attempt's workflow; one that was started before stays as it is."""
+        """Start the attempt's workflow; one that was already started is unchanged."""
         self._call(self._start(attempt))
 
     async def _start(self, attempt: NodeAttempt) -> None:
@@ -191,7 +191,7 @@ class TemporalDispatcher:
             await self._client.start_workflow(
                 WORKFLOW, AttemptOffer(attempt, self._offers(attempt.queue)), id=self._workflow_id(attempt.id),
                 task_queue=self._runs, task_timeout=TASK_TIMEOUT,
-                # Neither while it runs nor once it is over does a repeated submission do the attempt again.
+                # A repeated submission never repeats the attempt, whether it is running or over.
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING)
         except WorkflowAlreadyStartedError:  # it was submitted before, and is over
@@ -248,7 +248,7 @@ class TemporalDispatcher:
             is_claimed = activity.state != PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
             details = activity.heartbeat_details.payloads  # none before the first heartbeat
             progress = await self._client.data_converter.decode(details, [str]) if details else [""]
-            # While it waits, Temporal's number is already that of the next claim.
+            # While it waits, Temporal's number is already the next claim's.
             return AttemptView(
                 attempt, AttemptState.CLAIMED if is_claimed else AttemptState.WAITING,
                 claim=activity.attempt if is_claimed else activity.attempt - 1, worker=activity.last_worker_identity,
@@ -264,7 +264,7 @@ class TemporalDispatcher:
     def claim_from(self, queues: Sequence[str], free: int, timeout: float) -> Claim | None:
         """Claim an attempt of one of several queues, for a worker with `free` slots.
 
-        Each poll under way may bring an attempt, so there are never more of them than slots; the queues take turns.
+        Each open poll may bring an attempt, so there are never more polls than slots; the queues take turns.
         """
         return self._call(self._claim(queues, free, timeout), timeout + CALL_SECONDS)
 
@@ -288,7 +288,7 @@ class TemporalDispatcher:
         if task is None:
             return None
         (attempt,) = await self._client.data_converter.decode(task.input.payloads, [NodeAttempt])
-        # Before the workflow hears of the claim: it may deliver at once, and what is for no known claim is dropped.
+        # Before the workflow learns of the claim: it may deliver at once, and messages for unknown claims are dropped.
         self._held[attempt.id, task.attempt] = _Held(attempt, task.task_token)
         of: WorkflowExecution = task.workflow_execution
         await self._signal_workflow(of.workflow_id, CLAIMED, Claimed(task.attempt, self._inbox), of.run_id)
@@ -304,7 +304,7 @@ class TemporalDispatcher:
         return task if task.task_token else None
 
     async def _listen(self) -> None:
-        """Accept what workflows deliver to this worker."""
+        """Accept the deliveries of workflows to this worker."""
         while True:
             try:
                 self._begin_poll(self._inbox, POLL_SECONDS)
@@ -377,7 +377,7 @@ class TemporalDispatcher:
 
 
 def connection_options(environ: Mapping[str, str], config: HostsConfig) -> dict[str, Any]:
-    """Return how to connect to a team's server: by the table `[hosts]`, else by the variables of Temporal's own tools.
+    """Return the options for a team's server: from the table `[hosts]`, else from variables of Temporal's own tools.
     """
     def read(key: str, path: str, variable: str = "") -> bytes | None:
         where = f"[hosts] {key}" if path else variable

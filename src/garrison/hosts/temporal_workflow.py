@@ -1,8 +1,8 @@
-"""Workflow of one attempt: offers it as an activity, passes messages and a cancellation on to the worker that has it.
+"""Workflow of one attempt: offer it as an activity, pass messages and a cancellation on to its worker.
 
-Its worker runs on the run's side. The activity is done by hosts; Temporal offers it again when no heartbeat came within
-the lease. Temporal tells a worker of a cancellation with its next heartbeat only, and has no way to tell it anything
-else. So each worker serves its own task queue as well: a delivery is an activity there, pushed at once.
+The workflow runs on the run's side. Hosts do the activity; Temporal offers it again if no heartbeat came within
+the lease. Temporal notifies a worker of a cancellation only at its next heartbeat, and cannot send it anything
+else. So each worker also serves its own task queue: a delivery is an activity there, pushed at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from temporalio.converter import (
 )
 from temporalio.exceptions import ActivityError
 
-# The SDK's sandbox would import these anew for each workflow.
+# The SDK's sandbox would import these again for each workflow.
 with workflow.unsafe.imports_passed_through():
     import msgspec
 
@@ -34,7 +34,7 @@ with workflow.unsafe.imports_passed_through():
 WORKFLOW, ATTEMPT, DELIVERY = "garrison.node-attempt", "garrison.attempt", "garrison.delivery"
 CLAIMED, SEND, CANCEL = "claimed", "send", "cancel"
 LONGEST_ATTEMPT = timedelta(days=365)
-"""Temporal wants a limit; the lease is what ends an attempt."""
+"""Temporal requires a limit; in fact the lease ends an attempt."""
 
 
 class AttemptOffer(Value):
@@ -45,7 +45,7 @@ class AttemptOffer(Value):
 
 
 class Claimed(Value):
-    """A worker's note that it has the attempt, and where it hears of messages."""
+    """A worker's message that it has the attempt, and its address for deliveries."""
 
     claim: int
     inbox: str
@@ -79,7 +79,7 @@ class _Records(JSONTypeConverter):
 
 
 class _Payloads(CompositePayloadConverter):
-    """Payloads of the SDK, but for records: it knows dataclasses only."""
+    """Payloads of the SDK, with support for records: it knows only dataclasses."""
 
     def __init__(self) -> None:
         json = JSONPlainPayloadConverter(encoder=_Encoder, custom_type_converters=[_Records()])
@@ -88,7 +88,7 @@ class _Payloads(CompositePayloadConverter):
 
 
 CONVERTER = replace(DataConverter.default, payload_converter_class=_Payloads)
-"""How both sides write what passes through the server."""
+"""Encoding of all data that passes through the server."""
 
 
 @workflow.defn(name=WORKFLOW)
@@ -108,12 +108,12 @@ class NodeAttemptWorkflow:
     async def run(self, offer: AttemptOffer) -> AttemptEnd:
         """Offer the attempt until it has a result, is cancelled or is lost."""
         attempt = offer.attempt
-        if self._cancelled is not None:  # signals that have come are delivered before the first step
+        if self._cancelled is not None:  # earlier signals are delivered before the first step
             return AttemptEnd(AttemptState.CANCELLED, why=self._cancelled)
         self._activity = workflow.start_activity(
             ATTEMPT, attempt, task_queue=offer.task_queue, heartbeat_timeout=timedelta(seconds=attempt.lease),
             start_to_close_timeout=LONGEST_ATTEMPT, result_type=AttemptResult,
-            # No pause before the next claim: the lease of the last one was waited out.
+            # No pause before the next claim: the lease of the last one has already expired.
             retry_policy=RetryPolicy(initial_interval=timedelta(milliseconds=10), backoff_coefficient=1.0,
                                      maximum_attempts=attempt.max_claims),
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED)
@@ -145,7 +145,7 @@ class NodeAttemptWorkflow:
                 await workflow.execute_activity(
                     DELIVERY, delivery, task_queue=self._claimed.inbox, retry_policy=RetryPolicy(maximum_attempts=1),
                     schedule_to_close_timeout=timedelta(seconds=attempt.lease))
-            except ActivityError:  # its worker is cut off or dead: it is sent again, perhaps to the next one
+            except ActivityError:  # its worker is cut off or dead: it is resent, perhaps to the next one
                 continue
             if delivery.message is None:
                 self._told_of_cancel = delivery.claim
@@ -154,7 +154,7 @@ class NodeAttemptWorkflow:
 
     @workflow.signal(name=CLAIMED)
     def claimed(self, claimed: Claimed) -> None:
-        """Note who has the attempt."""
+        """Record which worker has the attempt."""
         if self._claimed is None or claimed.claim > self._claimed.claim:
             self._claimed = claimed
 

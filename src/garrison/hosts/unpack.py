@@ -1,7 +1,7 @@
 """Unpack wheels into the environment that runs this: `python -I unpack.py FOLDER`, on a host, before garrison is there.
 
 pip would take several times as long. It exits with 3 if one of the wheels is not for this Python and machine, which
-pip's own code decides, or needs more than unpacking; then pip has to do it. Uses nothing of garrison.
+pip's own code decides, or needs more than unpacking; then pip must install it. Imports nothing from garrison.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ sys.exit(main())
 
 
 def fits(wheels: list[Path]) -> bool:
-    """Return whether all wheels are for this Python and machine, by the code of the pip that is among them."""
+    """Return whether all wheels are for this Python and machine, by the code of the bundled pip."""
     sys.path[:0] = [str(wheel) for wheel in wheels if wheel.name.startswith("pip-")]
     from pip._vendor.packaging.tags import parse_tag, sys_tags
 

@@ -114,7 +114,7 @@ def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, tmp_path:
     call("answer", run, "build", "A", fails=NotFound)
     lock = LifeLock.try_acquire(RunDirectory(find_home() / "pipelines" / run).lock)
     assert lock
-    assert "another process runs" in str(call("resume", run, fails=Refused).exception)
+    assert "another process is running" in str(call("resume", run, fails=Refused).exception)
     assert call("answer", run, "gate", "a").stderr == "answer recorded\n"
     lock.release()
     assert "to continue the run: garrison resume" in call("answer", run, "gate", "fix").stderr

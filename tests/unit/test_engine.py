@@ -439,7 +439,7 @@ def test_a_directory_has_one_owner(tmp_path: Path) -> None:
 
     assert run(LINE, handlers={"work": work}, run_dir=tmp_path / "r").status == "success"
     assert len(refused) == 2
-    assert "another process runs" in refused[0]
+    assert "another process is running" in refused[0]
 
 
 def test_a_waiting_handler_suspends_the_run_but_no_other_branch(tmp_path: Path) -> None:

@@ -308,7 +308,7 @@ def test_only_the_user_answers_with_an_irreversible_option() -> None:
     gate = story.state.waits["ask#1"]
     assert gate.summary().endswith("UTC: asked again")
     assert story.act(auto_approve=True) is None, "it waits for the user"
-    assert gate.timed_out().failure_reason == "ask was not answered in time, and its default Yes cannot be taken back"
+    assert gate.timed_out().failure_reason == "ask was not answered in time, and its default Yes cannot be undone"
     assert gate.auto_approved() is None
     assert replace(gate, question=replace(gate.question, default="No")).auto_approved().status == "success"
 

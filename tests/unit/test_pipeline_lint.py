@@ -67,7 +67,7 @@ FAULTS = [
         d [shape=diamond]; a -> d; d -> end [condition="outcome=success"]""", "d", 3, "after a failure"),
     ("branch_misses_join", SOUND + """
         p [shape=component] b [label=B]; c [label=C]
-        j [shape=tripleoctagon] a -> p -> {b c} b -> j -> end; c -> end""", "c", 3, "never comes to the join j"),
+        j [shape=tripleoctagon] a -> p -> {b c} b -> j -> end; c -> end""", "c", 3, "never reaches the join j"),
     ("child_pipeline_required", SOUND + "\n m [shape=house]; a -> m -> end", "m", 3, "stack.child_dotfile=FILE.dot"),
     ("child_pipeline_required", SOUND + "\n m [type=subgraph]; a -> m -> end", "m", 3, "graph_ref=FILE.dot"),
     ("out_of_range", SOUND + "\n b [shape=component max_parallel=0]; a -> b -> end", "b", 3, "max_parallel=0"),
@@ -83,7 +83,7 @@ FAULTS = [
     ("retry_target_exists", SOUND + "\n b [retry_target=aa]; a -> b -> end", "b", 3, "is not a node"),
     ("retry_target_exists", "\n fallback_retry_target=lost\n" + SOUND, None, 3, "fallback_retry_target=lost"),
     ("goal_gate_has_retry", SOUND + "\n b [goal_gate=true]; a -> b -> end", "b", 3, "retry_target=NODE"),
-    ("dead_end", SOUND + "\n b; a -> b", "b", 3, "nothing leads on"),
+    ("dead_end", SOUND + "\n b; a -> b", "b", 3, "no edge leaves b"),
     ("loop_without_exit", SOUND + "\n b; c; a -> b -> c -> b", "b", 3, "b -> c -> b"),
     ("loop_without_exit", SOUND + "\n b; a -> b -> b", "b", 3, "b -> b"),
     ("condition_syntax", SOUND + '\n b; a -> b [condition="outcome="]; b -> end', None, 3, "character"),
@@ -99,7 +99,7 @@ FAULTS = [
     ("timeout_unit", "\n max_pipeline_duration=60\n" + SOUND, None, 3, "max_pipeline_duration=60s"),
     ("candidates", "start -> a -> end\n a [prompt=x, best_of=2, judge=command]", "a", 2, "no judge_command"),
     ("ambiguous_edges", SOUND + "\n b; a -> b -> end", "a", 2,
-     "only the one to b is followed, because its name comes first; say flow=dag to follow all of them, or give"),
+     "only the one to b is followed, because its name comes first; set flow=dag to follow all of them, or give"),
     ("ambiguous_edges", SOUND + """
         b; c; a -> b [condition="outcome=fail"]; a -> c [condition="context.n>2"]; a -> b [condition="context.n>1"]
         b -> end; c -> end""", "a", 2, "after success with context.n=3 both a -> b and a -> c match"),

@@ -77,7 +77,7 @@ def test_custom_foreign_and_drawing_attributes_are_allowed() -> None:
     ("a [date=today]", "a: garrison does not read date; name it x_date"),
     ("version=1.0", "garrison does not read version; name it x_version"),
     ("acpetace=x", "garrison does not read acpetace; name it x_acpetace"),
-    ("a [acme.timer=1]", 'a: garrison does not read acme.timer; say namespaces="acme" in the graph'),
+    ("a [acme.timer=1]", 'a: garrison does not read acme.timer; set namespaces="acme" in the graph'),
     ("a [agent_tool=claude]", "a: garrison does not read agent_tool; write agent"),
     ("a [colour=red]", "a: garrison does not read colour; did you mean color?"),
     ("model=small", "garrison does not read model; write llm_model"),

@@ -87,6 +87,6 @@ def confirm_irreversible(question: Question, text: str, *, yes: bool) -> None:
     if not labels or yes:
         return
     if not sys.stdin.isatty():
-        raise Refused(f"{labels} cannot be taken back: pass --yes to answer {question.node} with it")
-    if not click.confirm(f"{labels} cannot be taken back. Answer {question.node} with it?", err=True):
+        raise Refused(f"{labels} cannot be undone: pass --yes to answer {question.node} with it")
+    if not click.confirm(f"{labels} cannot be undone. Answer {question.node} with it?", err=True):
         raise Refused("nothing was answered")

@@ -4,7 +4,7 @@
 * `flow` decides where a run goes next: a pure state machine that both drivers use.
 * `engine` and `driver` run a graph as a library (`garrison.pipeline.run`), with `handlers` for the types of nodes.
 * `plan` prepares a garrison run of a graph, which the guardian drives, and refuses what such a run cannot do.
-* garrison never writes the file a graph came from. Lark is loaded when the first text is parsed, and the names below
+* garrison never writes to the file of a graph. Lark is loaded when the first text is parsed, and the names below
   when they are first used, so that importing this package is cheap.
 """
 

@@ -1,8 +1,8 @@
-"""Best of N: what a node says of its candidates, and their order once they are done. Pure.
+"""Best of N: a node's settings for its candidates, and their order once they are done. Pure.
 
 A node with `best_of=3` is done by three candidates: further tasks named NODE__a, NODE__b and NODE__c, each with its own
-worktree and agent. They pass set-up, acceptance and validation there, and their work is kept. A judge puts what passed
-into an order; the node itself then lands the best of it, and the second best if the first is refused.
+worktree and agent. They pass set-up, acceptance and validation there, and their work is kept. A judge puts those that
+passed into an order; the node itself then lands the best one, and the second best if the first is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIRST, COMMAND, PERSON = "first", "command", "person"
 """Judges that are not agents: the first that passes, the highest number that a command prints, the user."""
 JUDGES = (FIRST, COMMAND, PERSON)
 OF_CANDIDATES = ("best_of", "agents", "judge", "judge_command", "ties")
-"""Attributes of a node that say something of its candidates."""
+"""Attributes of a node about its candidates."""
 _LETTERS = "abcd"
 
 
@@ -36,9 +36,9 @@ class BestOf(Value):
     judge: str = PERSON
     """One of `JUDGES`, or an agent."""
     asks_on_tie: bool = False
-    """True if the user decides between candidates that are equal to the judge."""
+    """True if the user decides between candidates that the judge considers equal."""
     judge_node: str = ""
-    """Task whose agent judges, '' where none does."""
+    """Task whose agent judges, '' for none."""
 
 
 class Passed(Value):
@@ -47,7 +47,7 @@ class Passed(Value):
     name: str
     kept: Kept
     usd: float | None = None
-    """Known cost; None if it is not known."""
+    """Cost; None if unknown."""
 
 
 def candidate_name(node: str, number_: int) -> str:
@@ -56,7 +56,7 @@ def candidate_name(node: str, number_: int) -> str:
 
 
 def count_of(attrs: Mapping[str, str], key: str = "best_of", default: int | None = None) -> int | None:
-    """Return the number of candidates: that of the node, else of the agents it names; raise TypeConflict unless the
+    """Return the number of candidates: the node's, else of the agents that it names; raise TypeConflict unless the
     first is 2 to 4."""
     value = number(attrs, key)
     if value is None:
@@ -72,12 +72,12 @@ def agents_of(attrs: Mapping[str, str]) -> list[str]:
 
 
 def judge_of(attrs: Mapping[str, str]) -> str:
-    """Return who judges: the word of the node, else `command` where it has one, else the user."""
+    """Return the judge: as the node names it, else `command` if it has one, else the user."""
     return text(attrs, "judge") or (COMMAND if text(attrs, "judge_command") else PERSON)
 
 
 def best_of(node: str, attrs: Mapping[str, str]) -> BestOf | None:
-    """Return what a node says of its candidates; None if it has none."""
+    """Return a node's settings for its candidates; None if it has none."""
     count = count_of(attrs)
     if count is None or not 1 < count <= MAX_CANDIDATES:
         return None
@@ -87,24 +87,24 @@ def best_of(node: str, attrs: Mapping[str, str]) -> BestOf | None:
 
 
 NONE = "none"
-"""Verdict of a judge to whom no candidate is good enough."""
+"""Verdict of a judge that finds no candidate good enough."""
 
 
 def comparisons(passed: Sequence[Passed]) -> list[tuple[str, str]]:
     """Return the pairs that an agent compares: each two of the candidates, in both orders, since a judge may prefer
-    what it reads first."""
+    the first one."""
     return [pair for one, other in combinations(sorted(each.name for each in passed), 2)
             for pair in ((one, other), (other, one))]
 
 
 def score(passed: Sequence[Passed], verdicts: Mapping[tuple[str, str], str]) -> list[Passed]:
     """Return the candidates with the points of a judge that compared them: 1 for a pair that it decided alike in both
-    orders, half of one for a tie, which any other pair is, and nothing for a pair of which it wants none.
+    orders, 0 for a pair that it rejected, and half a point to each for any other pair, which is a tie.
 
     Args:
         verdicts: pair, as it was shown → `a`, `b`, `none`, or anything else for no verdict.
     """
-    # Only a verdict that is the same in both orders is a preference: a judge that always picks what it reads first
+    # Only the same verdict in both orders is a preference: a judge that always picks the first one
     # gives each of the two half a point.
     points = dict.fromkeys((each.name for each in passed), 0.0)
     for one, other in combinations(sorted(points), 2):
@@ -119,9 +119,9 @@ def score(passed: Sequence[Passed], verdicts: Mapping[tuple[str, str], str]) -> 
 
 
 def order(best: BestOf, passed: Sequence[Passed]) -> tuple[list[str], str]:
-    """Return the candidates that passed, the best first, and why that one is; by first or command alone.
+    """Return the candidates that passed, the best first, and the reason for that one; by first or command alone.
 
-    Equal ones: the smaller diff is better, then the one whose known cost is lower, then the earlier.
+    Ties: the smaller diff is better, then the lower known cost, then the earlier one.
     """
     if best.judge == FIRST:
         return [each.name for each in passed], f"{passed[0].name} passed first"
@@ -136,7 +136,7 @@ def order(best: BestOf, passed: Sequence[Passed]) -> tuple[list[str], str]:
 
 
 def tied(best: BestOf, passed: Sequence[Passed]) -> list[Passed]:
-    """Return the candidates that are equally good to the judge, and better than all others."""
+    """Return the candidates that the judge considers equal, and better than all others."""
     if best.judge == FIRST:
         return [*passed[:1]]
     most = max(each.kept.score or 0.0 for each in passed)
@@ -144,8 +144,8 @@ def tied(best: BestOf, passed: Sequence[Passed]) -> list[Passed]:
 
 
 def tie_key(place: int, candidate: Passed) -> tuple[int, float, int]:
-    """Return what decides between equal candidates; a cost that is not known counts as the highest."""
-    # An unknown cost must not win against one that is known to be small.
+    """Return the key that decides between equal candidates; an unknown cost counts as the highest."""
+    # An unknown cost must not win against a small known one.
     return candidate.kept.lines, float("inf") if candidate.usd is None else candidate.usd, place
 
 

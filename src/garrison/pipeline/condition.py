@@ -7,7 +7,7 @@ whole or refused with the offset of the error. Evaluation depends on the outcome
 
 A lone key is true unless its value is empty, false, 0, no or off. A lone status word (pass, fail, partial) means that
 outcome. Status words are normalized, labels are compared without accelerators and case; everything else is compared as
-text, case included (as numbers where the context holds a number). A missing key is empty. The order operators are true
+text, including case (as numbers if the context has a number). A missing key is empty. The order operators are true
 only between numbers. `outcome=WORD` with a word that is not a status compares the preferred label.
 """
 
@@ -86,7 +86,7 @@ class Clause:
         if self.key == "outcome":
             if self.status is None:
                 return self.label in {normalize_label(word) for word in (outcome.word, outcome.preferred_label) if word}
-            # A word of the graph's own is stored as a success; it must not take the edge of a plain one.
+            # A custom word of the graph is stored as a success; it must not take the edge of a plain one.
             return outcome.status == self.status and not outcome.word
         value = look_up(self.key, outcome, context)
         if self.key.removeprefix("context.") in _LABELS:
@@ -138,7 +138,7 @@ class Condition(Value):
 
     @property
     def is_always_true(self) -> bool:
-        """Return whether it asks nothing, so that its edge is unconditional."""
+        """Return whether it is trivially true, so that its edge is unconditional."""
         return self.tree == And()
 
 
@@ -281,7 +281,7 @@ class _Parsed(NamedTuple):
 
 
 class _NestedTooDeep(Exception):
-    """More than MAX_DEPTH levels of ( and ! begin at `offset`."""
+    """More than MAX_DEPTH levels of ( and ! start at `offset`."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(offset)

@@ -1,10 +1,10 @@
 """Graph to DOT text: an exact copy (`to_dot`) and a drawing (`to_drawing`). Pure.
 
 Parsing an exact copy gives the same graph (tests/unit/test_pipeline_dot_writer.py checks it). garrison never overwrites
-the file a graph came from.
+the file of a graph.
 
 A drawing shows shapes, labels, conditions and, for a run, the status of each node. It passes on no attribute of the
-graph: some make Graphviz read files or emit links, and a graph may come from anybody.
+graph: some make Graphviz read files or emit links, and graphs are untrusted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _attributes(attrs: Mapping[str, str]) -> str:
 
 
 def _id(text: str) -> str:
-    """Return an id, unquoted only if Graphviz accepts it so: a dotted key is quoted."""
+    """Return an id, unquoted only if Graphviz accepts that: a dotted key is quoted."""
     return text if _PLAIN.match(text) and text.lower() not in _KEYWORDS else _quote(text)
 
 
@@ -75,7 +75,7 @@ def to_drawing(graph: Graph, status: Mapping[str, str] | None = None, *, titled:
 
     With `titled` the goal is above the drawing. Where no `font` is installed, Graphviz knows the widths of Helvetica.
     With `for_page` the edge at index N of the graph has the id `way-N` in an SVG, and a node has room for its signs and
-    is called by its id, as in all lists and commands.
+    is labelled with its id, as in all lists and commands.
     """
     node_size = 'fontsize=12, margin="0.44,0.08"' if for_page else "fontsize=11"
     named, title = f"fontname={_drawn_string(font)}", wrapped(text(graph.attrs, "goal", ""), 80) if titled else ""

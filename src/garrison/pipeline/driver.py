@@ -92,7 +92,7 @@ class Invoker:
         is_inherited = place.id in self.inherited
         self.inherited.discard(place.id)
         keep = is_inherited and (kind in RESUMABLE_TYPES or self._has_finished(place))
-        # A handler that changes a list in it must not change the run, since a resumed run would not know of it.
+        # A handler that changes a list in it must not change the run: a resumed run would not have that change.
         context = ContextView(self.state.contexts[place.branch])
         call = Call(node, place, context, self.scope, edge=incoming_edge(self.program, place),
                     tell=(lambda: self._carryover(place)) if kind == "codergen" else None,
@@ -108,7 +108,7 @@ class Invoker:
         `alone`: nothing else is at work, so that a quick plain handler needs no thread.
         """
         outcome = await self._run(call, alone=alone)
-        self._remove_steering(call.place)  # not before: an agent that is killed over the message gets it again
+        self._remove_steering(call.place)  # not before: an agent that is killed before its end gets the message again
         return outcome
 
     async def _run(self, call: Call, *, alone: bool) -> Outcome | Waiting:
@@ -118,7 +118,7 @@ class Invoker:
         if self.events.is_enabled:
             self.events.emit("NodeStarted", place.node, place=place.id, visit=place.visit, attempt=place.attempt)
         kind = self.program.units[place.node].handler
-        # Their handlers know better what a time limit means: a default answer, the end of a process tree.
+        # Their handlers implement the time limit: a default answer, the end of a process tree.
         has_own_timeout = kind in TYPES_WITH_TIMEOUT and self.registry.is_built_in(kind)
         limit = None if has_own_timeout else seconds(call.attrs, "timeout")
         try:
@@ -130,12 +130,12 @@ class Invoker:
                 async with asyncio.timeout(limit) as scope:
                     try:
                         value = await self._invoke(call, kind, alone=False)
-                    # The handler's own (a server that did not answer), which must not be taken for the node's limit.
+                    # The handler's own timeout (a server that did not answer), not the node's limit.
                     except TimeoutError as error:
                         value = from_error(error)
         except asyncio.CancelledError:
             call.cancel()
-            # The task itself is not being cancelled: the handler has cancelled something of its own, and so has failed.
+            # The task itself is not being cancelled: the handler has cancelled its own work, and so has failed.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -167,14 +167,14 @@ class Invoker:
         return await value if inspect.isawaitable(value) else value
 
     def _has_finished(self, place: Visit) -> bool:
-        """Return whether the command of this very attempt ended while no engine was there to see it."""
+        """Return whether the command of this attempt ended while no engine was running."""
         return self.directory is not None and recorded_exit_code(self.directory.node(place.node), place) is not None
 
     def _folder(self, place: Visit, *, keep: bool) -> Path:
         """Return the folder of an attempt; a node at work in two branches at once gets a second one."""
         assert self.directory is not None
         name = place.node
-        # The first of them has the plain name, under which people and the checkpoint look for a node's files.
+        # The first of them has the plain name, where users and the checkpoint expect a node's files.
         same_node = [other for other in self.state.in_flight.values() if other.node == place.node]
         if same_node and same_node[0].id != place.id:
             name = f"{place.node} {place.branch.replace('/', ' ').replace('#', '-')}"
@@ -195,7 +195,7 @@ class Invoker:
     def _is_session_lost(self, carryover: Carryover) -> bool:
         """Return whether the thread has no session to continue.
 
-        It has none without an id if the agent knows sessions by their ids, or else has started none in this process.
+        It has none without an id if the agent identifies sessions by ids, or else has started none in this process.
         """
         is_first_use = self.resumed and carryover.thread not in self._used_threads
         self._used_threads.add(carryover.thread)
@@ -204,10 +204,10 @@ class Invoker:
     def _with_steering(self, carryover: Carryover, place: Visit) -> Carryover:
         """Put a manager's message before the preamble of the next agent.
 
-        It is deleted after that agent's call: an agent that is killed meanwhile gets it again.
+        It is deleted after that agent's call: an agent that is killed before that gets it again.
         """
         steering = self._read_steering()
-        # The one that was read already belongs to another agent at work.
+        # A message that was already read belongs to another running agent.
         if steering is None or steering == self._steered[1]:
             return carryover
         raw = atomic.read(steering.path)
@@ -256,11 +256,11 @@ class StepLog(Protocol):
     """Journal of a caller, in which it keeps the steps of a run."""
 
     def attach(self, program: Program, state: FlowState) -> Sequence[Event]:
-        """Take the run whose steps follow; return those that are recorded of it."""
+        """Attach to a run; return its recorded steps."""
         ...
 
     def append_event(self, event: Event) -> None:
-        """Record a step; it is durable before anything follows from it that must not happen twice."""
+        """Record a step; it is durable before any consequence that must not happen twice."""
 
 
 @dataclass
@@ -294,7 +294,7 @@ class Driver:
     directory: RunDirectory | None = None
     """Where the files of its nodes are; None for a run in memory."""
     log: RunJournal | StepLog | None = None
-    """Its journal there; a caller's log in place of that leaves out the derived files."""
+    """Its journal there; with a caller's log instead there are no derived files."""
     own_loop: bool = False
     """True if the event loop belongs to this run alone, so that a plain handler may block it."""
     on_step: Callable[[FlowState], None] | None = None
@@ -305,7 +305,7 @@ class Driver:
     resumed: bool = False
 
     def __post_init__(self) -> None:
-        # A place is in one of these at most; the one whose handler runs alone, and what was cancelled, is in none.
+        # A place is in at most one of these; one whose handler runs alone, or a cancelled one, is in none.
         self._ready: list[Visit] = []
         self._working: dict[str, _RunningPlace] = {}
         self._waiting: dict[str, _WaitingPlace] = {}
@@ -337,11 +337,11 @@ class Driver:
 
     async def _turn(self) -> None:
         """Start the ready places, wait until one of them ends, and apply its outcome."""
-        if self._remaining_s() == 0.0:  # before the work: handlers that return at once would never be waited for
+        if self._remaining_s() == 0.0:  # before the work: handlers that return at once would never let it expire
             self._apply(TimedOut(f"max_pipeline_duration is {self.program.max_seconds:g} s"))
             return
         is_alone = len(self._ready) == 1 and not self._working and not self._waiting
-        # No task and no thread to wait for. With a time limit there is something to wait for besides the handler.
+        # No task and no thread to wait for. With a time limit there is also the limit to wait for.
         if is_alone and self.program.max_seconds is None:
             place = self._ready.pop()
             self._finish(place, await self._invoker.run_attempt(self._begin(place).call, alone=True))
@@ -406,7 +406,7 @@ class Driver:
         if isinstance(result, Waiting):
             self._waiting[place.id] = _WaitingPlace(place, result, self._finished)
             return
-        # What ends may be what the others wait for: they are asked again whether they only wait.
+        # The others may have waited for this end: they are asked again whether they only wait.
         self._finished += 1
         for work in self._working.values():
             work.can_suspend = False
@@ -416,7 +416,7 @@ class Driver:
         """Journal an event, then apply it to the machine, then report it."""
         if self.log is not None:
             self.log.append_event(event)
-        # After the record: a crash in between is repeated by the replay, one before it is as if nothing had happened.
+        # After the record: the replay repeats it after a crash in between; before the record nothing has happened.
         self.apply_change(advance(self.program, self.state, event))
         if isinstance(self.log, RunJournal):
             self.log.compact(self.state.to_data)
@@ -447,7 +447,7 @@ class Driver:
             return
         work.call.cancel()
         work.task.cancel()
-        # Held until it ends, which takes as long as killing what a tool has started. The run waits for all of them.
+        # Kept until it ends, which takes as long as killing a tool's processes. The run waits for all of them.
         self._cancelled = {task for task in self._cancelled if not task.done()} | {work.task}
 
     async def _cancel_all(self, works: list[_RunningPlace]) -> None:
@@ -478,7 +478,7 @@ class Driver:
             self._timer = None
         if not isinstance(self.log, RunJournal):
             return
-        # Derived and never read to resume: it may be late by the interval, and only the last one is synced.
+        # Derived, never read to resume: it may lag behind by the interval, and only the last one is synced.
         checkpoint = checkpoint_of(self.program, self.state, self.scope.run, self.how)
         directory = self.log.directory
         for place in checkpoint["in_flight"]:

@@ -9,8 +9,8 @@ A graph is linted, transformed and compiled before anything is written; one that
 the directory stays unchanged. A run's start is in its journal, so that a resume, which replays the journal, needs only
 its directory and the handlers.
 
-A fork only reads the old run. The new run has its own directory and journal; it starts with the state the old run had
-when the node was started, so that earlier work is not repeated.
+A fork only reads the old run. The new run has its own directory and journal; it starts with the old run's state
+at the start of the node, so that earlier work is not repeated.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def run(graph: GraphLike | None = None, **options: Any) -> RunResult:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(run_async(graph, own_loop=True, **options))
-    # asyncio.run refuses a thread in which a loop runs: it gets one of its own, for which this one waits.
+    # asyncio.run refuses a thread in which a loop runs, so it gets a separate one, for which this one waits.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, run_async(graph, own_loop=True, **options)).result()
 
@@ -97,9 +97,9 @@ async def run_async(
     """Run `graph` (a Graph, a path, or a text) until it ends or waits for the user or a signal.
 
     `initial` is its initial context; `handlers` maps node types to callables `handler(call) -> Outcome`; `run_dir`
-    holds journal, checkpoint and files, and without it the run is in memory. `agent` executes codergen nodes,
+    contains journal, checkpoint and files, and without it the run is in memory. `agent` executes codergen nodes,
     `answerer` answers questions (see `questions`), `on_event` receives every event (see `store`). With `resume` the
-    run in `run_dir` continues; `again` also visits the node at which it failed once more; `changed_graph` accepts a
+    run in `run_dir` continues; `again` also repeats the node at which it failed; `changed_graph` accepts a
     `graph` that differs from the one it started with. `tree` is where commands run (default: the current directory).
     GarrisonError, in one line, if it cannot be run.
     """
@@ -122,7 +122,7 @@ async def run_async(
                                max_steps=max_steps, flow=flow, transforms=transforms, notes=notes or {})
         else:
             raise UsageError("give a graph to run: a path, its text, or a Graph")
-        # Whatever can refuse the run comes before the journal is made: a refused run leaves no directory behind.
+        # All checks come before the journal is created: a refused run leaves no directory behind.
         check_agent(opened.program.graph, registry, agent)
         check_on_resume(opened.program.graph)
         if directory is not None and journal is None:
@@ -148,9 +148,9 @@ async def run_async(
 
 async def run_program(program: Program, initial: Mapping[str, Any], log: StepLog | None, *,
                       handlers: Mapping[str, Any], directory: Path | None, seed: str, resumed: bool) -> RunResult:
-    """Run a program whose steps `log` keeps among other records, from `initial`; `resumed`: it had started before.
+    """Run a program from `initial`; `log` keeps its steps among other records; `resumed`: it had started before.
 
-    The files of its nodes are in `directory`, if it has any, and there a run that failed leaves its checkpoint. Without
+    The files of its nodes, and the checkpoint of a failed run, are in `directory`, if there is one. Without
     log and directory the run is in memory.
     """
     state, change = start(program, initial, seed)
@@ -210,13 +210,13 @@ def _has_budget(state: FlowState, max_steps: int | None) -> bool:
 
 
 def _restart_interrupted(driver: Driver, place: Visit) -> None:
-    """Handle a place in flight whose process died: it continues where it was, or is retried, or has failed."""
+    """Handle a place in flight whose process died: it continues, is retried, or has failed."""
     node = driver.program.graph.nodes[place.node]
-    # A question keeps its id, and so the answer that was given meanwhile; a child keeps its directory.
+    # A question keeps its id, and so an answer that was given in between; a child keeps its directory.
     if node.handler in RESUMABLE_TYPES and driver.registry.is_built_in(node.handler):
         return
     if driver.directory is not None and node.handler in ("tool", "codergen"):
-        directory = driver.directory  # read before the kill, whose victims may end as if by themselves
+        directory = driver.directory  # read before the kill: killed processes may look as if they ended by themselves
         has_ended = node.handler == "tool" and recorded_exit_code(directory.node(place.node), place) is not None
         kill_leftovers(directory.root, place.node)
         if has_ended and driver.registry.is_built_in(node.handler):
@@ -224,7 +224,7 @@ def _restart_interrupted(driver: Driver, place: Visit) -> None:
     # `ask` is no event: `confirm_rerun` asks as the next attempt starts.
     policy = text(node.attrs, "on_resume", "rerun")
     if flag(node.attrs, "side_effecting") and policy == "fail":
-        reason = f"{place.node} was interrupted, has side effects, and says on_resume=fail"
+        reason = f"{place.node} was interrupted, has side effects, and has on_resume=fail"
         outcome = Outcome(FAIL, failure_reason=reason, failure_class=DETERMINISTIC)
         _apply(driver, Finished(place.id, outcome, place.attempt))
     else:
@@ -238,7 +238,7 @@ def _apply(driver: Driver, event: FlowEvent) -> None:
 
 
 ON_RESUME = ("rerun", "ask", "fail")
-"""Values of `on_resume`, which says what happens to an interrupted node with `side_effecting=true`."""
+"""Values of `on_resume`: what happens to an interrupted node with `side_effecting=true`."""
 
 GraphLike = Graph | Path | str
 """A Graph, a path, or a text (which has a brace)."""
@@ -246,7 +246,7 @@ GraphLike = Graph | Path | str
 
 @dataclass
 class OpenRun:
-    """A run that a driver is about to continue."""
+    """A run that a driver will continue."""
 
     start: RunStart
     program: Program
@@ -292,7 +292,7 @@ def build_program(graph: Graph, registry: Registry, max_steps: int | None, flow:
                   transforms: Sequence[Transform] = (), *, has_begun: bool = False) -> Program:
     """Return the program of a graph; raise Refused, with the position of the first error, if it cannot be run.
 
-    `has_begun` is set for the graph that a run keeps.
+    `has_begun` is set for the graph of a started run.
     """
     transforms = (*installed_transforms(), *transforms)
     if transforms:
@@ -309,7 +309,7 @@ def build_program(graph: Graph, registry: Registry, max_steps: int | None, flow:
 
 
 def initial_state(program: Program, run_start: RunStart) -> tuple[FlowState, FlowChange]:
-    """Return the state that a run starts with, and the effects of starting it."""
+    """Return the initial state of a run, and the effects of starting it."""
     if not run_start.state:
         return start(program, run_start.initial, run_start.seed)
     state = FlowState.from_data(json.loads(run_start.state))
@@ -353,7 +353,7 @@ def resume_run(journal: RunJournal, registry: Registry, given: GraphLike | None,
     recorded = recorded_run(journal.entries, journal.directory.journal)
     run_start = journal.start = recorded.start
     graph = parse(run_start.graph, run_start.source or "<graph>")
-    # The events of the journal name nodes and edges by what an older parser made of the text.
+    # The journal's events name nodes and edges as parsed by an older version.
     if graph_digest(graph) != run_start.hash:
         raise Refused(f"{journal.directory.root}: this version of garrison reads the graph differently from the one "
                       "that started the run; start a new run")
@@ -365,7 +365,7 @@ def resume_run(journal: RunJournal, registry: Registry, given: GraphLike | None,
         other, dot_text = read_graph(given)
         if graph_digest(other) != run_start.hash:
             if not changed:
-                raise Refused(f"the graph differs from the one that the run in {journal.directory.root} began with; "
+                raise Refused(f"the graph differs from the one with which the run in {journal.directory.root} started; "
                               "accept it with --changed-graph or changed_graph=True, or start a new run")
             program = build_program(other, registry, run_start.max_steps, flow or run_start.flow or None, transforms)
             state = _change_graph(journal, run_start, program, state, dot_text)
@@ -383,12 +383,12 @@ def _change_graph(journal: RunJournal, run_start: RunStart, program: Program, st
         raise Refused(f"the changed graph {problem}; bring it back, or start a new run")
     state = FlowState.from_data(state.to_data())
     state.digest = program.digest
-    # An edge is known by its index, which means another one in the changed graph.
+    # An edge is identified by its index, which differs in the changed graph.
     state.in_flight = {key: replace(place, via=-1) for key, place in state.in_flight.items()}
     state.queue = [replace(move, via=-1) for move in state.queue]
     data = json.dumps(state.to_data(), ensure_ascii=False)
     run_start.graph, run_start.hash = dot_text, graph_digest(read_graph(dot_text)[0])
-    # The record before the file: graph.dot is derived, and a resume reads the journal alone.
+    # The record before the file: graph.dot is derived, and a resume reads only the journal.
     journal.append(GRAPH, {"graph": dot_text, "hash": run_start.hash, "state": data})
     atomic.write(journal.directory.graph, dot_text.encode())
     return state

@@ -26,16 +26,16 @@ MODES = (FULL, TRUNCATE, COMPACT, LOW, MEDIUM, HIGH)
 _MAX_CHARS = {COMPACT: 4000, LOW: 2400, MEDIUM: 6000, HIGH: 12000}
 """Characters of a preamble; a token is about four."""
 _MAX_STAGES = {COMPACT: 20, LOW: 3, MEDIUM: 8, HIGH: 40}
-"""Latest stages it names."""
+"""Latest stages named in a preamble."""
 _MAX_VALUE_CHARS = {COMPACT: 200, LOW: 80, MEDIUM: 300, HIGH: 1000}
-"""Characters of one context value in it."""
+"""Characters of one context value in a preamble."""
 _INTERNAL = ("internal.", "graph.", "parallel.")
 _NOT_TOLD = frozenset(ENGINE_KEYS) - {*LAST_FAILURE}
-"""Keys that say nothing to an agent: the stages tell them in words."""
+"""Keys that are of no use to an agent: the stages describe them in words."""
 
 
 class Carryover(Value):
-    """Account of the run so far for a codergen node: its fidelity, the thread whose session it shares, the preamble.
+    """Summary of the run so far for a codergen node: its fidelity, the thread whose session it shares, the preamble.
 
     `session` is the id of the thread's session, if known; `history` replaces the preamble if that session is lost.
     """
@@ -48,7 +48,7 @@ class Carryover(Value):
     steering: str = ""
     """Message of the run's manager, before the preamble."""
     has_account: bool = False
-    """True if the preamble says what is done, not the goal alone."""
+    """True if the preamble lists finished work, not only the goal."""
 
 
 class _History(Value):
@@ -62,7 +62,7 @@ class _History(Value):
 
 
 def carryover_of(program: Program, state: FlowState, place: Visit, run: str, goal: str = "") -> Carryover:
-    """Return what the node of `place` learns; omit `goal` if the agent's prompt contains it anyway."""
+    """Return the carryover for the node of `place`; omit `goal` if the agent's prompt contains it anyway."""
     graph, context = program.graph, state.context(place.branch)
     node, edge = graph.nodes[place.node], incoming_edge(program, place)
     upstream = upstream_of(program, state, place)
@@ -79,8 +79,8 @@ def carryover_of(program: Program, state: FlowState, place: Visit, run: str, goa
 def upstream_of(program: Program, state: FlowState, place: Visit) -> Container[str]:
     """Return the nodes whose work a place may build on: those before it in its own line of control.
 
-    In a dag these are the nodes that lead to it. In a walk all that was done came before, except the nodes of the other
-    branches of its open parallels: what they have done by now is chance.
+    In a dag these are the nodes that lead to it. In a walk these are all finished nodes, except those of the other
+    branches of its open parallels: their progress is arbitrary.
     """
     if program.flow == "dag":
         return program.reachable(place.node, backwards=True)
@@ -100,8 +100,8 @@ def upstream_of(program: Program, state: FlowState, place: Visit) -> Container[s
 
 
 def _known_values(state: FlowState, context: Mapping[str, object], upstream: Container[str]) -> Mapping[str, object]:
-    """Return the context without the values that nodes wrote which are not upstream."""
-    # In the order of completion, so that the last writer of a key counts: if it is not upstream, its value is not told.
+    """Return the context without the values written by nodes that are not upstream."""
+    # In the order of completion, so that the last writer of a key counts: if it is not upstream, its value is left out.
     writers: dict[str, str] = {}
     for name in state.completed:
         outcome = state.outcomes.get(name)
@@ -121,7 +121,7 @@ def fidelity_of(graph: Graph, node: Node, edge: Edge | None) -> str:
 
 def session_updates(graph: Graph, node: Node, edge: Edge | None, context: Mapping[str, object],
                     session: str) -> dict[str, str]:
-    """Return the context values with which later nodes find the session that `node` had."""
+    """Return the context values by which later nodes find the session of `node`."""
     updates = {_session_key(node.id): session}
     named = _named_thread(graph, node, edge)
     key = _session_key(named) if named else ""
@@ -145,9 +145,9 @@ def incoming_edge(program: Program, place: Visit) -> Edge | None:
 
 
 def next_steps(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Return for each codergen node the ways a run may continue after it, one line each, if there are several.
+    """Return codergen node → the ways in which a run may continue after it, one line each, if there are several.
 
-    These are its own edges, or those of the conditional that it leads into. The agent's outcome decides between them.
+    These are its own edges, or those of the conditional to which it leads. The agent's outcome decides between them.
     """
     outgoing: dict[str, list[Edge]] = {name: [] for name in graph.nodes}
     for edge in graph.edges:
@@ -170,7 +170,7 @@ def _next_step(edge: Edge) -> str:
 
 
 def _preamble(mode: str, history: _History) -> str:
-    """Return the text before the prompt; empty if there is nothing to tell."""
+    """Return the text before the prompt; empty if there is nothing to report."""
     if mode == TRUNCATE:
         return f"Goal: {history.goal}\nRun: {history.run}" if history.goal else ""
     if not history.completed:

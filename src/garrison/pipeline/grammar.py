@@ -4,8 +4,8 @@ Three grammars are files here: `dialect.lark` (DOT text), `condition.lark` (cond
 (the model stylesheet). Each is built once per process, when the first text is parsed, so that importing the package
 does not load Lark.
 
-The grammar decides what is refused; a message only explains it, from where the parser stopped: the offset, what is
-wrong, and what to do. A refusal that no explanation covers still gets its place and what the grammar expected there.
+The grammar decides what is refused; a message only explains it, from the position where the parser stopped: the offset,
+the problem, and the fix. A refusal without an explanation still gets its position and what the grammar expected there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def build_grammar(name: str, start: str, transformer: Any) -> Lark:
     from lark import Lark
 
     text = Path(__file__).with_name(f"{name}.lark").read_text(encoding="utf-8")
-    # Without placeholders an optional part that is absent leaves no None among the parts: the transformers count them.
+    # Without placeholders an absent optional part leaves no None among the parts: the transformers count them.
     return Lark(text, start=start, parser="lalr", lexer="contextual", transformer=transformer,
                 maybe_placeholders=False)
 
@@ -41,7 +41,7 @@ class Stop(NamedTuple):
     offset: int
     expected: frozenset[str]
     stack: tuple[Any, ...]
-    """Tokens and results that were read and not yet combined, the last one last."""
+    """Tokens and results that were read but not yet combined, the last one last."""
 
     @property
     def here(self) -> str:
@@ -59,7 +59,7 @@ class Stop(NamedTuple):
 
     @property
     def last(self) -> Any:
-        """Return the last token or result; None at the beginning."""
+        """Return the last token or result; None at the start."""
         return self.stack[-1] if self.stack else None
 
     @property
@@ -68,8 +68,8 @@ class Stop(NamedTuple):
 
 
 def stop_of(text: str, error: UnexpectedInput) -> Stop:
-    """Return where Lark's `error` stopped on `text`."""
-    # Lark's lexer says what it could have read in `allowed`, its parser in `expected`; only the parser has a token.
+    """Return the position in `text` at which Lark's `error` occurred."""
+    # Lark's lexer lists acceptable terminals in `allowed`, its parser in `expected`; only the parser has a token.
     token = getattr(error, "token", None)
     offset = getattr(token, "start_pos", error.pos_in_stream)
     # Lark gives the end of the text the position of the last token before it.
@@ -124,7 +124,7 @@ def _before_the_graph(stop: Stop) -> Explanation | None:
         return stop.offset, "there is no graph in this text; write digraph NAME { ... }"
     if _is_comment(stop):
         return None
-    return stop.offset, f"{_found(stop)} before the graph; begin with digraph NAME {{"
+    return stop.offset, f"{_found(stop)} before the graph; start with digraph NAME {{"
 
 
 def _after_the_graph(stop: Stop) -> Explanation | None:
@@ -136,7 +136,7 @@ def _after_the_graph(stop: Stop) -> Explanation | None:
 
 
 def _quote_of_an_earlier_line(stop: Stop) -> Explanation | None:
-    """Explain a string that ends where the next one was to begin: its own closing quote is missing, lines before."""
+    """Explain a string that ends where the next one should start: its own closing quote is missing, lines before."""
     for match in _STRING_OR_COMMENT.finditer(stop.text, 0, stop.offset + 1):
         string = match["string"]
         if string and "\n" in string and (_OPENS_A_VALUE.search(string[:-1]) or re.compile(r"[\w$\\]").match(
@@ -168,12 +168,12 @@ def _missing_value(stop: Stop) -> Explanation | None:
     if not stop.expected or not stop.expected <= {"BARE", "STRING"}:
         return None
     if stop.is_at_end:
-        return _last_offset(stop), "no value follows, and # and // begin a comment; write the value in quotes"
+        return _last_offset(stop), "no value follows, and # and // start a comment; write the value in quotes"
     return stop.offset, f"{_found(stop)} is not a value; write the value in quotes"
 
 
 def _list_left_open(stop: Stop) -> Explanation | None:
-    """Explain what belongs behind an attribute list: the bracket before it is missing."""
+    """Explain a token that belongs after an attribute list: the bracket before it is missing."""
     opened = next((item for item in reversed(stop.stack) if terminal(item) in ("LSQB", "LBRACE")), None)
     if opened is None or terminal(opened) != "LSQB" or not stop.here.startswith(("[", "}", "{", "->")):
         return None
@@ -247,7 +247,7 @@ def _comma_between_statements(stop: Stop) -> Explanation | None:
 def _numbered_id(stop: Stop) -> Explanation | None:
     match = re.compile(r"\d[\w.]*").match(stop.text, stop.offset)
     if match and "NAME" in stop.expected:
-        return stop.offset, f'an id cannot start with a digit; write "{match[0]}" or begin with a letter or _'
+        return stop.offset, f'an id cannot start with a digit; write "{match[0]}" or start with a letter or _'
     return None
 
 
@@ -257,8 +257,8 @@ def _unexpected(stop: Stop) -> Explanation | None:
     return stop.offset, f"{_found(stop)} is not expected here; {fix}"
 
 
-# Tried in this order: one that looks at more of the text comes before one that would explain its symptom; the last
-# explains whatever is left.
+# Tried in this order: one that considers more of the text comes before one that would explain its symptom; the last
+# explains everything else.
 _DOT_EXPLANATIONS: tuple[Callable[[Stop], Explanation | None], ...] = (
     _quote_of_an_earlier_line, _before_the_graph, _after_the_graph, _unclosed_text, _html, _list_left_open,
     _other_arrow, _missing_value, _unclosed_block, _unquoted_value, _undirected_edge, _dashed_id, _port,
@@ -338,7 +338,7 @@ _QUOTE_THESE = frozenset('=<>"!')
 
 
 def _open_items(stop: Stop) -> list[Any]:
-    """Return the stack up to the comparison being read, whose value may have ( of its own, without a closed group."""
+    """Return the stack up to the comparison being read, whose value may contain (, without a closed group."""
     operator = next((at for at, item in enumerate(stop.stack) if terminal(item) == "OPERATOR"), len(stop.stack))
     items = list(stop.stack[:operator])
     # A group that is closed but not yet combined is the last three items: ( X ).

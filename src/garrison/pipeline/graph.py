@@ -40,19 +40,19 @@ HANDLERS = frozenset({*SHAPES.values(), "wait.signal", "subgraph"})
 """Handlers of the dialect, in addition to `session.*`."""
 
 RETRY_TARGETS = ("retry_target", "fallback_retry_target")
-"""Attributes of a node or graph that name a node to go back to."""
+"""Attributes of a node or graph that name a node to which to return."""
 
 TOOL_COMMANDS = ("tool_command", "command", "script")
-"""Attributes that name the command of a tool, the first one given counts; `script` is how other engines call it."""
+"""Attributes that name the command of a tool, the first one given counts; `script` is the name in other engines."""
 NAME_SEPARATOR = "__"
-"""Between the name of a node with a pipeline within it and that of a node of that pipeline."""
+"""Separator between the name of a node with a nested pipeline and the name of a node of that pipeline."""
 
 _START_IDS = frozenset({"start", "Start"})
 _EXIT_IDS = frozenset({"exit", "Exit", "end", "End"})
 
 
 class PlacedText(str):
-    """Text of an attribute or id with its line and column in the file; 0 if it comes from no file."""
+    """Text of an attribute or id with its line and column in the file; 0 if it is not from a file."""
 
     __slots__ = ("column", "line")
     line: int
@@ -65,7 +65,7 @@ class PlacedText(str):
 
 
 class Located(str):
-    """Message about a place in a file, which it begins with."""
+    """Message about a place in a file, prefixed with that place."""
 
     __slots__ = ("column", "line", "message", "source")
     source: str
@@ -74,7 +74,7 @@ class Located(str):
     message: str
 
     def __new__(cls, source: str, line: int, column: int, message: str) -> Located:
-        """Return the message with its place; line 0 stands for the whole file."""
+        """Return the message with its place; line 0 means the whole file."""
         located = super().__new__(cls, f"{source}:{line}:{column}: {message}" if line else f"{source}: {message}")
         located.source, located.line, located.column, located.message = source, line, column, message
         return located
@@ -92,7 +92,7 @@ class DialectError(GarrisonError):
 
 
 class TypeConflict(GarrisonError):
-    """An attribute's text does not have the type of the attribute (lint rule type_conflict)."""
+    """An attribute's text does not have the attribute's type (lint rule type_conflict)."""
 
     def __init__(self, key: str, value: str, needs: str) -> None:
         self.line, self.column = position(value)
@@ -105,13 +105,13 @@ def one_line(message: str) -> str:
 
 
 def position(value: str) -> tuple[int, int]:
-    """Return line and column of an attribute's value, both from 1; (0, 0) if it comes from no file."""
+    """Return line and column of an attribute's value, both from 1; (0, 0) if it is not from a file."""
     return (value.line, value.column) if isinstance(value, PlacedText) else (0, 0)
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node; `attrs` holds the defaults in force at its first mention, overridden by its own attributes."""
+    """A node; `attrs`: the defaults in force at its first mention, overridden by its own attributes."""
 
     id: str
     attrs: Mapping[str, str] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Node:
     line: int = field(default=0, compare=False)
     column: int = field(default=0, compare=False)
     declared: bool = field(default=True, compare=False)
-    """False if only edges mention it."""
+    """False if it is mentioned only in edges."""
 
     @cached_property
     def handler(self) -> str:
@@ -128,7 +128,7 @@ class Node:
         if named:
             return str(named)
         shape = self.attrs.get("shape")
-        # Only without a shape: a node called `exit` that is drawn as a box is an ordinary one.
+        # Only without a shape: a node named `exit` with the shape box is an ordinary one.
         if shape is None and self.id in _START_IDS:
             return "start"
         if shape is None and self.id in _EXIT_IDS:
@@ -155,8 +155,8 @@ class Edge:
 
 
 class ReadOnly(dict[str, T]):
-    """Mapping that cannot be changed, for code that is not garrison's. Unlike a proxy it can be written as JSON, and a
-    copy or pickle of it is a plain dict."""
+    """Immutable mapping, for code outside garrison. Unlike a proxy it can be written as JSON, and a copy or pickle of
+    it is a plain dict."""
 
     def _refuse(self, *_args: object, **_named: object) -> NoReturn:
         raise TypeError("this belongs to the run and cannot be changed; change a copy: dict(...)")
@@ -168,10 +168,10 @@ class ReadOnly(dict[str, T]):
 
 
 class ContextView(ReadOnly[object]):
-    """Context as it is now, which cannot be changed. A list or mapping in it is copied when it is first read.
+    """Immutable view of the present context. A list or mapping in it is copied when it is first read.
 
-    So a call does not pay for what thousands of nodes have written, of which it reads a little. The copy is that of the
-    reader: what it changes in there changes nothing in the run.
+    So a call does not pay for copying the values of thousands of nodes, of which it reads few. The copy belongs to the
+    reader: changes in it do not affect the run.
     """
 
     __slots__ = ("_copied",)
@@ -184,13 +184,13 @@ class ContextView(ReadOnly[object]):
         value = super().__getitem__(key)
         if isinstance(value, (dict, list)) and key not in self._copied:
             value = copy_json(value)
-            # Past `_refuse`: the copy takes the place of the run's value in this view alone.
+            # Bypasses `_refuse`: the copy replaces the run's value only in this view.
             dict.__setitem__(self, key, value)
             self._copied.add(key)
         return value
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate as a dict does; that it is overridden keeps `dict(...)` and `{**...}` from taking values unread."""
+        """Iterate as a dict does; overridden so that `dict(...)` and `{**...}` call `__getitem__`."""
         return super().__iter__()
 
     def get(self, key: str, default: object = None) -> object:
@@ -218,7 +218,7 @@ class ContextView(ReadOnly[object]):
 
 def copy_json(value: T) -> T:
     """Return a deep copy of JSON values."""
-    # copy.deepcopy would do, at several times the cost (a memo, a dispatch table), for every branch and every call.
+    # copy.deepcopy would work, at several times the cost (a memo, a dispatch table), for every branch and every call.
     kind = type(value)
     if kind is dict:
         return {key: copy_json(item) for key, item in value.items()}  # type: ignore[attr-defined,return-value]
@@ -238,7 +238,7 @@ class Graph:
     source: str = field(default="<graph>", compare=False)
 
     def read_only(self) -> Graph:
-        """Return the graph with mappings that cannot be changed, for code that is not garrison's."""
+        """Return the graph with immutable mappings, for code outside garrison."""
         nodes = {name: replace(node, attrs=ReadOnly(node.attrs)) for name, node in self.nodes.items()}
         edges = tuple(replace(edge, attrs=ReadOnly(edge.attrs)) for edge in self.edges)
         return replace(self, attrs=ReadOnly(self.attrs), nodes=ReadOnly(nodes), edges=edges)
@@ -247,12 +247,12 @@ class Graph:
         return tuple(node for node in self.nodes.values() if node.handler in handlers)
 
     def retry_targets(self, attrs: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the nodes of this graph that attributes of it, or of a node, name to go back to."""
+        """Return the nodes of this graph that its attributes, or a node's, name as retry targets."""
         return tuple(target for key in RETRY_TARGETS
                      if (target := text(attrs, key)) is not None and target in self.nodes)
 
     def message_at(self, line: int, column: int, message: str) -> Located:
-        """Return a message on one line that begins with SOURCE:LINE:COLUMN; line 0 stands for the whole graph."""
+        """Return a message on one line that starts with SOURCE:LINE:COLUMN; line 0 means the whole graph."""
         return Located(self.source, line, column, one_line(message))
 
     def successors(self) -> dict[str, list[str]]:
@@ -271,7 +271,7 @@ def _neighbours(nodes: Mapping[str, Node], pairs: Iterable[tuple[str, str]]) -> 
 
 def reachable(starts: Iterable[str], neighbours: Mapping[str, Iterable[str]],
               within: Container[str] | None = None, without: Container[str] = ()) -> set[str]:
-    """Return `starts` and every node that a path leads to from there, by nodes that are `within` and not `without`."""
+    """Return `starts` and every node reachable from there by nodes that are `within` and not `without`."""
     reached = set(starts)
     pending = list(reached)
     while pending:
@@ -285,7 +285,7 @@ def reachable(starts: Iterable[str], neighbours: Mapping[str, Iterable[str]],
 def find_cycle(graph: Graph) -> list[str]:
     """Return the nodes of one cycle in the direction of its edges, the first repeated at the end; [] without one."""
     try:
-        # CycleError lists each node before one that it is a predecessor of, which is the direction of the edges.
+        # CycleError lists each node before one of its successors, which is the direction of the edges.
         TopologicalSorter(graph.predecessors()).prepare()
     except CycleError as error:
         return list(error.args[1])
@@ -300,7 +300,7 @@ def is_known_handler(name: str) -> bool:
 
 MAX_SECONDS = 300 * 365 * 86400.0
 """Longest duration, 300 years: more cannot be added to a time. A new run with a longer one is refused (`out_of_range`);
-one that began under an earlier version continues with this limit."""
+one that started under an earlier version continues with this limit."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d)?\Z", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+\Z", re.ASCII)
@@ -371,7 +371,7 @@ def seconds(attrs: Mapping[str, str], key: str, default: object = None) -> objec
 
 
 def is_too_long(attrs: Mapping[str, str], key: str) -> bool:
-    """Return whether a duration is longer than MAX_SECONDS; raise TypeConflict if it is none."""
+    """Return whether a duration is longer than MAX_SECONDS; raise TypeConflict if it is not a duration."""
     value = attrs.get(key)
     return _parse_seconds(key, value) > MAX_SECONDS if value else False
 
@@ -389,7 +389,7 @@ def subfolder(attrs: Mapping[str, str], key: str) -> str | None:
 
 
 def read_or(default: T, read: Callable[[Mapping[str, str], str, T], T], attrs: Mapping[str, str], key: str) -> T:
-    """Return what a reader makes of an attribute; `default` for a wrong value, which lint reports (type_conflict)."""
+    """Return the value that a reader parses; `default` for an invalid one, which lint reports (type_conflict)."""
     try:
         return read(attrs, key, default)
     except TypeConflict:

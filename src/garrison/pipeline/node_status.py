@@ -1,6 +1,6 @@
-"""Status of a task in a garrison run: the words, the allowed transitions, and the status a graph brings along. Pure.
+"""Status of a task in a garrison run: the words, the allowed transitions, and the initial status in a graph. Pure.
 
-A graph's `status` attributes are read once, as the state a run starts with; garrison never writes them back. Spellings
+A graph's `status` attributes are read once, as the initial state of a run; garrison never writes them back. Spellings
 are normalized, and an unknown word is an error, never "pending". `validated` means landed, or nothing to land.
 
     pending -> active -> impl_complete -> validated
@@ -9,7 +9,7 @@ are normalized, and an unknown word is an error, never "pending". `validated` me
                failed -> active                        rework of a failure, or retried by the user
     validated | failed | skipped -> pending            the flow reaches the task again: a retry, or a loop
     pending -> skipped                                 no edge into it was followed
-    pending -> failed                                  none of its candidates is any good
+    pending -> failed                                  none of its candidates is good enough
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ PENDING, ACTIVE, IMPL_COMPLETE, VALIDATED, FAILED = "pending", "active", "impl_c
 SKIPPED = "skipped"
 
 class LandingWord(StrEnum):
-    """Every word for the landing of a node's work, wherever it is shown."""
+    """Every word for the landing of a node's work, in all views."""
 
     QUEUED = "queued"
     TESTING = "testing"
     WAITING_FOR_APPROVAL = "waiting for approval"
     LANDED = "landed"
     UNDONE = "undone"
-    """It had landed, and somebody moved the target back."""
+    """It had landed, but somebody moved the target back."""
     REJECTED = "rejected"
     WITHDRAWN = "withdrawn"
     NO_CHANGE = "no change"
     """It succeeded and changed nothing: there was nothing to land."""
     KEPT = "kept"
-    """Work of a candidate that passed its checks: it lands only as that of the node it is for."""
+    """Work of a candidate that passed its checks: it lands only as the work of its node."""
 
 
 STATUS_WORDS: Mapping[str, str] = {
@@ -47,7 +47,7 @@ STATUS_WORDS: Mapping[str, str] = {
     "accepted": VALIDATED,
     "failed": FAILED,
 }
-"""Words a graph may use, and the status each means."""
+"""Word that a graph may use → its status."""
 
 
 SHOWN: Mapping[str, str] = {
@@ -58,11 +58,11 @@ SHOWN: Mapping[str, str] = {
     FAILED: "failed",
     SKIPPED: "skipped",
 }
-"""Status → its word for people and in JSON, as far as the journal alone tells."""
+"""Status → its word for the user and in JSON, from the journal alone."""
 
 
 def shown(status: str, landing: str = "") -> str:
-    """Return the word of a status for people; `landing` is `no change` or `kept` if nothing of it landed."""
+    """Return the word of a status for the user; `landing` is `no change` or `kept` if none of the work landed."""
     return landing if lands_nothing(status, landing) else SHOWN.get(status, status)
 
 

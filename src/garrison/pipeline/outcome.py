@@ -1,15 +1,15 @@
-"""Outcome of a node, result of a run, and the status words that people and agents write. Pure.
+"""Outcome of a node, result of a run, and the status words that users and agents write. Pure.
 
 A status is one of five words. Other spellings are normalized when an outcome is created, and unknown words are refused
-there, so that no other code compares spellings. What a handler, a tool, an agent or a simulation reports of its node is
-read by one rule, whatever the word is written in:
+there, so that no other code compares spellings. Reports of handlers, tools, agents and simulations on their node are
+all read by one rule:
 
     a status word, in any spelling (`passed`, `Failed`)         that status
     another word that an edge of the node asks for              a success of that name: routed, no proof of a goal gate
     any other word (`blocked`, `faild`, `not ok`)               fail: unknown outcome
 
 An edge asks for a word by its condition (`outcome=needs_review`, `preferred_label=needs_review`) or, without a
-condition, by its label. A node asks for the words of the conditional nodes right after it as well.
+condition, by its label. A node also asks for the words of the conditional nodes right after it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STATUSES = (SUCCESS, PARTIAL, RETRY, FAIL, SKIPPED)
 """Every status of an outcome, the best first."""
 
 GOOD = (SUCCESS, PARTIAL, SKIPPED)
-"""Those after which a run may continue normally."""
+"""Statuses after which a run continues normally."""
 
 DETERMINISTIC = "deterministic"
 """Failure class of an attempt that would fail the same way again, so that it is not retried."""
@@ -41,7 +41,7 @@ RESPONSE_CHARS = 200
 """Characters of an agent's response in the context's `last_response`."""
 
 LAST_FAILURE = ("last_failure", "last_failed_node")
-"""Keys of a context that tell the reason and the node of the latest failure."""
+"""Keys of a context with the reason and the node of the latest failure."""
 ENGINE_KEYS = ("outcome", "preferred_label", "failure_reason", "failure_class", "last_stage", *LAST_FAILURE,
                "current_node")
 """Keys of a context that the engine itself writes, in addition to those below `graph.` and `internal.`."""
@@ -54,7 +54,7 @@ STATUS_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("fail", "failed", "failure", "error", "errored"), FAIL),
     **dict.fromkeys(("skipped", "skip"), SKIPPED),
 }
-"""Word in a report or condition → the status it means."""
+"""Word in a report or condition → its status."""
 
 _ACCELERATOR = re.compile(r"\[\s*\w{1,3}\s*\]\s*(?=\S)|\w{1,2}\)\s*(?=\S)|\w\s+[-–—:]\s+(?=\S)|\w:\s+(?=\S)")
 
@@ -73,12 +73,12 @@ def normalize_label(label: str) -> str:
 
 
 class Budget(StrEnum):
-    """What a run has used up that ended before its end: codes of its reason."""
+    """Budget that a run has used up: codes of its reason."""
 
     STEPS = "max_steps_exceeded"
     DURATION = "max_pipeline_duration_exceeded"
     ABORTED = "aborted"
-    """Nothing: somebody stopped it."""
+    """No budget: it was stopped."""
 
 
 class Outcome(Record):
@@ -87,7 +87,7 @@ class Outcome(Record):
     `status` is one of STATUSES; other spellings are normalized, unknown words raise UsageError. `preferred_label` names
     the edge to follow and `suggested_next_ids` the nodes to go to, best first; both matter only where no condition
     decides. `context_updates` maps context keys to JSON values. `failure_class` is free text; "deterministic" failures
-    are not retried. `word` is a word that an edge asks for in place of a status; that is not a plain success:
+    are not retried. `word` is a word that an edge asks for instead of a status; that is not a plain success:
     it neither matches `outcome=success` nor satisfies a goal gate.
     """
 
@@ -105,10 +105,10 @@ class Outcome(Record):
         if status is None:
             raise UsageError(f"{self.status!r:.60} is not a status; write {', '.join(STATUSES)}")
         if status != self.status:
-            # The struct is frozen, and here, before anybody has seen it, is the one place that may correct it.
+            # The struct is frozen; only here, before it is visible to other code, may it be corrected.
             msgspec.structs.force_setattr(self, "status", status)
         if type(self.suggested_next_ids) is not tuple:
-            # tuple("ship") would be its four letters.
+            # tuple("ship") would give its four letters.
             ids = self.suggested_next_ids
             msgspec.structs.force_setattr(self, "suggested_next_ids", (ids,) if isinstance(ids, str) else tuple(ids))
 
@@ -130,8 +130,8 @@ class Outcome(Record):
 class RunResult(Value):
     """End of a run: status `success`, `fail` or `waiting`, the reason, and everything that was done.
 
-    `completed_nodes` names every visit that ended, in order; `node_outcomes` holds the latest outcome of each node.
-    `how` says how to continue a waiting run, `resumable` whether a failed one can continue (`budget`, `again`).
+    `completed_nodes` names every visit that ended, in order; `node_outcomes`: the latest outcome of each node.
+    `how`: how to continue a waiting run; `resumable`: whether a failed one can continue (`budget`, `again`).
     """
 
     status: str
@@ -176,25 +176,25 @@ def check_json(values: Mapping[str, object], owner: str = "context") -> dict[str
 
 
 UNKNOWN_OUTCOME = "unknown_outcome"
-"""Failure class of an attempt whose word nothing asks for."""
+"""Failure class of an attempt with a word for which no edge asks."""
 
 
 class Reading(NamedTuple):
-    """Meaning of a status word: a status, the word itself if it is none, and why an unknown one is a failure."""
+    """Meaning of a status word: a status, the word itself if it is not one, and why an unknown one is a failure."""
 
     status: str
     word: str = ""
     problem: str = ""
 
     def failure(self, reason: str, failure_class: str) -> tuple[str, str]:
-        """Return reason and class of a failure, with the problem of an unknown word before what its reporter said."""
+        """Return reason and class of a failure, with the problem of an unknown word before the reported reason."""
         if not self.problem:
             return reason, failure_class
         return f"{self.problem}: {reason}" if reason else self.problem, failure_class or UNKNOWN_OUTCOME
 
 
 def read_word(word: str, asked: Container[str] | None) -> Reading:
-    """Return what a status word means; `asked` are the words that edges ask for, as `Unit.words`.
+    """Return the meaning of a status word; `asked`: the words that edges ask for, as in `Unit.words`.
 
     None accepts every word, as earlier versions did.
     """
@@ -211,9 +211,9 @@ def read_word(word: str, asked: Container[str] | None) -> Reading:
 def from_status_file(data: Mapping[str, object], asked: Container[str] | None) -> Outcome:
     """Return the outcome that a tool or an agent wrote as JSON: `{"outcome": ..., "preferred_next_label": ...}`.
 
-    `status` and `preferred_label` are read as well. Raise UsageError for data that is not a status report.
+    `status` and `preferred_label` are also read. Raise UsageError for data that is not a status report.
     """
-    # Agents write either; `outcome` is the specification's, and a null there does not hide the other.
+    # Agents write either; `outcome` is the specification's name, and null there does not hide the other.
     word = data["status"] if data.get("outcome") is None and "status" in data else data.get("outcome")
     if not isinstance(word, str) or not word.strip():
         raise UsageError('a status needs "outcome": one of ' + ", ".join(STATUSES))

@@ -1,8 +1,8 @@
 """DOT text to a graph.
 
 The grammar is `dialect.lark`. A text is accepted whole or refused with line and column; nothing is guessed, repaired or
-dropped. `grammar` words the refusals. Most texts use little of the dialect (no `+`, no subgraph in an edge, one list of
-attributes a statement): `_read_plain` reads those by regular expressions, in a fraction of the time and without Lark,
+dropped. `grammar` explains refusals. Most texts use little of the dialect (no `+`, no subgraph in edges, one list of
+attributes per statement): `_read_plain` reads these by regular expressions, in a fraction of the time and without Lark,
 and leaves all others, and every mistake, to the grammar.
 
 Statements apply from top to bottom. A default affects nodes and edges first mentioned after it, in its own block and
@@ -66,7 +66,7 @@ def parse_file(path: Path | str) -> Graph:
     path = Path(path)
     try:
         with path.open("rb") as file:
-            # One byte more than is allowed is enough to refuse a file of any size, /dev/zero included.
+            # One byte more than allowed is enough to refuse a file of any size, even /dev/zero.
             raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise NotFound(f"no pipeline {path}; give the path of a .dot file") from None
@@ -87,8 +87,8 @@ def parse_bytes(raw: bytes, source: str) -> Graph:
                            "UTF-8") from None
 
 
-# Atomic groups (Python 3.11) keep these linear: by backtracking into comments and strings, a text that fits nowhere
-# would cost quadratic time. What a pattern here takes in must mean the same to the grammar (tests/dialect_fuzzer.py).
+# Atomic groups (Python 3.11) keep these linear: by backtracking into comments and strings, a text without a match
+# would cost quadratic time. Text that a pattern accepts must mean the same to the grammar (tests/dialect_fuzzer.py).
 _REST = r"(?>(?:\s+|//[^\n]*|\#[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)*)"
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _PLAIN_ID = rf"(?>(?!(?i:graph|node|edge|subgraph|digraph)(?![\w.]))[^\W\d]\w*|{_STRING})"
@@ -135,7 +135,7 @@ def _read_plain(text: str) -> tuple[PlacedText | None, list[Statement]] | None:
 
 
 class _PlainText:
-    """Text of which each statement is found by a regular expression, with positions of its values."""
+    """Text whose statements are found by a regular expression, with positions of their values."""
 
     def __init__(self, text: str) -> None:
         # Once: counting the lines up to each value would be quadratic in the length of the text.
@@ -181,7 +181,7 @@ _ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "t": "\t", "\n": "", "\r\n": ""}
 
 
 def _unescape(match: re.Match[str]) -> str:
-    """Return what an escape means; an unknown one stays as written: `\\$` and `\\(` are for shells."""
+    """Return the meaning of an escape; an unknown one stays as written: `\\$` and `\\(` are for shells."""
     return _ESCAPES.get(match[1], match[0])
 
 
@@ -342,7 +342,7 @@ class _Builder:
         return draft
 
     def enter(self, block: ParsedBlock, scope: _Scope, depth: int) -> list[str]:
-        """Apply a nested block and return its members, which become members of the outer one as well."""
+        """Apply a nested block and return its members, which also become members of the outer one."""
         if depth >= MAX_DEPTH:
             raise DialectError(self.source, block.line, block.column,
                                f"blocks nested deeper than {MAX_DEPTH}; flatten the subgraphs")
@@ -364,10 +364,10 @@ class _Builder:
                 sets.append(([str(end)], end.line, end.column))
         merged = {**scope.edge, **attrs}
         for (sources, line, column), (targets, _, _) in pairwise(sets):
-            # Before they are made: two sets of 10,000 nodes would be 100 million edges.
+            # Before they are created: two sets of 10,000 nodes would be 100 million edges.
             if len(self.edges) + len(sources) * len(targets) > MAX_EDGES:
                 raise DialectError(self.source, line, column, f"more than {MAX_EDGES} edges; split the pipeline")
-            # All of them share one mapping, which nothing changes from here on.
+            # All of them share one mapping, which is not changed any more.
             self.edges += [Edge(a, b, merged, line, column) for a in sources for b in targets]
 
     def nodes(self) -> dict[str, Node]:

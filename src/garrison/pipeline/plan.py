@@ -1,7 +1,7 @@
 """Plan of a garrison run: its tasks, waits and inner pipelines, or the reason why a graph is not launched. Pure.
 
-A graph with something that a garrison run cannot do is refused before anything starts, in one line that names the node,
-its position and a fix. Nothing is skipped, reordered or approximated.
+A graph with a feature that a garrison run does not support is refused before anything starts, in one line that names
+the node, its position and a fix. Nothing is skipped, reordered or approximated.
 
 A run does tasks (codergen, tool), waits (wait.human, wait.signal) and inner pipelines (subgraph, stack.manager_loop);
 the flow itself executes conditional, parallel and parallel.fan_in. `flow=walk` (the default) follows one edge at a
@@ -82,30 +82,30 @@ class PlannedTask:
     timeout_s: float | None = None
     silence_s: float | None = None
     failover: str | None = None
-    """Agents that continue when its agent cannot, as the node lists them."""
+    """Agents that continue when its agent cannot, from the node's list."""
     escalate: str | None = None
-    """Agent that continues once an attempt was refused; the node's own word, else the graph's."""
+    """Agent that continues once an attempt was refused; the node's, else the graph's."""
     allow_empty: bool | None = None
-    """True if an attempt without a change succeeds; the node's own word, else the graph's."""
+    """True if an attempt without a change succeeds; the node's setting, else the graph's."""
     subfolder: str | None = None
-    """Folder of the worktree in which its agent and acceptance begin, as its `path` says; '' for the top."""
+    """Folder of the worktree in which its agent and acceptance start, from its `path`; '' for the top."""
     attrs: Mapping[str, str] = field(default_factory=dict)
     words: tuple[str, ...] = ()
-    """Words in addition to the statuses that its agent may report (`Unit.words`)."""
+    """Words that its agent may report in addition to the statuses (`Unit.words`)."""
     next_steps: tuple[str, ...] = ()
-    """Ways a run may continue after it, if its agent decides between several (see fidelity.next_steps)."""
+    """Ways in which a run may continue after it, if its agent decides between several (see fidelity.next_steps)."""
     source: str = field(default="", compare=False)
     """File of its pipeline, for messages."""
     best_of: BestOf | None = None
-    """Candidates that do its work, tasks as well; None for one attempt after the other."""
+    """Candidates that do its work, also tasks; None for one attempt after the other."""
     candidate_of: str = ""
-    """Task whose work it does as one of its candidates, '' for none."""
+    """Task of which this is a candidate, '' for none."""
 
 
 class RunPlan(Value):
-    """A graph as a garrison run sees it.
+    """A graph, prepared for a garrison run.
 
-    `tasks` are in file order; `predecessors` are those of all nodes, start and exits included; `initial` holds the
+    `tasks` are in file order; `predecessors` are those of all nodes, including start and exits; `initial`: the
     statuses in the graph (see first_status). `flow` is `dag` or `walk`. The graph attributes `id` to `setup` are None
     if absent.
     """
@@ -123,13 +123,13 @@ class RunPlan(Value):
     gate: str | None = None
     setup: str | None = None
     land: str | None = None
-    """Rule for what lands on the target, and when; None: as its flow implies."""
+    """Rule for what lands on the target, and when; None: determined by its flow."""
     gate_path: str | None = None
-    """Folder of the merged tree in which the gate begins, '' for its top."""
+    """Folder of the merged tree in which the gate starts, '' for its top."""
     node_gate: str | None = None
     """Gate of the run's own branch, if nodes do not land on the target."""
     failover: str | None = None
-    """Agents that continue when a node's agent cannot, as the graph lists them."""
+    """Agents that continue when a node's agent cannot, from the graph's list."""
     setup_key: tuple[str, ...] = ()
     """Files whose change makes the set-up run again, as paths in the worktree."""
     program: Program | None = None
@@ -139,10 +139,10 @@ class RunPlan(Value):
     managers: Mapping[str, ManagerSettings] = msgspec.field(default_factory=dict)
     """Node → its settings as a manager."""
     children: Mapping[str, RunPlan] = msgspec.field(default_factory=dict)
-    """Node → the plan of the pipeline it runs. `tasks`, `waits`, `managers` and `predecessors` include those of the
+    """Node → the plan of its nested pipeline. `tasks`, `waits`, `managers` and `predecessors` include those of the
     children, under the names of `subpipelines.inner_name`."""
     texts: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Node → the text of the pipeline it runs."""
+    """Node → the text of its nested pipeline."""
     graph: Graph | None = None
     """The graph as it is written, before its transforms; None where only the tasks matter."""
 
@@ -151,9 +151,9 @@ class RunPlan(Value):
         return self.program.max_seconds if self.program is not None else None
 
     def nearest_before(self, node: str, stops: Callable[[str], bool]) -> list[str]:
-        """Return the nearest nodes before a node at which the way back `stops`, in the order of the graph."""
+        """Return the nearest nodes before a node at which the path back `stops`, in the order of the graph."""
         found, seen, queue = list[str](), {node}, list(self.predecessors.get(node, ()))
-        for name in queue:  # what is appended meanwhile is visited as well
+        for name in queue:  # names appended in the loop are visited as well
             if name not in seen:
                 seen.add(name)
                 found += [name] if stops(name) else []
@@ -163,16 +163,16 @@ class RunPlan(Value):
 
 def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_from_source,
              within: str = "", has_begun: bool = False) -> RunPlan:
-    """Return the plan of a garrison run of `graph`; raise Refused if a garrison run cannot do what it says.
+    """Return the plan of a garrison run of `graph`; raise Refused if a garrison run does not support it.
 
     `max_steps` is an option of the run and overrides the graph's attribute. `load` reads the files of inner pipelines;
-    `within` is the name of the node that runs this graph itself. `has_begun` is set for the graph that a run keeps.
+    `within` is the name of the node that runs this graph itself. `has_begun` is set for the graph of a started run.
     """
     problems = list(_problems(graph, has_begun=has_begun))
     if problems:
         others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise Refused(problems[0].with_more(others))
-    # A run keeps the graph as it is written: what is changed in it later is prepared again, as a whole.
+    # A run keeps the graph as written: after a change it is prepared again, as a whole.
     written, graph = graph, prepare(graph)
     goal, steps = text(graph.attrs, "goal", ""), next_steps(graph)
     program = compile_graph(graph, max_steps=max_steps)
@@ -223,18 +223,18 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
 
 
 _NOT_OF_A_JUDGE = frozenset({"command", "tool_command", "script", "validator", "files", "setup", "acceptance"})
-"""Attributes of a node that say nothing of who judges its candidates."""
+"""Attributes of a node that do not concern the judge of its candidates."""
 
 
 def _with_candidates(graph: Graph, tasks: Mapping[str, PlannedTask]) -> dict[str, PlannedTask]:
-    """Return tasks with the candidates of those that have any; raise Refused if a name is too long or taken."""
+    """Return the tasks and their candidates; raise Refused if a name is too long or taken."""
     found = dict(tasks)
     for task in tasks.values():
         best = task.best_of
         agents: list[str | None] = [*agents_of(task.attrs)] or [task.agent]
-        found[task.node] = replace(task, agent=agents[0])  # its own attempts need none, and no other is checked for it
+        found[task.node] = replace(task, agent=agents[0])  # its own attempts need none, so no other agent is checked
         for place, name in enumerate((*best.names, *filter(None, [best.judge_node])) if best is not None else ()):
-            # Names become branches and folders, and there are file systems on which case does not count.
+            # Names become branches and folders, and some file systems ignore case.
             if len(name) > MAX_NAME or name.lower() in {each.lower() for each in (*graph.nodes, *found)}:
                 problem = f"more than {MAX_NAME} characters" if len(name) > MAX_NAME else "the name of another node"
                 raise Refused(graph.message_at(graph.nodes[task.node].line, graph.nodes[task.node].column, (
@@ -261,7 +261,7 @@ def _call_of_handler(node: Node, goal: str) -> str:
     """Return the command that calls an installed package's handler for a node (`handlers.installed`)."""
     body = {"id": node.id, "attrs": {str(name): str(value) for name, value in node.attrs.items()}, "goal": goal}
     # -P (Python 3.11): without it -m puts the current folder first on the path. That is the worktree, in which an agent
-    # could leave a module named as one of ours.
+    # could leave a module with the name of one of ours.
     return shlex.join([sys.executable, "-P", "-m", "garrison.pipeline.handlers.installed", node.handler,
                        json.dumps(body, ensure_ascii=False)])
 
@@ -302,7 +302,7 @@ def with_installed_transforms(load: Loader) -> Loader:
 
 
 def _with_children(graph: Graph, plan: RunPlan, children: Mapping[str, RunPlan], texts: Mapping[str, str]) -> RunPlan:
-    """Return a plan that includes those of its inner pipelines; raise Refused if a name is too long or taken."""
+    """Return a plan that includes its inner pipelines; raise Refused if a name is too long or taken."""
     tasks, waits, predecessors = dict(plan.tasks), dict(plan.waits), dict(plan.predecessors)
     managers, all_texts = dict(plan.managers), dict(texts)
     for node, child in children.items():
@@ -328,7 +328,7 @@ def _with_children(graph: Graph, plan: RunPlan, children: Mapping[str, RunPlan],
                    children=dict(children), texts=all_texts)
 
 
-# ---- problems, the gravest first -------------------------------------------------------------------------------------
+# ---- problems, the worst first ---------------------------------------------------------------------------------------
 
 
 def _problems(graph: Graph, *, has_begun: bool) -> Iterator[Located]:
@@ -402,7 +402,7 @@ def _first_fork(graph: Graph) -> Node | None:
 def first_status(plan: RunPlan) -> dict[str, str]:
     """Return the status of every task at the start of a run.
 
-    Validated and failed tasks of the graph stay so. Those it calls active or impl_complete were started elsewhere, with
+    Validated and failed tasks of the graph stay so. Active and impl_complete ones were started elsewhere, with
     a branch and a process that this run does not have: they are pending, and start before the others.
     """
     return {task: plan.initial[task] if plan.initial.get(task) in (VALIDATED, FAILED) else PENDING
@@ -410,7 +410,7 @@ def first_status(plan: RunPlan) -> dict[str, str]:
 
 
 def blocked_by(plan: RunPlan, status: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return for each pending task of a dag that failures block the failed tasks before it, in file order.
+    """Return pending task of a dag that failures block → the failed tasks before it, in file order.
 
     `status` maps tasks to their status; others are pending. A failure blocks only along edges that need a success. In a
     walk nothing waits for a node that was not reached.

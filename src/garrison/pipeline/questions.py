@@ -1,4 +1,4 @@
-"""Questions to people, and waits: nodes at which a run waits for an answer or a signal. Pure except the console.
+"""Questions to the user, and waits: nodes at which a run waits for an answer or a signal. Pure except the console.
 
 An answer is one of the options of its question, or it is rejected and the question is asked again; it never falls back
 to the first option. Nothing answers for the user except the question's own default after its time-out, and
@@ -29,7 +29,7 @@ SINGLE_SELECT, MULTI_SELECT, FREE_TEXT, CONFIRM = "single_select", "multi_select
 KINDS = (SINGLE_SELECT, MULTI_SELECT, FREE_TEXT, CONFIRM)
 
 
-# By identity, since the user may well answer "timeout": as text that is an answer like any other.
+# By identity, since the user may answer "timeout", which is text like any other answer.
 class _Special(str):
     """A result of asking that is not an answer; compared by identity."""
 
@@ -51,11 +51,11 @@ class Option(Value):
     written: str = ""
     """Label as written on the edge."""
     irreversible: bool = False
-    """True if the user confirms it before it counts: nothing takes back what follows."""
+    """True if the user must confirm it: its consequences cannot be undone."""
 
 
 class Question(Value):
-    """A question to the user; `id` distinguishes the same node's questions in different visits."""
+    """A question to the user; `id` distinguishes a node's questions in different visits."""
 
     id: str
     node: str
@@ -77,7 +77,7 @@ class Question(Value):
 
     @property
     def own_answer(self) -> str:
-        """The default that answers without the user; '' if there is none, or if it is irreversible."""
+        """The default that is taken without the user; '' if there is none, or if it is irreversible."""
         return "" if self.irreversible_labels(self.default) else self.default
 
     def irreversible_labels(self, answer: str) -> str:
@@ -118,11 +118,11 @@ def accelerator(label: str) -> tuple[str, str]:
 def options_of(labels: Iterable[tuple[str, str]]) -> tuple[Option, ...]:
     """Return the options of (label, target) pairs.
 
-    Each gets its own key: as written, else its first letter, else a number. An edge without a label is called by its
+    Each gets a unique key: as written, else its first letter, else a number. An edge without a label is named by its
     target.
     """
     pairs = [(accelerator(label), label, target) for label, target in labels]
-    # Keys that the graph gives are taken first: a later edge's own accelerator must not lose against a first letter.
+    # Keys from the graph are taken first: a later edge's explicit accelerator must win against a first letter.
     used_keys = {key.casefold() for (key, _), _, _ in pairs if key}
     options = []
     for number, ((written, rest), label, target) in enumerate(pairs, 1):
@@ -181,7 +181,7 @@ def _confirmed_option(options: tuple[Option, ...], answer: str) -> Option | None
 class AutoApprove:
     """Answers with the first option; free text with `approved`. Does not replace an answer that was rejected.
 
-    `in_simulation`: an irreversible option, which is otherwise left to the user, may be taken, since nothing follows.
+    `in_simulation`: an irreversible option, which is otherwise left to the user, may be taken: it has no consequences.
     """
 
     def __init__(self, *, in_simulation: bool = False) -> None:
@@ -257,7 +257,7 @@ class Console:
     blocking = True
 
     def __init__(self) -> None:
-        # Gates of parallel branches ask from threads of their own; two prompts at once would each get half of a line.
+        # Gates of parallel branches ask from separate threads; two prompts at once would each get half of a line.
         self._terminal = threading.Lock()
 
     def ask(self, question: Question) -> Answer:
@@ -268,9 +268,9 @@ class Console:
             while True:
                 print("\n".join(lines), file=sys.stderr)
                 line = self._read("answer: ")
-                # Asked here, where the terminal is: other ways to answer refuse an irreversible option, or have --yes.
+                # Asked here, at the terminal: other channels refuse an irreversible option, or have --yes.
                 labels = question.irreversible_labels(line)
-                if not labels or self._read(f"{labels} cannot be taken back. Answer with it? [y/N]: "
+                if not labels or self._read(f"{labels} cannot be undone. Answer with it? [y/N]: "
                                             ).strip().casefold() in _YES:
                     return line.strip() if line else None
 
@@ -315,11 +315,11 @@ class PlannedWait(Value):
     timeout_s: float | None = None
 
     def renamed(self, node: str) -> PlannedWait:
-        """Return the same wait under the name it has in a run (a node of a subpipeline has another one there)."""
+        """Return the same wait under its name in a run (a node of a subpipeline has a different one there)."""
         return replace(self, node=node, question=replace(self.question, node=node))
 
     def open(self, place: str, wall: float) -> OpenWait:
-        """Return the wait as the flow reaches it at `wall`, in seconds since 1970."""
+        """Return the open wait that the flow reaches at `wall`, in seconds since 1970."""
         deadline = iso(wall + self.timeout_s) if self.timeout_s is not None else ""
         return OpenWait(place, self.kind, replace(self.question, id=place), self.signal, deadline)
 
@@ -356,7 +356,7 @@ def wait_of(node: Node, edges: Iterable[Edge]) -> PlannedWait:
 
 
 class _WaitRecord(Record):
-    """An open wait as the run's journal has it."""
+    """An open wait in the run's journal."""
 
     place: str
     node: str
@@ -371,7 +371,7 @@ class _WaitRecord(Record):
 
 
 class OpenWait(Value):
-    """A wait that a run has reached at `place` of its flow, and that no answer or signal has closed yet."""
+    """A wait that a run has reached at `place` of its flow, not yet closed by an answer or signal."""
 
     place: str
     kind: str
@@ -409,7 +409,7 @@ class OpenWait(Value):
         return signal_timed_out(self.signal) if self.kind == SIGNAL else answer_timed_out(self.question)
 
     def auto_approved(self) -> Outcome | None:
-        """Return the outcome of a wait without asking: its default, else its first option; None to ask all the same."""
+        """Return the outcome of a wait without asking: its default, else its first option; None to ask anyway."""
         first = self.question.options[0].label if self.question.options else "approved"
         answer = self.question.default or first
         return None if self.question.irreversible_labels(answer) else default_chosen(self.question, answer)
@@ -419,7 +419,7 @@ class OpenWait(Value):
         return Outcome(SUCCESS, context_updates={f"signal.{self.signal}": value})
 
     def summary(self) -> str:
-        """Return what the wait waits for and how to answer, on one line."""
+        """Return the subject of the wait and how to answer, on one line."""
         if self.kind == SIGNAL:
             return f"waits for the signal {self.signal} (garrison signals send {self.signal})"
         options = self.question.listed_options()
@@ -441,7 +441,7 @@ def answered(question: Question, answer: str) -> Outcome:
     first = options[0]
     updates |= {"human.gate.selected": first.key if len(options) == 1 else [option.key for option in options],
                 "human.gate.label": first.label}
-    # Two edges may have one label, which would always lead to the first of them: then the target decides alone.
+    # Two edges may have the same label, which would always lead to the first one: in that case the target decides.
     same_label = sum(option.label.casefold() == first.label.casefold() for option in question.options)
     return Outcome(SUCCESS, preferred_label=first.label if first.written and same_label == 1 else "",
                    suggested_next_ids=(first.target,) if first.target else (), context_updates=updates)
@@ -451,14 +451,14 @@ def answer_timed_out(question: Question) -> Outcome:
     """Return the outcome of a question without an answer in time: its default, else a retry, which asks again."""
     if question.own_answer:
         return default_chosen(question, question.own_answer)
-    why = f"its default {question.default} cannot be taken back" if question.default else \
+    why = f"its default {question.default} cannot be undone" if question.default else \
         "it has no human.default_choice"
     return Outcome(RETRY, failure_reason=f"{question.node} was not answered in time, and {why}",
                    failure_class="timeout")
 
 
 def default_chosen(question: Question, answer: str) -> Outcome:
-    """Return the outcome of an answer that comes from the graph or the launch, not from the user."""
+    """Return the outcome of an answer from the graph or the launch, not from the user."""
     if rejection := question.rejection(answer):
         return _hopeless(f"human.default_choice: {rejection}")
     return answered(question, answer)

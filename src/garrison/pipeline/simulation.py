@@ -1,6 +1,6 @@
 """Simulation: run a graph's flow without its work; every node succeeds at once, unless configured otherwise.
 
-`outcomes` maps a node to what its first attempts report (`times`; None: all of them): a status word, or a status report
+`outcomes` maps a node to the report of its first attempts (`times`; None: all): a status word, or a status report
 as an agent writes it. Both are read by the rule of `outcome`. `answers` maps a node to the label chosen there
 (other questions choose their first option) or to its preferred label. Nodes of every type are simulated,
 also those that only another installation could run. Attempts are counted from the run's history, so that a resume, a
@@ -61,7 +61,7 @@ def simulated_outcome(call: Call, outcomes: SimulatedOutcomes, labels: Mapping[s
 
 def _earlier_attempts(call: Call, status: str) -> int:
     """Return how many attempts of the node have already ended as `status`, if none ended otherwise."""
-    # A visit that ended in a failure used up all its attempts, so a finished visit stands for that many of them.
+    # A visit that ended in a failure used up all its attempts, so a finished visit counts as that many.
     per_visit = retry_policy_of(call.attrs, call.graph.attrs).attempts if status in (FAIL, RETRY) else 1
     return call.finished_visits() * per_visit + call.place.failed
 
@@ -91,7 +91,7 @@ _FORM = (f"is not NODE=STATUS[:TIMES] or NODE={{JSON}}[:TIMES]; STATUS is one of
 
 
 def _split_report(word: str, text: str) -> tuple[Report, str, str]:
-    """Return what is before the last colon, that colon if there is one, and what is after it."""
+    """Return the text before the last colon, that colon if there is one, and the text after it."""
     if not text.startswith("{"):
         status, colon, times = text.partition(":")
         if not status.strip():

@@ -1,15 +1,15 @@
 """Store of a run in its directory: owner lock, journal, answers, artifacts, events, and the files derived from these.
 
     journal.jsonl         source of truth: `started`, then one `flow` record a step, synced before the run continues
-    checkpoint.json       derived: where the run is, for people and programs; never read to resume
+    checkpoint.json       derived: progress of the run, for users and programs; never read to resume
     graph.dot             the graph it started with (or was changed to)
     manifest.json         summary for listings
-    events.jsonl          the event stream, for people and programs
-    owner.lock            held while a process drives it
+    events.jsonl          the event stream, for users and programs
+    owner.lock            locked while a process drives it
     NODE/                 files of the node's latest attempt; earlier ones in NODE/attempts/; status.json is derived
     NODE/question.json    a node's question, and when it was first asked
     answers/PLACE         an answer, as text; one that the question rejects is renamed to PLACE.refused
-    signals/NAME          a signal, as JSON or text; the visit that takes it renames it to NAME@PLACE
+    signals/NAME          a signal, as JSON or text; the visit that consumes it renames it to NAME@PLACE
     artifacts/ID.json     outputs of 100 kB and more, too large for the context
     children/ blobs/      runs of inner pipelines, and large values of the journal
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 BEGUN, FLOW, GRAPH, SNAPSHOT = "begun", "flow", "graph", "snapshot"
 """Kinds of records: how the run started, one flow event, a changed graph, a compacted journal."""
 
-# Folders of the run itself. A node of such a name, or with a dot (`journal.jsonl`), gets another one than its own.
+# Folders of the run itself. A node with such a name, or with a dot (`journal.jsonl`), gets a differently named folder.
 _RESERVED = frozenset({"artifacts", "answers", "signals", "children", "blobs", "attempts"})
 _PLAIN_NAME = re.compile(r"[\w -][\w. -]{0,99}\Z")
 
@@ -76,7 +76,7 @@ class RunDirectory:
         """Return whether a run was started here; a torn first record does not count."""
         try:
             with self.journal.open("rb") as file:
-                # A first line without its end was not written whole: the process died before anything followed from it.
+                # An unterminated first line is incomplete: the process died before it had any consequence.
                 return b"\n" in file.read(1 << 20)
         except (FileNotFoundError, NotADirectoryError):
             return False
@@ -101,7 +101,7 @@ class RunDirectory:
             number = 1 + max((int(name) for name in atomic.list_names(attempts) if name.isdigit()), default=0)
             target = atomic.make_directory(attempts / str(number))
             for name in names:
-                untrusted.mend_folder(folder / name)  # a folder without rights to it cannot get another parent
+                untrusted.mend_folder(folder / name)  # a folder without permissions cannot be moved to another parent
                 (folder / name).rename(target / name)
         return folder
 
@@ -117,14 +117,14 @@ class RunDirectory:
         return (atomic.read(self._answer(question_id)) or b"").decode(errors="replace").strip()
 
     def read_answer(self, question: Question) -> str | None:
-        """Return the answer to a question, None without one. A rejected one is set aside, so that it is read once."""
+        """Return the answer to a question, None without one. A rejected one is moved aside, so that it is read once."""
         path = self._answer(question.id)
         raw = atomic.read(path)
         if raw is None:
             return None
         answer = raw.decode(errors="replace").strip()
         if question.rejection(answer):
-            # Kept for the user to see, but out of the way: read again, it would be rejected for ever.
+            # Kept for inspection, but moved: read again, it would be rejected forever.
             path.replace(path.with_name(f"{path.name}.refused"))
         return answer
 
@@ -136,7 +136,7 @@ class RunDirectory:
 
     def take_signal(self, name: str, place: str) -> object:
         """Return the value of a signal and keep it for `place`, which may ask again; None if it has not arrived."""
-        # The rename claims the signal: two visits cannot take it both, and one that died right after it finds the
+        # The rename claims the signal: two visits cannot both take it, and one that died right after it finds the
         # signal under its own name.
         taken = self._signal(name).with_name(f"{quote(name, safe='')}@{quote(place, safe='#')}")
         if not taken.exists():
@@ -162,7 +162,7 @@ class RunDirectory:
 
 @dataclass
 class RunStart:
-    """Start of a run: the fields of its `started` record, all that a resume needs in addition to the events."""
+    """Start of a run: the fields of its `started` record, everything that a resume needs besides the events."""
 
     run: str
     graph: str
@@ -175,20 +175,20 @@ class RunStart:
     tree: str = ""
     """Directory in which commands run."""
     base: str = ""
-    """Directory that file names in the graph are relative to."""
+    """Base directory of file names in the graph."""
     at: str = ""
     agent: str = ""
     """Agent named on the command line; empty for a program's own."""
     simulated: dict[str, Any] = field(default_factory=dict)
     """Settings of a simulation; empty for a real run."""
     state: str = ""
-    """State it started with, as JSON, if it was forked from another run."""
+    """Initial state, as JSON, if it was forked from another run."""
     forked: str = ""
-    """Run and node it was forked from."""
+    """Run and node from which it was forked."""
     repository: str = ""
-    """Checkout that the worktree in `tree` belongs to; empty if commands run in a folder of the person's."""
+    """Checkout of the worktree in `tree`; empty if commands run in a folder of the user."""
     flow: str = ""
-    """`walk` or `dag` if the caller chose; empty: as the graph says."""
+    """`walk` or `dag` if the caller chose; empty: the graph decides."""
 
     def to_data(self) -> dict[str, object]:
         """Return the data of a `started` record; `initial` is its own text, so that it may become a blob."""
@@ -201,7 +201,7 @@ class RunStart:
 
 @dataclass
 class RecordedRun:
-    """A run as its journal records it: its start, its state at the last snapshot, and the events since."""
+    """A recorded run: its start, its state at the last snapshot, and the events since."""
 
     start: RunStart
     snapshot: FlowState | None
@@ -227,21 +227,21 @@ def recorded_run(entries: list[Entry], path: Path) -> RecordedRun:
         elif entry.kind == BEGUN:
             run = RecordedRun(RunStart.from_data(entry.data), None, [])
         elif run is None:
-            raise RecordCorrupt(path, "it does not say how the run began")
+            raise RecordCorrupt(path, "it does not say how the run started")
         elif entry.kind == FLOW:
             run.events.append(unpack_event(entry.data))
         elif entry.kind == GRAPH:
             run.start.graph, run.start.hash = entry.data["graph"], entry.data["hash"]
             run.snapshot, run.events = FlowState.from_data(json.loads(entry.data["state"])), []
     if run is None:
-        raise RecordCorrupt(path, "it does not say how the run began")
+        raise RecordCorrupt(path, "it does not say how the run started")
     run.active_s = _active_seconds(entries)
     return run
 
 
 def _active_seconds(entries: list[Entry]) -> float:
     """Add up the time between the first and the last record of each writer; a time limit resets the sum."""
-    # A writer is a process (`epoch`): the time between two of them, when nobody drove the run, does not count.
+    # A writer is a process (`epoch`): the time between two of them, when no process drove the run, does not count.
     total, epoch, first, last = 0.0, -1, 0.0, 0.0
     for entry in entries:
         at = _timestamp(entry.at)
@@ -268,10 +268,10 @@ class RunJournal:
         atomic.make_directory(directory.root)
         lock = LifeLock.try_acquire(directory.lock)
         if lock is None:
-            raise Refused(f"another process runs {directory.root} now; wait for it, or end it first")
+            raise Refused(f"another process is running {directory.root}; wait for it, or end it first")
         self._lock = lock
         try:
-            # Under the lock: opening cuts a torn tail, which may be a record that another process is just writing.
+            # Under the lock: opening truncates a torn tail, which may be a record that another process is writing.
             self._writer = Writer(directory.journal, f"pipeline#{os.getpid()}")
         except BaseException:
             lock.release()
@@ -279,14 +279,14 @@ class RunJournal:
         self.entries = self._writer.entries
         self._since_snapshot = len(self.entries)
         self.start: RunStart | None = None
-        """Start of the run, once it is known."""
+        """Start of the run, once known."""
 
     @property
     def seq(self) -> int:
         return self._writer.seq
 
     def append(self, kind: str, data: dict[str, object]) -> None:
-        """Append one record and sync it, unless the run is a simulation: that does no work that could be repeated."""
+        """Append one record and sync it, unless the run is a simulation, which has no work that could be repeated."""
         self._writer.append(kind, data, self._now(), sync=self.start is None or not self.start.simulated)
         self._since_snapshot += 1
 
@@ -298,7 +298,7 @@ class RunJournal:
         """Replace a long journal by one snapshot of the state."""
         if self._since_snapshot < self._snapshot_every or self.start is None:
             return
-        # The new journal replaces the old one by a rename: a crash leaves either, and both lead to the same state.
+        # The new journal replaces the old one by a rename: a crash leaves either one, and both lead to the same state.
         here("pipeline:compact.before")
         self._writer.compact({"begun": _to_json(self.start.to_data()), "state": _to_json(state())}, self._now())
         self._since_snapshot = 0
@@ -332,7 +332,7 @@ def pack_event(event: FlowEvent) -> dict[str, object]:
 
 
 def _large_value(value: object) -> str | None:
-    """Return the JSON text of a value that is to be stored apart; None for a small one."""
+    """Return the JSON text of a value to be stored separately; None for a small one."""
     if value is None or isinstance(value, (bool, int, float)):
         return None
     if isinstance(value, str) and len(value) <= BLOB_BYTES // 4:
@@ -360,7 +360,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Checkpoint(TypedDict):
-    """What checkpoint.json has."""
+    """Content of checkpoint.json."""
 
     schema: int
     run: str
@@ -369,24 +369,24 @@ class Checkpoint(TypedDict):
     reason: str
     detail: NotRequired[str]
     how: NotRequired[str]
-    """How to continue one that waits."""
+    """How to continue a waiting run."""
     steps: int
     current_node: str
     next_nodes: list[str]
     in_flight: list[dict[str, Any]]
-    """Fields of its places, and their folders."""
+    """Places in flight with their folders."""
     completed_nodes: list[str]
     node_outcomes: dict[str, str]
     visits: dict[str, int]
     counters: NotRequired[dict[str, int]]
     context: NotRequired[dict[str, object]]
     seq: NotRequired[int]
-    """Last record of the journal that it tells of."""
+    """Last record of the journal that it includes."""
     timestamp: NotRequired[str]
 
 
 def checkpoint_of(program: Program, state: FlowState, run: str, how: str) -> Checkpoint:
-    """Return where a run is; `how` says how to continue one that waits."""
+    """Return the checkpoint of a run; `how`: how to continue a waiting one."""
     return {
         "schema": 1, "run": run, "graph_hash": program.digest, "status": state.shown_status,
         "reason": state.reason or state.detail, "detail": state.detail, "how": how, "steps": state.steps,
@@ -439,7 +439,7 @@ def first_asked_at(folder: Path | None, question: Question) -> float:
     path = folder / "question.json"
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        # Another id is that of an earlier visit, whose time limit is not this one's.
+        # Another id belongs to an earlier visit, with its own time limit.
         if stored["id"] == question.id:
             return float(stored["asked_at"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -449,8 +449,8 @@ def first_asked_at(folder: Path | None, question: Question) -> float:
 
 
 class OpenQuestion(NamedTuple):
-    """A question that a run has asked and not settled, that run, its question.json, and the answer it was given ('' if
-    none: it waits for one)."""
+    """An unsettled question of a run, that run, its question.json, and the answer that was given ('' if none: it waits
+    for one)."""
 
     run: RunDirectory
     question: Question
@@ -467,7 +467,7 @@ def open_questions(run: RunDirectory) -> dict[str, OpenQuestion]:
     for place in checkpoint["in_flight"] if checkpoint is not None else ():
         raw = atomic.read(Path(place.get("folder") or run.node(place["node"])) / "question.json")
         body = json.loads(raw) if raw else None
-        # The second form is that of `confirm_rerun`; any other file is of an earlier visit, and settled.
+        # The second form is `confirm_rerun`'s; any other file is from an earlier visit, and settled.
         if body and body["id"] in (place["id"], f"{place['id']}@{place['attempt']}") and body["options"]:
             question = from_data(Question, body)
             questions[place["node"]] = OpenQuestion(run, question, body,
@@ -526,7 +526,7 @@ class Artifacts:
         return info
 
     def retrieve(self, artifact: str) -> object:
-        """Return what was stored; raise NotFound if nothing was."""
+        """Return a stored value; raise NotFound if there is none."""
         info, body = self._find(artifact)
         path = self._path(artifact)
         if info.is_file_backed and path:
@@ -617,7 +617,7 @@ class EventSink:
             return
         event = Event(kind, self.run, self._now(), node, data)
         if self._descriptor >= 0:
-            # As text at once: the handler may change what it passed before this is written.
+            # Encoded at once: the handler may change its data before this is written.
             self._pending.append(_event_json(event.to_data()))
         if self._listener is not None:
             self._notify(event)

@@ -1,7 +1,7 @@
-"""Pipelines within a pipeline: their files, node names and contexts, and the manager loop. Pure but for reading a file.
+"""Nested pipelines: their files, node names and contexts, and the manager loop. Pure except for reading a file.
 
-The file a `subgraph` or manager node names is read when the run is launched and stored with the run, which never reads
-the user's file again. A node `test` of the pipeline run by the node `checks` is called `checks__test` in the run.
+The file of a `subgraph` or manager node is read when the run is launched and stored with the run, which never reads
+the user's file again. A node `test` of the pipeline of the node `checks` has the name `checks__test` in the run.
 
 A manager (`stack.manager_loop`) polls its child every `manager.poll_interval`, at most `manager.max_cycles` times.
 Among its `manager.actions`, `observe` copies the child's state to `stack.child.*`, `steer` sends the node's prompt to
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SUBGRAPH, MANAGER = "subgraph", "stack.manager_loop"
 CHILD_FILES = ("stack.child_dotfile", "stack.child_workflow")
-"""Attributes of a manager, or of the graph for its managers; the second is another name of the first."""
+"""Attributes of a manager, or of the graph for its managers; the second is an alias of the first."""
 FILE_ATTRIBUTES = ("graph_ref", "subgraph", "dotfile", *CHILD_FILES)
 """Attributes that name a pipeline's file."""
 
@@ -38,7 +38,7 @@ MAX_DEPTH = 4
 """Levels of pipelines within pipelines in a garrison run, whose node names grow with each."""
 
 Loader: TypeAlias = "Callable[[str, Graph, str], tuple[str, str]]"
-"""(name of the node in the run, its graph, the file it names) → (text, source) of that file."""
+"""(name of the node in the run, its graph, its file) → (text, source) of that file."""
 
 
 def pipeline_file(node: Node, graph: Graph) -> str:
@@ -80,18 +80,18 @@ def load_from_run(folder: Path) -> Loader:
 
 
 def inner_name(name: str, node: str) -> str:
-    """Return the name in the run of a node in the pipeline that `name` runs."""
+    """Return the name, in the run, of a node of the nested pipeline of `name`."""
     return f"{name}{NAME_SEPARATOR}{node}"
 
 
 # ---- contexts --------------------------------------------------------------------------------------------------------
 
-# What describes one run, not the work: a child has its own goal, sessions and retry counts.
+# Keys that describe a run, not the work: a child has its own goal, sessions and retry counts.
 _OWN_PREFIXES = ("graph.", "internal.", "stack.")
 
 
 def child_context(context: Mapping[str, object], node: Node) -> dict[str, object]:
-    """Return the initial context of the pipeline that `node` runs: the shared keys, and each `var.NAME` as NAME."""
+    """Return the initial context of the nested pipeline of `node`: the shared keys, and each `var.NAME` as NAME."""
     variables = {key.removeprefix("var."): str(value) for key, value in node.attrs.items() if key.startswith("var.")}
     return {**_shared(context), **variables}
 
@@ -139,7 +139,7 @@ class ManagerSettings(Value):
         return {"stack.child.cycle": cycle, **(telemetry if "observe" in self.actions else {})}
 
     def should_steer(self, cycle: int, last_steered: int | None) -> bool:
-        """Return whether it steers in this cycle, after it did so last in the cycle `last_steered`."""
+        """Return whether it steers in this cycle, given the last cycle in which it did."""
         return "steer" in self.actions and (
             last_steered is None or (cycle - last_steered) * self.interval >= self.cooldown)
 
@@ -175,13 +175,13 @@ def manager_of(node: Node) -> ManagerSettings:
 
 
 def telemetry_of(state: FlowState, directory: object = "") -> dict[str, object]:
-    """Return what a manager observes of its child, as context keys."""
+    """Return a manager's observations of its child, as context keys."""
     return _telemetry(state.shown_status, state.reason or state.detail, state.steps, state.next_nodes,
                       len(state.completed), directory)
 
 
 def recorded_telemetry(checkpoint: Checkpoint, directory: object) -> dict[str, object]:
-    """Return the same of a child that another process runs, from its checkpoint."""
+    """Return the same for a child that another process runs, from its checkpoint."""
     return _telemetry(checkpoint["status"], checkpoint["reason"], checkpoint["steps"], checkpoint["next_nodes"],
                       len(checkpoint["completed_nodes"]), directory)
 

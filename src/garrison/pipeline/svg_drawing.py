@@ -2,9 +2,9 @@
 
 The document is built as a tree, so that no label can become markup; it has no script, no link and loads nothing.
 
-Nodes are put into layers by their longest way from the start, without the edges that lead back. Between two layers of
-nodes lies one of labels: every edge passes it by its own place, as wide as its label, and the layers between its
-ends by places without width. All places of a layer stand alongside each other, so that no label can overlap anything.
+Nodes are put into layers by their longest path from the start, ignoring edges that lead back. Between two layers of
+nodes is one of labels: every edge passes it through its own place, as wide as its label, and the layers between its
+ends through places without width. All places of a layer are next to each other, so that no label can overlap anything.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def lay_out(nodes: Mapping[str, Size], links: Sequence[Link]) -> Layout:
                    size.width, size.height)
 
     def ends(place: _Place) -> Box:
-        """Return the way of an edge through a layer: straight down, so that it meets nothing there."""
+        """Return the path of an edge through a layer: straight down, so that it crosses nothing there."""
         return Box(place.x - left, tops[place.layer] + heights[place.layer] / 2, 0.0, heights[place.layer])
 
     boxes = {name: box(place, nodes[name]) for name, place in places.items()}
@@ -110,7 +110,7 @@ def lay_out(nodes: Mapping[str, Size], links: Sequence[Link]) -> Layout:
 
 
 def _ranks(nodes: Mapping[str, Size], links: Sequence[Link]) -> dict[str, int]:
-    """Return node → its layer: the longest way to it, without the edges that lead back in a walk from the first."""
+    """Return node → its layer: the longest path to it, ignoring edges that lead back in a walk from the first."""
     after: dict[str, list[str]] = {name: [] for name in nodes}
     for link in links:
         if link.source != link.target and link.target not in after[link.source]:
@@ -119,7 +119,7 @@ def _ranks(nodes: Mapping[str, Size], links: Sequence[Link]) -> dict[str, int]:
     state: dict[str, int] = {}
     kept: dict[str, list[str]] = {name: [] for name in nodes}
     for root in nodes:
-        # By hand rather than by recursion, which ends at a chain of a thousand nodes.
+        # With an explicit stack: recursion fails at a chain of a thousand nodes.
         stack = [(root, iter(after[root]))] if root not in state else []
         state.setdefault(root, 1)
         while stack:
@@ -129,7 +129,7 @@ def _ranks(nodes: Mapping[str, Size], links: Sequence[Link]) -> dict[str, int]:
                 state[name] = 2
                 done.append(name)
                 stack.pop()
-            elif state.get(other) != 1:  # 1: on the way here, so this edge leads back
+            elif state.get(other) != 1:  # 1: on the current path, so this edge leads back
                 kept[name].append(other)
                 if other not in state:
                     state[other] = 1
@@ -196,8 +196,8 @@ def _move(layers: Sequence[list[_Place]]) -> None:
 
 
 def _spread(layer: Sequence[_Place], wanted: Sequence[float]) -> None:
-    """Place a layer in its order: each as near to where it is wanted as the others allow, on the whole."""
-    # Pool adjacent violators: places that would overlap become one block, at the mean of what its members want. That is
+    """Place a layer in its order: each as near to its wanted position as the others allow, in total."""
+    # Pool adjacent violators: places that would overlap become one block, at the mean of the wanted positions. This is
     # the least sum of squared moves, in linear time.
     groups: list[tuple[float, int, float]] = []  # sum of what its places want of its begin, their number, its length
     offsets: list[list[float]] = []
@@ -236,14 +236,14 @@ def _line(passes: Sequence[Box], source: Box, target: Box) -> list[tuple[float, 
 LINE, SMALL = 14.0, 11.5
 """Height of a line of a node's label, and of an edge's."""
 CHARACTER, NARROW = 6.7, 5.6
-"""Width of a character of either, at most."""
+"""Largest width of a character of either."""
 MARGIN = 16.0
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-"""Characters that XML forbids, or that nobody should see raw."""
+"""Characters that XML forbids, or that must not be shown raw."""
 _ROOM: Mapping[str, tuple[float, float]] = {
     "Mdiamond": (1.7, 1.7), "diamond": (1.7, 1.7), "hexagon": (1.3, 1.1), "parallelogram": (1.3, 1.0),
     "house": (1.2, 1.6), "component": (1.15, 1.0), "tripleoctagon": (1.2, 1.2)}
-"""Shape → how much wider and higher than its label it is; 1 for others."""
+"""Shape → its width and height relative to its label; 1 for others."""
 _CORNERS: Mapping[str, tuple[tuple[float, float], ...]] = {
     "Mdiamond": ((0.5, 0), (1, 0.5), (0.5, 1), (0, 0.5)), "diamond": ((0.5, 0), (1, 0.5), (0.5, 1), (0, 0.5)),
     "hexagon": ((0.12, 0), (0.88, 0), (1, 0.5), (0.88, 1), (0.12, 1), (0, 0.5)),
@@ -289,7 +289,7 @@ def drawn_edges(graph: Graph) -> list[tuple[str, str, str, str]]:
 
 def drawn_layout(graph: Graph, words: Mapping[str, str], edges: list[tuple[str, str, str, str]], *,
                  sideways: bool) -> Layout:
-    """Return where everything is; `sideways`: from left to right instead of downwards."""
+    """Return the positions; `sideways`: from left to right instead of downwards."""
     turned: Callable[[Size], Size] = (lambda size: Size(size.height, size.width)) if sideways else lambda size: size
     links = [Link(source, target, turned(_extent(label, NARROW, SMALL))) for source, target, label, _ in edges]
     layout = lay_out({name: turned(_node_size(graph.nodes[name], words[name])) for name in graph.nodes}, links)

@@ -1,7 +1,7 @@
 """Transforms: prepare a graph before it runs. Pure.
 
-A transform takes a graph and returns a graph; it never changes its argument, and it leaves unknown attributes as they
-are. `prepare` applies them in this order:
+A transform takes a graph and returns a graph; it never changes its argument, and keeps unknown attributes
+unchanged. `prepare` applies them in this order:
 
 1. `expand_goal` replaces `$goal`, `${goal}`, `$graph.KEY` and `$node.KEY` in prompts and labels.
 2. `apply_stylesheet` sets llm_model, llm_provider and reasoning_effort from the model stylesheet, then the graph.
@@ -42,14 +42,14 @@ Transform = Callable[[Graph], Graph]
 ENTRY_POINTS = "garrison.transforms"
 
 EXPANDED = ("prompt", "label", "human.prompt")
-"""Attributes of a node in which variables are expanded: texts for agents and people, not commands for a shell."""
+"""Attributes of a node in which variables are expanded: texts for agents and users, not shell commands."""
 
-# The backslash is part of the match, so that what it protects is passed over and left as it is.
+# The backslash is part of the match, so that the escaped text is skipped and unchanged.
 _VARIABLE = re.compile(r"\\?\$(?:\{([A-Za-z_][\w.]*)\}|([A-Za-z_]\w*(?:\.\w+)*))", re.ASCII)
 
 
 def prepare(graph: Graph, transforms: Iterable[Transform] = ()) -> Graph:
-    """Return the graph as it will run, every attribute of every node as its handler gets it.
+    """Return the graph as it will run, with every attribute as its handler gets it.
 
     Raise StylesheetSyntax for an invalid model stylesheet, GarrisonError if a transform returns no graph.
     """
@@ -123,12 +123,12 @@ def expand(template: str, values: Mapping[str, object]) -> str:
 
 
 def variables(template: str) -> list[str]:
-    """Return the names of the variables in a template, in its order; `\\$KEY` is none."""
+    """Return the names of the variables in a template, in order; `\\$KEY` is not one."""
     return [match[1] or match[2] for match in _VARIABLE.finditer(template) if not match[0].startswith("\\")]
 
 
 def expand_context(template: str, context: Mapping[str, object]) -> str:
-    """Replace `$context.KEY` by the context's value, as a condition would compare it."""
+    """Replace `$context.KEY` by the context's value, in the form that a condition compares."""
     if "$" not in template:
         return template
     values = {**{alias: context[key] for alias, key in ALIASES.items() if key in context}, **context}
@@ -170,7 +170,7 @@ def _map_nodes(graph: Graph, change: Callable[[Node], Node]) -> Graph:
 PROPERTIES = ("llm_model", "llm_provider", "reasoning_effort")
 """Properties a sheet may set."""
 _PROPERTY_NAMES = {**{name: name for name in PROPERTIES}, "model": "llm_model", "provider": "llm_provider"}
-"""Names of the properties in a sheet; the short ones are those of the specification's checklist."""
+"""Names of the properties in a sheet; the short ones are from the specification's checklist."""
 
 ANY, SHAPE, CLASS, NODE = range(4)
 """Kinds of selectors, the least specific first."""
@@ -217,7 +217,7 @@ def _grammar() -> Lark:
 
 
 class _UnknownProperty(Exception):
-    """A declaration sets something that a sheet cannot set."""
+    """A declaration sets an unsupported property."""
 
     def __init__(self, token: Token) -> None:
         super().__init__(token)

@@ -1,9 +1,9 @@
-"""Flow of a run, which both drivers use: a pure state machine with two strategies, `walk` and `dag`.
+"""Flow of a run, used by both drivers: a pure state machine with two strategies, `walk` and `dag`.
 
-An event records what happened outside the machine, never what follows from it: a driver journals it, then applies it
-(`advance`) and runs what `FlowChange.started` holds; the same events lead to the same state. One that does not fit the
-state raises and changes nothing. Between two events every decided move is done, until all that is left is in flight or
-the run has ended.
+An event records what happened outside the machine, never its consequences: a driver journals it, then applies it
+(`advance`) and runs the places in `FlowChange.started`; the same events lead to the same state. One that does not fit
+the state raises and changes nothing. Between two events every decided move is done, until everything left is in flight
+or the run has ended.
 
 The engine executes `start`, `exit`, `conditional`, `parallel` and `parallel.fan_in`; all other nodes are put in flight.
 Imports point down: this; dag; walk; parallel; routing and state; program.
@@ -101,10 +101,10 @@ class Suspended(Record, tag_field="event", tag="suspended"):
 
 
 class Resumed(Record, tag_field="event", tag="resumed"):
-    """A run that waited, or that a budget or the user stopped, continues.
+    """A run that waited, or was stopped by a budget or the user, continues.
 
-    `max_steps` replaces the budget (of a running run as well). `again` also resumes a run that failed at a node: that
-    node is visited again. With `nodes`, only these of the failed nodes of a dag are, also while the rest of it runs.
+    `max_steps` replaces the budget (also of a running run). `again` also resumes a run that failed at a node: that
+    node is visited again. With `nodes`, only these failed nodes of a dag are, even while the rest of it runs.
     """
 
     max_steps: int | None = None
@@ -132,11 +132,11 @@ class Aborted(Record, tag_field="event", tag="aborted"):
 
 
 Event = Finished | Restarted | Suspended | Resumed | SentBack | TimedOut | Aborted
-"""What the journal has as `{"event": "finished", ...}`: `asdict` writes it."""
+"""Events in the journal, as `{"event": "finished", ...}`; `asdict` writes them."""
 
 
 def event_from_data(data: Mapping[str, object]) -> Event:
-    """Return the event that a journal has; raise UsageError for one that is none."""
+    """Return the event of a journal record; raise UsageError if it is not a flow event."""
     try:
         event: Event = msgspec.convert(data, Event)
     except msgspec.ValidationError as error:
@@ -147,9 +147,9 @@ def event_from_data(data: Mapping[str, object]) -> Event:
 _DECIDED = (VALIDATED, IMPL_COMPLETE, NODE_FAILED)
 """Statuses in the graph for which a node is not run."""
 _WITH_AGENTS = ("codergen", "subgraph", "stack.manager_loop", PARALLEL)
-"""Handlers of nodes that have agents, of their own or within them."""
+"""Handlers of nodes with agents, directly or nested."""
 _REFUSAL = re.compile(r"(?:reject|cancel|abort|discard)\b|no(?:\s*(?:[^\w\s]|$)|\s+thank)", re.IGNORECASE)
-"""Beginning of an answer by which the user declines what a question asks; `No changes needed` is none."""
+"""Start of an answer by which the user declines; `No changes needed` does not match."""
 _STRATEGIES = {"walk": walk, "dag": dag}
 
 
@@ -164,11 +164,11 @@ def start(program: Program, context: Mapping[str, object] | None = None, seed: s
     """Return a new run of `program` and the effects of starting it.
 
     `context` (JSON values) overrides the graph's attributes, which have the keys `graph.X`. `seed` decides the jitter
-    of delays. A walk may start `at` another node than the start. `initial` replaces the statuses in the graph (node ->
+    of delays. A walk may start `at` a node other than the start. `initial` replaces the statuses in the graph (node ->
     validated, impl_complete or failed; others have no effect).
     """
     words = program.initial if initial is None else initial
-    # A copy: a caller that changes its own list later must not change the run, whose journal has only the events.
+    # A copy: later changes of a caller's own list must not change the run, whose journal has only the events.
     first: dict[str, object] = {**program.attrs, **copy_json(dict(context or {}))}
     state = FlowState(
         seed=seed, max_steps=program.max_steps, digest=program.digest, first_context=first,
@@ -211,7 +211,7 @@ def advance(program: Program, state: FlowState, event: Event) -> FlowChange:
 
 
 def extend(program: Program, state: FlowState, before: Program) -> FlowChange:
-    """Go on with a program that has gained nodes and, behind the edges of `before`, edges; return the effects.
+    """Continue with a program with new nodes and, after the edges of `before`, new edges; return the effects.
 
     Only for a dag: in a walk a new edge counts when its node is left.
     """
@@ -225,12 +225,12 @@ def extend(program: Program, state: FlowState, before: Program) -> FlowChange:
 
 
 def _process_queue(turn: FlowTurn) -> None:
-    """Do the decided moves, one after another."""
+    """Execute the decided moves, one after another."""
     state, strategy = turn.state, _STRATEGIES[turn.program.flow]
     while state.status == RUNNING:
         if state.queue:
             strategy.enter(turn, state.queue.pop(0))
-        # A walk ends at its exit or with its token; only a dag has to notice that nothing is left.
+        # A walk ends at its exit or with its token; only a dag has to detect that nothing is left.
         elif strategy is dag and not state.in_flight:
             dag.finish(turn)
         else:
@@ -261,7 +261,7 @@ def _resume(turn: FlowTurn, event: Resumed) -> None:
     failed, node, how = state.status == FAILED, state.node, state.resumable
     if state.status == DONE or (failed and (not how or (how == "again" and not event.again))):
         raise ForbiddenTransition(f"the run ({state.reason})", state.status, RUNNING, ())
-    # A running run may be resumed as well: it gets more steps, or tries single failed nodes again.
+    # A running run may also be resumed: it gets more steps, or retries single failed nodes.
     if state.status != RUNNING:
         turn.become(RUNNING)
     if event.max_steps is not None:
@@ -271,7 +271,7 @@ def _resume(turn: FlowTurn, event: Resumed) -> None:
         if event.again and event.nodes and turn.program.flow == "dag":
             dag.retry_failed(turn, "", event.nodes)
         return
-    # What was in flight when the run was stopped was stopped with it: those attempts are lost, not failed.
+    # Attempts in flight were stopped together with the run: they are lost, not failed.
     for place in list(state.in_flight.values()):
         turn.launch(replace(place, attempt=place.attempt + 1, delay_s=0))
     if how == "again":
@@ -279,10 +279,10 @@ def _resume(turn: FlowTurn, event: Resumed) -> None:
 
 
 def _visit_again(turn: FlowTurn, node: str, only: Sequence[str] | None = None) -> None:
-    """Visit the node that failed the run again; of a dag all failed nodes, or `only` these.
+    """Revisit the node that failed the run; in a dag all failed nodes, or `only` these.
 
-    Within a parallel that is the outermost parallel; where a conditional or a fan-in passed a failure on, it is the
-    node that failed.
+    Within a parallel this is the outermost parallel; if a conditional or a fan-in passed on a failure, it is the node
+    that failed.
     """
     state = turn.state
     state.repeated.clear()
@@ -290,12 +290,12 @@ def _visit_again(turn: FlowTurn, node: str, only: Sequence[str] | None = None) -
     if turn.program.flow == "dag":
         dag.retry_failed(turn, node, only)
         return
-    # Visited again alone, these would judge the same old results once more. Seen: a fan-in that took the one branch
+    # Revisited alone, these would judge the same old results again. Observed: a fan-in that took the one branch
     # that had succeeded for a success of all.
     if turn.program.units[node].handler in (CONDITIONAL, FAN_IN):
         node = next((completed for completed in reversed(state.completed)
                      if turn.program.units[completed].handler not in (CONDITIONAL, FAN_IN)), node)
-    # A node within an open parallel cannot be entered by itself: its branch, with its context, is about to be removed.
+    # A node within an open parallel cannot be entered by itself: its branch, with its context, will be removed.
     node = next((fan.node for fan in state.fans.values() if fan.branch == ROOT), node)
     for path in [path for path in state.branches if path != ROOT]:
         del state.branches[path], state.contexts[path]
@@ -305,15 +305,15 @@ def _visit_again(turn: FlowTurn, node: str, only: Sequence[str] | None = None) -
 
 
 def retriable_nodes(program: Program, state: FlowState) -> set[str]:
-    """Return the failed nodes that can be visited again one by one: those of a dag that block what follows them."""
+    """Return the failed nodes that can be revisited one by one: those of a dag that block their successors."""
     return dag.retriable(FlowTurn(program, state,
                                   FlowChange())) if program.flow == "dag" and state.status != DONE else set()
 
 
 def node_to_return_to(program: Program, state: FlowState) -> str:
-    """Return the node that a refused run returns to: the graph's retry target, else the last agent that ran.
+    """Return the node to which a refused run returns: the graph's retry target, else the last agent that ran.
 
-    An agent within a parallel is reached by its parallel, one of an inner pipeline by the node that runs that. Empty if
+    An agent within a parallel is reached by its parallel, one of a nested pipeline by that pipeline's node. Empty if
     no agent ran.
     """
     if program.retry_targets:
@@ -323,7 +323,7 @@ def node_to_return_to(program: Program, state: FlowState) -> str:
 
 
 def declined_at(program: Program, state: FlowState) -> str:
-    """Return the question that the user answered with No, which led to an exit; '' if there is none."""
+    """Return the question whose answer No led to an exit; '' if there is none."""
     for node, outcome in state.outcomes.items():
         label = str(outcome.context_updates.get("human.gate.label", "")).strip()
         leads_out = any(target in program.exits for target in outcome.suggested_next_ids)
@@ -350,7 +350,7 @@ def _in_flight(turn: FlowTurn, place_id: str, attempt: int) -> Visit:
     place = turn.state.in_flight.get(place_id)
     if place is None or turn.state.ended:
         raise ForbiddenTransition(f"place {place_id}", "not in flight", "finished", ())
-    # A handler that was given up (timed out, restarted) may still report: its outcome belongs to no attempt any more.
+    # An abandoned handler (timed out, restarted) may still report: its outcome no longer belongs to an attempt.
     if attempt and attempt != place.attempt:
         raise ForbiddenTransition(f"place {place_id}", f"attempt {place.attempt}", f"attempt {attempt} finished", ())
     return place

@@ -1,7 +1,7 @@
 """Strategy `dag`: follow every edge whose condition is true; start a node when all its predecessors are done. Pure.
 
-An edge that is not followed is settled as well. A node that no followed edge leads to is skipped, and so are the nodes
-that depend on it alone. A failure that no edge asks for goes back to a retry target before the node, and the nodes
+An edge that is not followed is also settled. A node without a followed edge into it is skipped, and so are the nodes
+that depend only on it. A failure without an edge for it returns to a retry target before the node, and the nodes
 between them run again; without one it blocks its successors, the rest continues, and then the run fails.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def enter(turn: FlowTurn, move: Move) -> None:
-    """Do one move: execute an automatic node, skip one that no followed edge leads to, or put the node in flight."""
+    """Execute one move: run an automatic node, skip one without a followed edge into it, or put the node in flight."""
     node = move.node
     # All its edges are settled, or it would not have been queued, and none of them was followed.
     if not turn.state.arrived.get(node) and node != turn.program.start:
@@ -54,7 +54,7 @@ def finish(turn: FlowTurn) -> None:
                  f"{node}{more} failed and nothing leads on from the failure", node, "again")
         return
     if not any(state.outcomes.get(node, _SKIPPED).status == SUCCESS for node in program.exits):
-        turn.end(FAILED, "no_matching_edge", "no exit was reached: every way to one was closed by a condition")
+        turn.end(FAILED, "no_matching_edge", "no exit was reached: every path to one was closed by a condition")
         return
     gate = unmet_gate(turn)
     if gate is None:
@@ -64,7 +64,7 @@ def finish(turn: FlowTurn) -> None:
 
 
 def retry_failed(turn: FlowTurn, last: str, only: Collection[str] | None = None) -> None:
-    """Visit the failed nodes again, `last` (which ended the run, if it has) included; their successors still wait.
+    """Revisit the failed nodes, including `last` (which ended the run, if it has ended); their successors still wait.
 
     With `only`, the others stay failed, and the run fails with them once nothing else is left.
     """
@@ -85,9 +85,9 @@ def retriable(turn: FlowTurn) -> set[str]:
 
 
 def extend(turn: FlowTurn, edges: Sequence[Route]) -> None:
-    """Settle the edges that the graph has gained after nodes that have ended; all others are settled with their node.
+    """Settle new edges after nodes that have ended; all others are settled with their node.
 
-    A failure that no edge asks for follows none of them: it blocks them as it does the others.
+    A failure without an edge for it follows none of them: it blocks them like the others.
     """
     state = turn.state
     at_work = {place.node for place in state.in_flight.values()}
@@ -109,7 +109,7 @@ def rerun_from(turn: FlowTurn, node: str, reason: str) -> None:
 
 
 def _origin_of_failure(turn: FlowTurn, node: str) -> str:
-    """Return the node whose failure `node` ended with: a conditional passes one on."""
+    """Return the origin of the failure of `node`: a conditional passes one on."""
     while turn.program.units[node].handler == CONDITIONAL:
         failed = [source for source in turn.state.arrived.get(node, ())
                   if turn.state.outcomes.get(source, _SKIPPED).status == FAIL]
@@ -168,7 +168,7 @@ def _go_back(turn: FlowTurn, node: str, outcome: Outcome) -> bool:
     """Go back from a failure to a retry target, rerunning the nodes between; return whether there is one."""
     for target in turn.program.units[node].retry_targets:
         between = turn.program.reachable(target) & turn.program.reachable(node, backwards=True)
-        # Empty if the target does not lead to the node: going there would never bring the run back here.
+        # Empty if the target does not lead to the node: from there the run would never return here.
         if between:
             reason = f"{node} failed: {outcome.failure_reason or 'no reason given'}"
             turn.change.notes.append(f"{reason}; back to {target}")
@@ -196,7 +196,7 @@ def _rerun(turn: FlowTurn, nodes: set[str], first: str, reason: str) -> None:
     state = turn.state
     for route in turn.program.edges:
         if route.source in nodes and route.target in nodes and route.index in state.settled:
-            # Only edges within the set wait again: what came in from outside of it has arrived and does not run again.
+            # Only edges within the set wait again: edges from outside have arrived, and their nodes do not run again.
             state.settled.discard(route.index)
             state.waiting_for[route.target] += 1
     for node in nodes:
@@ -207,9 +207,9 @@ def _rerun(turn: FlowTurn, nodes: set[str], first: str, reason: str) -> None:
 
 
 def _worst_outcome(turn: FlowTurn, node: str) -> Outcome:
-    """Return what a conditional passes through: the worst of the outcomes that lead to it.
+    """Return the outcome that a conditional passes on: the worst of the outcomes that lead to it.
 
-    A source that a retry target sent back has no outcome while it runs again, and does not count.
+    A source that a retry target sent back has no outcome until it has run again, and does not count.
     """
     outcomes = [turn.state.outcomes.get(source, _SKIPPED) for source in turn.state.arrived[node]]
     worst = max(outcomes, key=lambda outcome: _WORST_LAST.index(outcome.status))

@@ -14,7 +14,7 @@ A branch ends at the join, at an exit, or where its failure leads nowhere. The p
 `error_policy`: `continue` as above; with `fail_fast` the first failure decides and cancels; with `ignore` failures do
 not count.
 
-`max_retries` of the parallel itself opens all its branches again after a failure, at once and as a new visit: the nodes
+`max_retries` of the parallel itself reopens all its branches after a failure, at once and as a new visit: the nodes
 in it have their own retries and delays.
 """
 
@@ -32,7 +32,7 @@ RESULTS = "parallel.results"
 
 
 def without_updates(outcome: Outcome) -> Outcome:
-    """Return an outcome as a node passes it on: its context updates were already applied where it came from."""
+    """Return an outcome in the form that is passed on: its context updates were already applied at its origin."""
     return replace(outcome, context_updates={}, notes="") if outcome.context_updates or outcome.notes else outcome
 
 
@@ -49,7 +49,7 @@ def open_branches(turn: FlowTurn, place: Visit, unit: Unit) -> bool:
     """Open the branches of a parallel; return False if it has none, so that it is decided at once.
 
     Every unconditional edge opens a branch, and so does every conditional one that is true after the previous outcome,
-    except those that ask for a failure: they lead on from the parallel's own.
+    except those that ask for a failure: they are for the failure of the parallel itself.
     """
     state = turn.state
     last, context = state.branches[place.branch].last, state.contexts[place.branch]
@@ -61,7 +61,7 @@ def open_branches(turn: FlowTurn, place: Visit, unit: Unit) -> bool:
         while key in starts:
             key, number = f"{route.target}.{number}", number + 1
         starts[key] = Move(f"{place.id}/{key}", route.target, route.index, place.reason)
-    # All branches get their place before the first of them runs: results are in this order, whoever is done first.
+    # All branches get their place before the first of them runs: results are in this order, whichever ends first.
     keys = list(starts)
     state.fans[place.id] = fan = Fan(place.node, place.branch, place.visit, keys, starts, list(keys))
     _start_branches(turn, fan)
@@ -95,10 +95,10 @@ def branch_borders(turn: FlowTurn, branch: str) -> tuple[str, set[str]]:
 
 
 def leave_for_retry(turn: FlowTurn, branch: str, target: str, unit: Unit, outcome: Outcome) -> str | None:
-    """Return the branch in which `unit`, which failed in `branch`, goes back to its retry target; None if it cannot.
+    """Return the branch in which `unit`, which failed in `branch`, returns to its retry target; None if it cannot.
 
-    A target outside of its parallel cancels the parallel with all its branches; they run again when the run returns to
-    it. A parallel whose policy allows for failed branches is not left.
+    A target outside its parallel cancels the parallel with all its branches; they run again when the run returns to
+    it. A parallel whose policy tolerates failed branches is not left.
     """
     there, fan_id = branch, ""
     while not _is_inside(turn, there, target):
@@ -121,7 +121,7 @@ def _is_inside(turn: FlowTurn, branch: str, target: str) -> bool:
 
 
 def end_branch(turn: FlowTurn, branch: str, outcome: Outcome, node: str) -> str | None:
-    """End a branch; return the id of its parallel if that decides it, else None."""
+    """End a branch; return the id of its parallel if this decides it, else None."""
     fan_id, key = _fan_id(branch), branch.rpartition("/")[2]
     fan = turn.state.fans[fan_id]
     written = turn.close_branch(branch).written
@@ -150,7 +150,7 @@ def _result(fan: Fan, key: str, outcome: Outcome, node: str, written: dict[str, 
 
 
 def close(turn: FlowTurn, fan_id: str) -> tuple[Visit, Outcome]:
-    """Cancel the running branches of a parallel and judge it; return its place and its outcome, results included."""
+    """Cancel the running branches of a parallel and judge it; return its place and its outcome, with the results."""
     fan = _cancel(turn, fan_id)
     results = []
     for key in fan.keys:
@@ -180,7 +180,7 @@ def _cancel(turn: FlowTurn, fan_id: str) -> Fan:
 
 
 def retry(turn: FlowTurn, place: Visit, outcome: Outcome) -> bool:
-    """Enter a failed parallel again if its own max_retries allows it; return whether it does."""
+    """Re-enter a failed parallel if its own max_retries allows it; return whether it does."""
     context, key = turn.state.contexts[place.branch], f"internal.retry_count.{place.node}"
     count = int(str(context.get(key, 0)))
     if outcome.status == FAIL and count < fan_out_of(turn, place.node).retries:
@@ -218,14 +218,14 @@ def failure_edge(turn: FlowTurn, place: Visit, unit: Unit, outcome: Outcome) -> 
     if outcome.status != FAIL or not unit.conditional:
         return None
     branches = {result["id"] for result in outcome.context_updates[RESULTS]}
-    # The parallel's outcome is recorded after this: its conditions would otherwise see that of the node before.
+    # The parallel's outcome is recorded after this: its conditions would otherwise see the previous node's.
     context = {**turn.state.contexts[place.branch], **outcome.context_updates, "outcome": FAIL}
     return choose(replace(unit, plain=(), conditional=tuple(
         route for route in unit.conditional if route.target not in branches)), outcome, context)
 
 
 def continues_at_join(turn: FlowTurn, unit: Unit, outcome: Outcome) -> bool:
-    """Return whether the run continues at the join: after a failure only if the join judges it or on_error says so."""
+    """Return whether the run continues at the join: after a failure only if the join judges it, or by on_error."""
     if outcome.status != FAIL or unit.on_error_continue:
         return True
     handler = turn.program.units[fan_out_of(turn, unit.id).join].handler

@@ -3,9 +3,9 @@
 In a program a condition is a tree, a weight a number, a node's edges are in the order in which they are tried, and a
 parallel has its join; no step parses text. A graph that cannot be compiled is refused in one line with its position.
 
-An edge out of a parallel opens a branch unless it asks for a failure (`outcome=fail`): that one leads on from the
-failure of the parallel itself. The join is the nearest fan-in that every branch reaches, matched with its parallel as
-brackets are; without one, the nearest node that every branch reaches. Nearest means reached first by the farthest
+An edge out of a parallel opens a branch unless it asks for a failure (`outcome=fail`): that one is followed after a
+failure of the parallel itself. The join is the nearest fan-in that every branch reaches, matched with its parallel like
+brackets; without one, the nearest node that every branch reaches. Nearest means reached first by the farthest
 branch. Paths back through the parallel are ignored.
 """
 
@@ -87,7 +87,7 @@ def retry_policy_of(node: Mapping[str, str], graph: Mapping[str, str]) -> RetryP
 
     The number of retries is `max_retries` of the node; else its `retry_policy`; else `default_max_retries` (or
     `default_max_retry`) of the graph; else the graph's `retry_policy`; else none. The delays are those of the named
-    policy, the node's before the graph's. Raise Refused for an unknown policy, TypeConflict for a bad number.
+    policy, the node's before the graph's. Raise Refused for an unknown policy, TypeConflict for an invalid number.
     """
     node_preset, graph_preset = _preset(node), _preset(graph)
     preset = node_preset or graph_preset or PRESETS["standard"]
@@ -160,7 +160,7 @@ class FanOut(Value):
             return self.k
         if self.policy != "quorum":
             return None
-        # 0.55 × 100 is 55.00000000000001 in floats, and the ceiling of that is one branch too many.
+        # 0.55 × 100 is 55.00000000000001 in floats, whose ceiling is one branch too many.
         return branches // 2 + 1 if self.quorum is None else max(1, math.ceil(self.quorum * branches - 1e-9))
 
 
@@ -178,7 +178,7 @@ class Unit(Value):
     auto_status: bool = False
     allow_partial: bool = False
     refuses_partial: bool = False
-    """Set if it says allow_partial=false: as a goal gate it then wants a whole success."""
+    """Set if it has allow_partial=false: as a goal gate it then requires a full success."""
     max_visits: int | None = None
     max_same_failures: int = MAX_SAME_FAILURES
     """Identical failures in a row after which the run is stuck; 0 means never."""
@@ -393,7 +393,7 @@ def _refuse_cycle(graph: Graph) -> None:
     if cycle:
         node = graph.nodes[cycle[0]]
         raise Refused(graph.message_at(node.line, node.column, f"flow=dag, but {' -> '.join(cycle[:6])} wait for each "
-                                       "other; remove one of the edges, or say flow=walk"))
+                                       "other; remove one of the edges, or set flow=walk"))
 
 
 def _whole_number(attrs: Mapping[str, str], key: str, default: int | None) -> int | None:
@@ -402,13 +402,13 @@ def _whole_number(attrs: Mapping[str, str], key: str, default: int | None) -> in
 
 
 MAX_DEPTH = 16
-"""Levels of nested parallels that are counted; a loop could open them without end."""
+"""Levels of nested parallels that are counted; a loop could open them endlessly."""
 
 Successors = Mapping[str, Sequence[str]]
 
 
 class Join(NamedTuple):
-    """Node where branches end, and the nodes they may visit before it (`region`)."""
+    """Node where branches end, and the nodes that they may visit before it (`region`)."""
 
     node: str
     region: frozenset[str]
@@ -462,7 +462,7 @@ def find_join(parallel: str, branches: Iterable[str], successors: Successors, ha
     def visit_any(at: _Position) -> tuple[bool, Iterator[_Position]]:
         return True, (_Position(node) for node in successors[at.node] if node != parallel)
 
-    # A fan-in is what the author drew as the join, even if the branches share a node before it.
+    # A fan-in is the author's explicit join, even if the branches share a node before it.
     node = _meeting_point(starts, visit_fan_in) or _meeting_point(starts, visit_any)
     if node is None:
         return None

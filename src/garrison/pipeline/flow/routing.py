@@ -6,9 +6,9 @@ The rules, in order:
 2. after FAIL an unconditional edge only into a conditional, or with on_error=continue, or out of a conditional whose
    conditions ask for the outcome, where it is their else;
 3. otherwise the preferred label, the suggested ids, weight, target id;
-4. nothing. A partial success that matched nothing is routed once more as a success.
+4. nothing. A partial success without a match is then routed as a success.
 
-SKIPPED is routed as a success; an edge with `outcome=skipped` matches it too.
+SKIPPED is routed as a success; an edge with `outcome=skipped` also matches it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def choose(unit: Unit, outcome: Outcome, context: Context) -> Route | None:
 def choose_all(unit: Unit, outcome: Outcome, context: Context) -> list[Route]:
     """Return every edge that a dag follows after `unit`, in the order of the text.
 
-    If an unconditional edge has the preferred label, those with another label are closed; this is how the user's answer
-    selects. Edges without a label stay open.
+    If an unconditional edge has the preferred label, those with another label are closed: so the user's answer selects.
+    Edges without a label stay open.
     """
     routes = _matching(unit.conditional, outcome, context) + _selected(allowed_routes(unit, outcome), unit, outcome)
     if not routes and outcome.status == PARTIAL:

@@ -1,14 +1,14 @@
-"""State of a run, and the operations with which the strategies change it in one turn. Pure.
+"""State of a run, and the operations by which the strategies change it in one turn. Pure.
 
-The state is plain data, lossless as JSON. It holds everything the next decision needs and nothing that can be computed
-from the program. Nothing in it depends on the order of a mapping. `completed` is history: it is displayed, but never
-used in a decision. Places, moves and steps are values: they are replaced, never changed.
+The state is plain data, lossless as JSON. It contains everything that the next decision needs and nothing that can be
+computed from the program. Nothing in it depends on the order of a mapping. `completed` is history: it is displayed, but
+never used in a decision. Places, moves and steps are values: they are replaced, never changed.
 
     running -> waiting                      everything in flight waits for the user or a signal
     waiting -> running                      something finished, or the run was resumed
     running | waiting -> done | failed
     failed  -> running                      resumed, as `resumable` allows
-    done    -> running                      sent back: what it reached the exit with was refused
+    done    -> running                      sent back: its landing was refused
 
 A `FlowTurn` records outcomes, puts places in flight and ends the run. It does not route: a strategy enqueues moves; the
 machine processes the queue.
@@ -40,7 +40,7 @@ FLOW_STATUS: Mapping[str, frozenset[str]] = {
 """Status of a run → the statuses that may follow it."""
 
 ROOT = ""
-"""Path of the branch that is the run itself."""
+"""Path of the run's own branch."""
 
 
 class Visit(Value):
@@ -48,9 +48,9 @@ class Visit(Value):
 
     `id` is stable and unique in a run: `impl#2` is the second visit, `fan#1/left/impl#1` a visit within a branch.
     `attempt` counts from 1 within the visit; `failed` counts the attempts that ended in a recorded failure. `branch`
-    is the context it sees. `delay_s` is the delay before this attempt may start. `reason` says why the node is retried
-    or visited again; it belongs in the prompt. `via` is the edge that led here, an index of `Program.edges` (or -1).
-    `interrupted`: the process of the attempt before died.
+    is the context it sees. `delay_s` is the delay before this attempt may start. `reason` is why the node is retried
+    or revisited; it belongs in the prompt. `via` is the edge that led here, an index of `Program.edges` (or -1).
+    `interrupted`: the previous attempt's process died.
     """
 
     id: str
@@ -66,7 +66,7 @@ class Visit(Value):
 
 
 class Move(Value):
-    """A step that is decided but not taken yet: enter `node` in `branch`."""
+    """A decided step that is not yet taken: enter `node` in `branch`."""
 
     branch: str
     node: str
@@ -116,9 +116,9 @@ class Fan(msgspec.Struct):
 class FlowState(msgspec.Struct):
     """State of a run. Read it freely; only `begin` and `advance` change it.
 
-    `reason` is the code of what ended the run (`max_steps_exceeded`, ...) or, if a node failed it, that node's own
+    `reason` is the code of the run's end (`max_steps_exceeded`, ...) or, if a node failed it, that node's own
     reason; `detail` is a sentence, and `node` is where it happened. `resumable` is empty, or what Resumed needs:
-    `budget` (it continues where it stopped) or `again` (the failed node is visited again). `steps` counts visits.
+    `budget` (it continues where it stopped) or `again` (the failed node is revisited). `steps` counts visits.
     """
 
     status: str = RUNNING
@@ -153,7 +153,7 @@ class FlowState(msgspec.Struct):
 
     @property
     def ended(self) -> bool:
-        """Return whether the run is over; `resumable` says whether it can continue."""
+        """Return whether the run is over; `resumable` tells whether it can continue."""
         return self.status in (DONE, FAILED)
 
     @property
@@ -163,11 +163,11 @@ class FlowState(msgspec.Struct):
 
     @property
     def next_nodes(self) -> list[str]:
-        """Return the nodes at work or about to be entered."""
+        """Return the nodes in flight or about to be entered."""
         return [*dict.fromkeys([place.node for place in self.in_flight.values()] + [move.node for move in self.queue])]
 
     def to_data(self) -> dict[str, object]:
-        """Return the state as JSON values, which share nothing with it: the snapshot."""
+        """Return the state as independent JSON values: the snapshot."""
         return {**asdict(self), "settled": sorted(self.settled)}
 
     @classmethod
@@ -189,9 +189,9 @@ class EndedVisit(Value):
 class FlowChange(msgspec.Struct):
     """Effects of one event, in order, for drivers, events and logs; the state does not need it.
 
-    `started` holds every place to run now: new ones, next attempts (those in `retried` too) and those of a resumed run.
-    `cancelled` holds places whose work is no longer needed. `branches` holds ("started" | "finished", path). `ended` is
-    the run's status if this event ended it.
+    `started`: every place to run now: new ones, next attempts (also in `retried`) and those of a resumed run.
+    `cancelled`: places whose work is no longer needed. `branches`: ("started" | "finished", path). `ended`: the run's
+    status if this event ended it.
     """
 
     started: list[Visit] = msgspec.field(default_factory=list)
@@ -222,7 +222,7 @@ class FlowTurn(msgspec.Struct):
         self.state.status = status
 
     def end(self, status: str, reason: str = "", detail: str = "", node: str = "", resumable: str = "") -> None:
-        """End the run and cancel what is in flight; keep the pending moves if a larger budget may resume it."""
+        """End the run and cancel all places in flight; keep the pending moves if a larger budget may resume it."""
         state = self.state
         self.become(status)
         state.reason, state.detail, state.node, state.resumable = reason, detail, node, resumable
@@ -246,7 +246,7 @@ class FlowTurn(msgspec.Struct):
 
     def close_branch(self, path: str) -> FlowBranch:
         """Remove a branch with its places, moves and inner parallels, and return it."""
-        # With the slash: `p#1/a` is not the beginning of `p#1/ab`.
+        # With the slash: `p#1/a` is not a prefix of `p#1/ab`.
         state, inner = self.state, path + "/"
         for place_id in [key for key in state.in_flight if key.startswith(inner)]:
             self.change.cancelled.append(state.in_flight.pop(place_id))
@@ -278,13 +278,13 @@ class FlowTurn(msgspec.Struct):
         state.steps += 1
         state.visits[move.node] = visits + 1
         branch, context = state.branches[move.branch], state.contexts[move.branch]
-        # Counted apart from `visits`, which a restart resets: ids of places must stay unique in the journal.
+        # Counted separately from `visits`, which a restart resets: ids of places must stay unique in the journal.
         branch.counts[move.node] = number = branch.counts.get(move.node, 0) + 1
         context["current_node"] = move.node
         reason = move.reason
         if not reason and number > 1 and branch.last.status == FAIL:
             failed = str(context.get("last_failed_node") or branch.last_node)
-            # In a dag the last failure may be of a branch that has nothing to do with this node.
+            # In a dag the last failure may belong to a branch that is unrelated to this node.
             if self.program.flow != "dag" or failed in self.program.reachable(move.node, backwards=True):
                 reason = f"{failed} failed: {branch.last.failure_reason or 'no reason given'}"
         name = f"{move.branch}/{move.node}#{number}" if move.branch else f"{move.node}#{number}"
@@ -311,7 +311,7 @@ class FlowTurn(msgspec.Struct):
         if failed >= unit.retry.attempts:
             return False
         attempt = place.attempt + 1
-        # The seed is made of names, not of a clock: replaying the journal must give the same delay.
+        # The seed consists of names, not of a clock: replaying the journal must give the same delay.
         delay = unit.retry.delay(failed, f"{self.state.seed}/{place.node}/{attempt}")
         reason = outcome.failure_reason or outcome.notes or f"attempt {place.attempt} ended as {outcome.status}"
         retry = replace(place, attempt=attempt, failed=failed, delay_s=delay, reason=reason, interrupted=False)
@@ -355,7 +355,7 @@ class FlowTurn(msgspec.Struct):
         if outcome.status != FAIL:
             repeated.pop(node, None)
             return False
-        # By class and reason: a node that fails differently each time is still getting somewhere.
+        # By class and reason: a node that fails differently each time still makes progress.
         signature = f"{outcome.failure_class}: {outcome.failure_reason}"
         previous, count = repeated.get(node, ("", 0))
         count = count + 1 if previous == signature else 1
@@ -375,7 +375,7 @@ def _set_outcome_keys(context: dict[str, object], outcome: Outcome) -> None:
 
 
 def final_outcome(outcome: Outcome | None, unit: Unit) -> Outcome:
-    """Return the outcome of a visit from that of its last attempt."""
+    """Return the outcome of a visit from its last attempt's."""
     if outcome is None:
         if unit.auto_status:
             return Outcome(SUCCESS, notes="auto_status: the handler ended without a status")

@@ -1,6 +1,6 @@
 """Strategy `walk`: one token that follows one edge after each node; a parallel splits it. Pure.
 
-A failure follows an edge that asks for it, or goes back to a retry target, or ends its branch; it never continues by
+A failure follows an edge that asks for it, or returns to a retry target, or ends its branch; it never continues by
 accident. At the exit every visited goal gate must have succeeded.
 """
 
@@ -17,15 +17,15 @@ MAX_RESTARTS = 5
 
 
 def enter(turn: FlowTurn, move: Move) -> None:
-    """Do one move: end the branch at its join, execute an automatic node, or put the node in flight."""
-    # Before the visit: the join is visited once, by the run, and not once by each branch that arrives.
+    """Execute one move: end the branch at its join, run an automatic node, or put the node in flight."""
+    # Before the visit: the join is visited once, by the run, not once by each branch that arrives.
     if move.branch and _leave_branch(turn, move):
         return
     place = turn.visit(move)
     if place is None:
         return
     unit = turn.program.units[move.node]
-    # Popped: it stands for the work done before the run. A later visit, by a loop or a retry, does the work.
+    # Popped: it represents work done before the run. A later visit, by a loop or a retry, does the work.
     status = turn.state.initial.pop(move.node, None)
     if status is not None:
         _pass_through(turn, place, initial_outcome(status))
@@ -56,7 +56,7 @@ def go_on(turn: FlowTurn, branch: str, unit: Unit, outcome: Outcome) -> None:
 
 
 def fall_back(turn: FlowTurn, branch: str, unit: Unit, outcome: Outcome) -> None:
-    """Go back to a retry target where no edge leads on from `unit`; else end the branch or the run."""
+    """Return to a retry target if no edge is followed after `unit`; else end the branch or the run."""
     if outcome.status != FAIL:
         detail = f"no edge of {unit.id} matches its outcome {outcome.name}"
         if outcome.preferred_label:
@@ -87,7 +87,7 @@ def fail_branch(turn: FlowTurn, branch: str, node: str, reason: str, detail: str
 
 
 def initial_outcome(status: str) -> Outcome:
-    """Return the outcome that a status in the graph counts as."""
+    """Return the outcome for a status in the graph."""
     if status == "failed":
         return Outcome(FAIL, notes="status=failed in the graph", failure_reason="the graph marks it as failed",
                        failure_class="deterministic")
@@ -131,17 +131,17 @@ def _exit(turn: FlowTurn, place: Visit) -> None:
 
 
 def unmet_gate(turn: FlowTurn) -> str | None:
-    """Return the first goal gate that does not let the run end; None if all do.
+    """Return the first unmet goal gate; None if all are met.
 
-    One does that was never visited (a dag may have skipped it), or whose last outcome is an explicit success. A partial
-    success counts, as in the public specification, unless the node says allow_partial=false; a word of the graph's own
-    never does.
+    A gate is met if it was never visited (a dag may have skipped it), or if its last outcome is an explicit success. A
+    partial success counts, as in the public specification, unless the node has allow_partial=false; a custom word of
+    the graph never does.
     """
     return next((gate for gate in turn.program.goal_gates if not _is_met(turn, gate)), None)
 
 
 def describe_gate(turn: FlowTurn, gate: str) -> str:
-    """Return how a goal gate that is not met ended."""
+    """Describe how an unmet goal gate ended."""
     outcome = turn.state.outcomes[gate]
     return f"goal gate {gate} ended as {outcome.name}" + (
         f": {outcome.failure_reason}" if outcome.failure_reason else "")
@@ -160,7 +160,7 @@ def _redirect(turn: FlowTurn, gate: str) -> None:
     why = describe_gate(turn, gate)
     target = next(iter((*program.units[gate].retry_targets, *program.retry_targets)), None)
     if target is None:
-        turn.end(FAILED, "goal_gate_unsatisfied", f"{why}; it has no retry_target to go back to", gate, "again")
+        turn.end(FAILED, "goal_gate_unsatisfied", f"{why}; it has no retry_target", gate, "again")
     elif state.redirects >= MAX_REDIRECTS:
         turn.end(FAILED, "goal_gate_unsatisfied", f"{why}; the run was sent back {state.redirects} times", gate,
                  "again")
@@ -213,7 +213,7 @@ def _end_branch(turn: FlowTurn, branch: str, outcome: Outcome, node: str) -> Non
 
 
 def _join(turn: FlowTurn, fan_id: str) -> None:
-    """Record the outcome of a decided parallel and continue at its join, or where its failure leads."""
+    """Record the outcome of a decided parallel and continue at its join, or after its failure."""
     place, outcome = parallel.close(turn, fan_id)
     if parallel.retry(turn, place, outcome):
         return

@@ -1,4 +1,4 @@
-"""Handler interface: the `Call` a handler receives, the `Scope` its run offers, and the results it may return.
+"""Handler interface: the `Call` that a handler receives, the `Scope` of its run, and the results that it may return.
 
 A call is read-only except for its folder, its events and its artifacts. Values for later nodes are returned as
 `context_updates`.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 MAX_DEPTH = 8
-"""Levels of pipelines within pipelines."""
+"""Levels of nested pipelines."""
 
 
 class Waiting(Value):
@@ -57,7 +57,7 @@ Handler: TypeAlias = "Callable[[Call], Returned | Awaitable[Returned]]"
 
 @dataclass
 class Scope:
-    """Resources of a run that all its handlers share."""
+    """Resources shared by all handlers of a run."""
 
     run: str
     graph: Graph
@@ -75,9 +75,9 @@ class Scope:
     stay: bool = False
     """True if questions without an answerer wait in this process instead of suspending the run."""
     base: Path = field(default_factory=Path)
-    """Directory that file names in the graph are relative to."""
+    """Base directory of file names in the graph."""
     run_pipeline: Callable[..., Awaitable[RunResult]] | None = None
-    """Runs a pipeline within this one; takes the arguments of `engine.run_async`."""
+    """Runs a nested pipeline; takes the arguments of `engine.run_async`."""
     handlers: Mapping[str, object] = field(default_factory=dict)
     on_event: Callable[[Event], None] | None = None
 
@@ -104,13 +104,13 @@ class Call:
         self.session: str | None = None
         """Id of the session to continue; an agent that starts one sets it for later nodes of the thread."""
         self.asked: frozenset[str] = frozenset()
-        """Words in addition to the statuses that edges of the node ask for (`Unit.words`)."""
+        """Words that edges of the node ask for in addition to the statuses (`Unit.words`)."""
         self.resumed = resumed
         """True if an earlier process had already started this place."""
         self.is_idle: Callable[[], bool] = bool
-        """Returns whether nothing else of the run is at work, so that a waiting handler may suspend it."""
+        """Returns whether nothing else in the run is running, so that a waiting handler may suspend it."""
         self.finished_visits: Callable[[], int] = int
-        """Returns how many visits of the node have ended in the whole run, restarts included."""
+        """Returns how many visits of the node have ended in the whole run, across restarts."""
         self._make_folder = folder
         self._folder: Path | None = None
         self._emit = emit
@@ -122,7 +122,7 @@ class Call:
 
     @property
     def carried(self) -> Carryover | None:
-        """Return the account of the run so far for an agent: fidelity, thread and preamble; made on first use."""
+        """Return the summary of the run so far for an agent: fidelity, thread and preamble; created on first use."""
         if callable(self._tell):
             self._tell = self._tell()
         return self._tell
@@ -133,7 +133,7 @@ class Call:
 
     @property
     def text(self) -> str:
-        """Return the prompt as an agent gets it: steering, the preamble, the reason of a retry, then the prompt."""
+        """Return the complete prompt of an agent: steering, the preamble, the reason of a retry, then the prompt."""
         carried = self.carried
         parts = [carried.steering if carried else "", carried.preamble if carried else "", self.prompt]
         if self.place.reason:
@@ -180,7 +180,7 @@ class Call:
 def to_outcome(value: object, source: str, asked: frozenset[str] = frozenset()) -> Outcome:
     """Convert a handler's result: an Outcome, a mapping of its fields, a status word, a bool or None.
 
-    `asked` are the words that edges of its node ask for.
+    `asked`: the words that edges of its node ask for.
     """
     match value:
         case Outcome():
@@ -230,14 +230,14 @@ T = TypeVar("T")
 
 
 class _Interrupted(Exception):
-    """Stands for a KeyboardInterrupt on its way from a thread to its caller."""
+    """Carries a KeyboardInterrupt from a thread to its caller."""
 
 
 async def in_thread(work: Callable[[], T]) -> T:
     """Call `work` in a new thread with the caller's context variables and return its result."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    # As asyncio.to_thread does: a tracer or a logger that keeps its state in context variables works in handlers too.
+    # As asyncio.to_thread does, so that a tracer or logger with state in context variables also works in handlers.
     context = copy_context()
 
     def settle(result: T | None, error: BaseException | None) -> None:

@@ -1,4 +1,4 @@
-"""codergen: one call of an agent, with prompt.md, response.md and the status file it may write.
+"""codergen: one call of an agent, with prompt.md, response.md and the status file that it may write.
 
 The run chooses the agent: a callable that takes the Call, or an object with `run(node, prompt, context)`. It returns
 its response as text, an Outcome, or a mapping of an outcome's fields. Without an agent the node fails: work that
@@ -50,7 +50,7 @@ async def codergen(call: Call) -> Outcome | Waiting:
     if folder:
         _write_response(folder, result)
     updates: dict[str, object] = {"last_stage": call.node.id, "last_response": _response(result)[:RESPONSE_CHARS]}
-    # After the call: the agent writes it, and what stands there from an attempt before was moved away with its folder.
+    # After the call: the agent writes it, and an earlier attempt's file was moved away with its folder.
     outcome = _outcome(call, result, read_status_file(folder))
     updates |= outcome.context_updates
     if call.session:
@@ -59,7 +59,7 @@ async def codergen(call: Call) -> Outcome | Waiting:
 
 
 async def _call_agent(agent: Any, call: Call) -> object:
-    """Return the agent's result; a plain function runs in a thread, so that other nodes continue meanwhile."""
+    """Return the agent's result; a plain function runs in a thread, so that other nodes continue."""
     method = getattr(agent, "run", None)
     if method is not None and not inspect.isfunction(agent):
         result = method(call.node, call.text, call.context) if is_async(method) else \
@@ -81,7 +81,7 @@ def _write_response(folder: Path, result: object) -> None:
 
 
 def _outcome(call: Call, result: object, reported: Mapping[str, object] | None) -> Outcome:
-    """Return the outcome: what the agent reported in the status file, unless it failed, else what it returned."""
+    """Return the outcome: the agent's report in the status file, unless it failed, else its result."""
     if reported is not None and not (isinstance(result, Outcome) and result.failed):
         return from_status(reported, f"{call.node.id}'s status file", call.asked)
     if isinstance(result, str):
@@ -93,7 +93,7 @@ def _outcome(call: Call, result: object, reported: Mapping[str, object] | None) 
 
 
 def read_status_file(folder: Path | None) -> Mapping[str, object] | None:
-    """Return the outcome that an agent or a tool reported, None if none; a failure if it is not a JSON object."""
+    """Return the outcome that an agent or a tool reported, None for none; a failure if it is not a JSON object."""
     if folder is None:
         return None
     try:

@@ -2,8 +2,8 @@
 
     python -P -m garrison.pipeline.handlers.installed TYPE NODE
 
-NODE is the node as JSON: `id`, `attrs` and the graph's `goal`. The program runs as any command of a node: in the node's
-worktree and sandbox. The handler gets a `Call` whose context is that of the attempt; what it returns is written as the
+NODE is the node as JSON: `id`, `attrs` and the graph's `goal`. The program runs like any command of a node: in its
+worktree and sandbox. The handler gets a `Call` with the attempt's context; its return value is written as the
 attempt's result. A `Waiting` is a failure: a launched run has no process that could wait for it.
 """
 
@@ -29,7 +29,7 @@ async def _call(type_: str, call: Call) -> Outcome:
     try:
         handler = Registry().get(type_)
         if handler is None:
-            return failed(f"no installed package has a handler for {type_} nodes any more; install it again")
+            return failed(f"the package with the handler for {type_} nodes is no longer installed; install it again")
         returned: object = handler(call)
         if inspect.isawaitable(returned):
             returned = await returned
@@ -38,7 +38,7 @@ async def _call(type_: str, call: Call) -> Outcome:
     except Exception as error:  # a handler that raises has failed, whatever it raises
         return from_error(error)
     if isinstance(returned, Waiting):
-        return failed(f"the handler of {type_} waits ({returned.reason}), which it cannot in a launched run")
+        return failed(f"the handler of {type_} waits ({returned.reason}), which a launched run does not support")
     return to_outcome(returned, f"the handler of {type_}")
 
 

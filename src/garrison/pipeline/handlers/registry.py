@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = PluginGroup.HANDLERS.value
 ANY = "*"
-"""Name under which a caller gives a handler for all types without one."""
+"""Name under which a caller registers a handler for all types without one."""
 RESUMABLE_TYPES = frozenset({"wait.human", "wait.signal", "subgraph", "stack.manager_loop"})
-"""Types that continue where they were after an interruption; all others start a new attempt."""
+"""Types that continue after an interruption; all others start a new attempt."""
 TYPES_WITH_TIMEOUT = frozenset({"wait.human", "wait.signal", "tool"})
 """Types whose handlers apply the node's `timeout` themselves."""
 
@@ -62,7 +62,7 @@ class Registry:
             self.register(name, handler)
 
     def register(self, name: str, handler: Any) -> None:
-        """Use `handler` for all nodes of type `name`, in place of any other."""
+        """Use `handler` for all nodes of type `name`, instead of any other."""
         if not isinstance(name, str) or not name:
             raise UsageError(f"{name!r:.40} is not a handler type; use a name such as deploy or session.classify")
         if name in AUTOMATIC:
@@ -76,7 +76,7 @@ class Registry:
 
     def get(self, name: str) -> Handler | None:
         """Return the handler of a type; None if there is none."""
-        # The caller's own, then garrison's, then a package's: installing a package must not change what `tool` means.
+        # The caller's, then garrison's, then a package's: installing a package must not change the meaning of `tool`.
         if name in BUILT_IN and name not in self._handlers:
             return BUILT_IN[name].handler
         if name not in self._handlers and name in offered():

@@ -1,4 +1,4 @@
-"""subgraph and stack.manager_loop: a pipeline within a pipeline, in its own run directory below the parent's.
+"""subgraph and stack.manager_loop: a nested pipeline, in its own run directory below the parent's.
 
 `subgraph` runs another file (`graph_ref`) once; its end is the node's outcome.
 
@@ -7,7 +7,7 @@
 child's run directory for its next agent.
 
 A child's run directory is kept: a resumed parent resumes it. A child that waits for the user makes its parent wait.
-Pipelines run within pipelines at most eight levels deep.
+Pipelines are nested at most eight levels deep.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def manager_loop(call: Call) -> Outcome | Waiting:
 async def _supervise(call: Call, manager: ManagerSettings, telemetry: Mapping[str, object],
                      child: asyncio.Future[RunResult] | None) -> Outcome | Waiting:
     """Run the cycles of a manager. Without `child`, another process runs it: read its telemetry again each cycle."""
-    # Without `wait` it does not pause between cycles; 10 ms keep it from taking a core while the child works.
+    # Without `wait` it does not pause between cycles; 10 ms keep it from using a full core while the child works.
     interval = manager.interval if "wait" in manager.actions else 0.01
     last_steered = None
     for cycle in range(1, manager.cycles + 1):
@@ -111,7 +111,7 @@ def _outcome_of_child(call: Call, child: asyncio.Future[RunResult],
 
 
 def _outcome_of_external(telemetry: Mapping[str, object]) -> Outcome | None:
-    """Return how a child in another process ended; None while it runs."""
+    """Return the outcome of a child in another process; None while it runs."""
     status = telemetry.get("stack.child.status")
     if status == "completed":
         return Outcome(SUCCESS, notes="the child completed", context_updates=dict(telemetry))
@@ -137,7 +137,7 @@ def _steer(call: Call, telemetry: Mapping[str, object]) -> bool:
     if not node or not directory:
         return False
     child = RunDirectory(Path(str(directory)))
-    # The node at work may read its folder now; the next agent gets the message before its prompt.
+    # The running node may read its folder now; the next agent gets the message before its prompt.
     for folder in (child.root, atomic.make_directory(child.node(str(node)))):
         atomic.write(folder / "intervention.md", call.prompt.encode(), durable=False)
     call.emit("ManagerSteered", child=str(node))
@@ -161,8 +161,7 @@ async def _run_child(call: Call, path: Path, telemetry: dict[str, object]) -> Ru
     assert run_pipeline is not None  # the engine sets it
     directory = None
     if call.run.directory is not None:
-        # By recorded failures, not by attempts: an attempt that was lost resumes its child, one that failed gets a new
-        # one.
+        # By recorded failures, not by attempts: a lost attempt resumes its child, a failed one gets a new child.
         directory = call.run.directory / "children" / quote(f"{call.place.id}.{call.place.failed}", safe="#.")
     workdir = text(call.attrs, "stack.child_workdir") or text(call.graph.attrs, "stack.child_workdir")
     resume = directory is not None and RunDirectory(directory).exists()
@@ -176,7 +175,7 @@ async def _run_child(call: Call, path: Path, telemetry: dict[str, object]) -> Ru
 
 
 def _outcome(call: Call, result: RunResult) -> Outcome | Waiting:
-    """Return the outcome of a child's end, with the context values it wrote."""
+    """Return the outcome of a child's end, with the context values that it wrote."""
     if result.status == "waiting":
         return Waiting(f"{call.node.id} waits for its pipeline: {result.reason}", result.how)
     if result.status == "success":

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 MAX_OUTPUT = 64 * 1024
-"""Bytes of a command's output that go into the context; all of it is in output.log."""
+"""Bytes of a command's output in the context; all of it is in output.log."""
 EXIT_FILE = "exit"
 """File with the attempt, the exit code and the place of a command that ended."""
 _MAX_EXIT = 1 << 16
@@ -61,14 +61,14 @@ if [ "$code" -gt 128 ] && [ "$code" -ne 147 ]; then kill -"$((code - 128))" $$; 
 printf '%s %s %s\\n' "$attempt" "$code" "$place" >"$record"
 exit "$code"
 """
-"""Runs the command with stderr in a file, so that stdout alone is its output, and records how it ended: an engine that
-is killed before it has journaled the result finds it there. A signal that ended the command ends the shell as well, and
-is not a result; 147 would be SIGSTOP, which ends nothing. The command is in its sandbox, this shell is not."""
+"""Runs the command with stderr in a file, so that only stdout is its output, and records how it ended: the successor of
+an engine that was killed before journaling the result finds it there. A signal that ended the command also ends the
+shell, and is no result; 147 would be SIGSTOP, which ends nothing. The command is in its sandbox, this shell is not."""
 
 
 async def tool(call: Call) -> Outcome:
     """Run the node's command; adopt the result of one that ended after its engine was killed."""
-    # Before the command is even looked up: what has run to its end is not run again, whatever the graph says by now.
+    # Before the command is looked up: a command that has ended is not repeated, whatever the graph says now.
     if call.resumed and call.folder is not None and (code := recorded_exit_code(call.folder, call.place)) is not None:
         return _outcome(call, End(code), call.folder)
     command = next((word for name in TOOL_COMMANDS if (word := text(call.attrs, name))), "")
@@ -96,7 +96,7 @@ async def _run(call: Call, command: str, folder: Path) -> End | str:
     for number in itertools.count(1):
         try:
             return await _try_to_run(call, command, folder)
-        # No fault of the command: the machine lacks memory, descriptors or a namespace for it, which passes.
+        # Not the command's fault: the machine temporarily lacks memory, descriptors or a namespace for it.
         except Shortage as error:
             pause = retry_pause(number)
             logger.warning("%s waits %g s: %s", call.node.id, pause, error)
@@ -130,10 +130,10 @@ async def _try_to_run(call: Call, command: str, folder: Path) -> End | str:
 
 
 def recorded_exit_code(folder: Path, place: Visit) -> int | None:
-    """Return the exit code that the command of this very attempt left in its folder; None if there is none."""
+    """Return the exit code that this attempt's command left in its folder; None if there is none."""
     line = untrusted.read_begin(folder, EXIT_FILE, _MAX_EXIT).decode(errors="surrogateescape")
     attempt, code, rest = [*line.split(" ", 2), "", ""][:3]
-    # The file may be of an earlier attempt or visit. What the command itself could write there is no more than its end.
+    # The file may be from an earlier attempt or visit. The command itself could only forge its own end there.
     is_ours = attempt == str(place.attempt) and rest == f"{place.id}\n"
     return int(code) if is_ours and code.isascii() and code.isdigit() else None
 
@@ -143,7 +143,7 @@ async def wait_for(job: Job, watch: JobWatch, network: NetworkPlace) -> End | st
     try:
         return await _poll(job, watch, network)
     except asyncio.CancelledError:
-        # Awaited to its end before the cancellation continues: nothing that it started may outlive the run.
+        # Awaited to its end before the cancellation continues: none of its processes may outlive the run.
         job.kill(time.monotonic())
         await _poll(job, watch, network)
         raise
@@ -153,7 +153,7 @@ async def _poll(job: Job, watch: JobWatch, network: NetworkPlace) -> End | str:
     hung = ""
     while (result := job.poll(now := time.monotonic())) is None:
         network.keep()
-        # Killing takes a grace period, during which the job is as silent as before: it is judged once.
+        # Killing takes a grace period, during which the job is as silent as before: it is judged only once.
         if not hung and (hang := watch.inspect(now)) is not None:
             hung = f"it hung and was ended: {hang.why}"
             job.kill(now)
@@ -165,7 +165,7 @@ async def _poll(job: Job, watch: JobWatch, network: NetworkPlace) -> End | str:
 async def wait_readable(limit: float, *descriptors: int | None) -> None:
     """Wait until one of these descriptors is readable, as a pidfd is at its process's end, at most `limit` seconds."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    # asyncio has one reader a descriptor: a second wait for the same one would replace it, and then remove it.
+    # asyncio has one reader per descriptor: a second wait for the same one would replace it, and then remove it.
     copies = [os.dup(descriptor) for descriptor in descriptors if descriptor is not None]
     for copy in copies:
         loop.add_reader(copy, ready.set)
@@ -215,8 +215,8 @@ def _outcome(call: Call, end: End, folder: Path) -> Outcome:
 
 
 def _merge(outcome: Outcome, reported: Outcome) -> Outcome:
-    """Return the outcome the command reported; one that failed by its exit code cannot report a success."""
-    # Exit codes are not claims: a command that reports success and then dies has not succeeded.
+    """Return the outcome that the command reported; one that failed by its exit code cannot report a success."""
+    # Exit codes are facts: a command that reports success and then dies has not succeeded.
     if outcome.status == FAIL and reported.status not in (FAIL, RETRY):
         return replace(reported, status=FAIL, failure_reason=outcome.failure_reason,
                        failure_class=outcome.failure_class)
@@ -229,7 +229,7 @@ def kill_leftovers(directory: Path, node: str) -> None:
     They are found by their environment; descendants without it are found below those, or in their sessions.
     """
     markers = {f"GARRISON_PIPELINE_DIR={directory}".encode(), f"GARRISON_PIPELINE_NODE={node}".encode()}
-    # By environment, not by parent: those whose parent was killed are children of init, or of a subreaper, by now.
+    # By environment, not by parent: after their parent's death they are children of init, or of a subreaper.
     for process in processes.list_processes():
         with contextlib.suppress(OSError):
             if markers <= {*Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")}:

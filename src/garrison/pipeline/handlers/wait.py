@@ -39,7 +39,7 @@ POLL_S = 0.2
 MAX_REJECTIONS = 100
 """Rejected answers after which a question stops asking its answerer."""
 INTERRUPTED = "the attempt before was interrupted"
-"""Reason of an attempt that follows one whose process died; it is in journals and prompts."""
+"""Reason of an attempt after one whose process died; it is in journals and prompts."""
 _RERUN, _SKIP, _FAIL = Option("R", "rerun"), Option("S", "skip"), Option("F", "fail")
 
 
@@ -77,9 +77,9 @@ async def confirm_rerun(call: Call) -> Outcome | Waiting | None:
         case (option,) if option is _RERUN:
             return None
         case (option,) if option is _SKIP:
-            return Outcome(SKIPPED_STATUS, notes="interrupted, skipped by a person")
+            return Outcome(SKIPPED_STATUS, notes="interrupted, skipped by the user")
         case _:
-            return failed(f"{call.node.id} was interrupted, and was not to be run again")
+            return failed(f"{call.node.id} was interrupted, and the user did not rerun it")
 
 
 async def wait_signal(call: Call) -> Outcome | Waiting:
@@ -92,7 +92,7 @@ async def wait_signal(call: Call) -> Outcome | Waiting:
     deadline = None if wait.timeout_s is None else asked_at + wait.timeout_s
     call.emit("SignalWaiting", signal=wait.signal)
     files = RunDirectory(call.run.directory)
-    # Taken before the time is looked at: a signal that arrived in time counts, though nobody was there to see it.
+    # Taken before the time is checked: a signal that arrived in time counts, even if no process was running.
     while (value := files.take_signal(wait.signal, call.place.id)) is None:
         if deadline is not None and time.time() >= deadline:
             return signal_timed_out(wait.signal)
@@ -107,7 +107,7 @@ async def _ask(call: Call, question: Question, deadline: float | None) -> str | 
     files = None if call.run.directory is None else RunDirectory(call.run.directory)
     rejections = 0
     while True:
-        # The file first: what the user has answered counts, even where an answerer would say otherwise.
+        # The file first: the user's answer counts, even if an answerer would answer differently.
         answer: str | None = files.read_answer(question) if files else None
         if answer is None and call.run.answerer is not None:
             answer = await _ask_answerer(call.run.answerer, question, deadline)
@@ -125,7 +125,7 @@ async def _ask(call: Call, question: Question, deadline: float | None) -> str | 
             call.emit("HumanAnswerRefused", answer=str(answer), problem=problem)
             if rejections >= MAX_REJECTIONS:
                 return _waiting(call, question)
-            # An answerer that answers at once and never fits would keep the loop from everything else.
+            # An answerer with instant invalid answers would block the loop.
             await asyncio.sleep(0)
         else:
             return answer
@@ -155,7 +155,7 @@ async def _pause(deadline: float | None) -> None:
 
 def _waiting(call: Call, question: Question) -> Waiting:
     where = call.run.directory or "RUN (give the run a directory)"
-    reason = f"{question.node} got no answer that fits: {question.problem}" if question.problem else \
-        f"{question.node} waits for a person: {question.text}"
+    reason = f"{question.node} got no valid answer: {question.problem}" if question.problem else \
+        f"{question.node} waits for the user: {question.text}"
     return Waiting(reason, f"garrison answer {question.node} LABEL --run {where}, with one of "
                            f"{question.listed_options()}")

@@ -1,4 +1,4 @@
-"""Lint: find problems of a graph that parses. One small function per rule, and the table of all rules. Pure.
+"""Lint: find problems in a graph that parses. One small function per rule, and the table of all rules. Pure.
 
 A rule reads a `View` of the graph and yields findings; it never raises, changes or starts anything. An `error` prevents
 a launch, a `warning` does not. To add a rule, write a function in one of the modules here and list it in `RULES`.
@@ -67,16 +67,16 @@ RULES: Rules = {
 BEFORE_A_RUN = frozenset({"attribute_misspelt", "attribute_misplaced", "attribute_unknown", "edge_target_exists",
                           "out_of_range", "condition_never_true", "shape_misspelt", "outcome_misspelt",
                           "variable_misspelt", "branch_misses_join"})
-"""Rules that only a new run must meet. A run that began under an earlier version without them continues."""
+"""Rules that only a new run must meet. A run that started under an earlier version without them continues."""
 
 
 def lint(graph: Graph, handlers: Collection[str] = (), *, has_begun: bool = False,
          rules: Collection[str] | None = None, own: Rules = MappingProxyType({})) -> list[LintFinding]:
     """Return all findings, errors before warnings, each group in the order of the text.
 
-    `handlers` are the node types this installation runs in addition to those of the dialect. With `has_begun` the graph
-    is that of a run which has started, and the rules in BEFORE_A_RUN do not apply. `rules` names those to apply
-    (default: all), `own` are those of installed packages (`installed_rules`).
+    `handlers`: the node types of this installation in addition to the dialect's. With `has_begun` the graph belongs to
+    a started run, and the rules in BEFORE_A_RUN do not apply. `rules`: names of the rules to apply
+    (default: all), `own`: the rules of installed packages (`installed_rules`).
     """
     view = View(graph, frozenset(handlers))
     findings = [problem.finding(name, severity) for name, (severity, rule) in RULES.items()
@@ -88,9 +88,9 @@ def lint(graph: Graph, handlers: Collection[str] = (), *, has_begun: bool = Fals
 
 
 def installed_rules() -> Rules:
-    """Return the rules that installed packages offer (entry points `garrison.lint_rules`); UsageError for a broken one.
+    """Return the rules of installed packages (entry points `garrison.lint_rules`); UsageError for a broken one.
 
-    An entry point is a function from a `View` to `Problem`s. Its attribute `severity` may say "error"; else it warns.
+    An entry point is a function from a `View` to `Problem`s; with the attribute `severity="error"` they are errors.
     """
     loaded = {name: plugins.load(plugins.PluginGroup.LINT_RULES,
                                  name) for name in plugins.offered(plugins.PluginGroup.LINT_RULES)
@@ -100,10 +100,10 @@ def installed_rules() -> Rules:
 
 
 def _guarded(name: str, rule: Rule, view: View) -> list[Problem]:
-    """Return what a package's rule yields; UsageError in one line if it fails."""
+    """Return the problems from a package's rule; UsageError in one line if it fails."""
     try:
         return [problem for problem in rule(view) if isinstance(problem, Problem)]
-    except Exception as error:  # whatever a package's code does
+    except Exception as error:  # a package's code may raise anything
         raise UsageError(f"the lint rule {name} failed: {' '.join(f'{type(error).__name__}: {error}'.split())[:200]}; "
                          "repair or uninstall its package") from error
 

@@ -134,7 +134,7 @@ def type_known(view: View) -> Iterator[Problem]:
 
 @lru_cache(maxsize=256)
 def nearest_type(handler: str, handlers: tuple[str, ...]) -> str | None:
-    """Return the type that an unknown one was probably meant to be."""
+    """Return the type that was probably intended by an unknown one."""
     return OTHER_ENGINES.get(handler) or _closest(handler, handlers, 0.6)
 
 
@@ -145,7 +145,7 @@ def _closest(word: str, known: Iterable[str], likeness: float) -> str | None:
 
 
 def shape_misspelt(view: View) -> Iterator[Problem]:
-    """Forbid a shape that is near to one with a meaning; every other shape is that of an agent's node."""
+    """Forbid a shape similar to one with a meaning; every other shape is a node for an agent."""
     for node in view.graph.nodes.values():
         shape = node.attrs.get("shape", "")
         if text(node.attrs, "type") or text(node.attrs, "handler") or shape in SHAPES or shape in DRAWN_SHAPES:
@@ -156,12 +156,12 @@ def shape_misspelt(view: View) -> Iterator[Problem]:
 
 
 def variable_misspelt(view: View) -> Iterator[Problem]:
-    """Forbid a variable in a text for an agent or the user that is near to one that is replaced there."""
+    """Forbid a variable, in a text for an agent or the user, that is similar to one that is replaced there."""
     for node in view.graph.nodes.values():
         for key in EXPANDED:
             for name in variables(node.attrs.get(key, "")):
                 if meant := _meant_variable(name, view.graph.attrs, node.attrs):
-                    yield Problem(f"{node.id}: its {key} has ${name:.40}, which stands for nothing",
+                    yield Problem(f"{node.id}: its {key} has ${name:.40}, which is not a variable",
                                   f"did you mean ${meant}? (\\${name:.40} is the text itself)", node,
                                   *position(node.attrs[key]))
 
@@ -187,7 +187,7 @@ def tool_command_required(view: View) -> Iterator[Problem]:
 
 
 def candidates(view: View) -> Iterator[Problem]:
-    """Require what candidates need of each node that has some."""
+    """Require valid settings of each node with candidates."""
     for node in view.graph.nodes.values():
         said, judge = [key for key in OF_CANDIDATES if text(node.attrs, key)], judge_of(node.attrs)
         count, agents = read_or(None, count_of, node.attrs, "best_of"), agents_of(node.attrs)
@@ -200,7 +200,7 @@ def candidates(view: View) -> Iterator[Problem]:
             yield Problem(f"{node.id} has {said[0]} and no candidates", "write best_of=2, 3 or 4", node)
         elif len(agents) > most or len(agents) == 1 == count:
             yield Problem(f"{node.id} names {len(agents)} agents for {most} candidates",
-                          f"name at most as many agents as best_of says, 2 to {MAX_CANDIDATES}", node)
+                          f"name at most best_of agents, 2 to {MAX_CANDIDATES}", node)
         elif (judge == COMMAND) != bool(text(node.attrs, "judge_command")):
             fix = "write judge_command=\"...\", a command that prints a number" if judge == COMMAND else \
                 "write judge=command, or remove judge_command"
@@ -220,7 +220,7 @@ def child_pipeline_required(view: View) -> Iterator[Problem]:
 
 
 def out_of_range(view: View) -> Iterator[Problem]:
-    """Require at least 1 of what may not be 0, and at most 300 years of a duration."""
+    """Require at least 1 for numbers that may not be 0, and at most 300 years for a duration."""
     for owner, attrs, types in _owners(view):
         for key in AT_LEAST_ONE:
             try:
@@ -241,7 +241,7 @@ def out_of_range(view: View) -> Iterator[Problem]:
 
 
 def prompt_on_llm_nodes(view: View) -> Iterator[Problem]:
-    """Report nodes for a model that do not say what to do."""
+    """Report nodes for a model without a task."""
     for node in view.graph.nodes.values():
         if view.handler[node.id] != "codergen" or command_of(node) or text(node.attrs, "prompt"):
             continue

@@ -1,4 +1,4 @@
-"""Lint rule on context keys: a condition asks for a key that some node writes.
+"""Lint rule on context keys: a condition must use a key that some node writes.
 
 `WRITTEN` lists each key once, with the handler that writes it. A key ending in `.` covers all keys with that prefix.
 Codergen nodes, subgraphs and registered handlers may write any other key.
@@ -49,7 +49,7 @@ WRITTEN: Mapping[str, tuple[str, ...]] = {
     "session.update_goals": ("session.goals",),
     "session.background_checks": ("session.background_checks", "session.background_check_results"),
 }
-"""Handler → the keys it writes. `ENGINE` writes its keys in every run."""
+"""Handler → the keys that it writes. `ENGINE` writes its keys in every run."""
 
 SESSION_STATE = ("session.id", "session.session_id", "session.agent_id", "session.trust_tier", "session.turn_count",
                  "session.messages", "session.working_memory", "session.goals", "session.cognitive_mode",
@@ -98,7 +98,7 @@ def context_key_unknown(view: View) -> Iterator[Problem]:
             correction = _correction(bare, known)
             may_be_written = has_hidden_texts or bare in mentioned or (
                 has_agents and bare.rpartition(".")[2] in mentioned)
-            # An agent may write any key: a finding only where nobody can have told it to, or a known key is meant.
+            # An agent may write any key: a finding only if nothing tells it to, or if a known key is probably meant.
             if correction is None and may_be_written:
                 continue
             yield Problem(f"{edge}: nothing in this graph writes {key}" + (" or mentions it" if has_agents else ""),

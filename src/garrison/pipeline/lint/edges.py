@@ -1,7 +1,7 @@
 """Lint rules on edges: invalid conditions, duplicate edges, and ambiguous or incomplete choices.
 
-Conditions that overlap or leave a gap are found by trying: each comparison adds values of its key, and the conditions
-are evaluated for every combination. A node with too many combinations is not checked.
+Conditions that overlap or leave a gap are found by enumeration: each comparison adds values of its key, and the
+conditions are evaluated for every combination. A node with too many combinations is not checked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from garrison.spelling import is_slip, nearest
 from garrison.values import Value
 
 MAX_CASES = 256
-"""Combinations that are tried for one node."""
+"""Most combinations that are tried for one node."""
 
 ORDERS = ("<", "<=", ">", ">=")
 WORDS = ("outcome", "preferred_label")
@@ -51,7 +51,7 @@ def condition_syntax(view: View) -> Iterator[Problem]:
 
 
 def condition_never_true(view: View) -> Iterator[Problem]:
-    """Forbid comparisons that apply to no value: an order between anything but numbers."""
+    """Forbid comparisons that are never true: an order between values other than numbers."""
     for edge in view.graph.edges:
         condition = view.conditions.get(condition_of(edge))
         for clause in clauses_of(condition) if isinstance(condition, Condition) else ():
@@ -64,18 +64,18 @@ def condition_never_true(view: View) -> Iterator[Problem]:
 
 
 def outcome_misspelt(view: View) -> Iterator[Problem]:
-    """Forbid an outcome that is near to a status, and that no text of the graph tells an agent to report."""
+    """Forbid an outcome that is similar to a status, and that no text of the graph tells an agent to report."""
     for edge in view.graph.edges:
         condition = view.conditions.get(condition_of(edge))
         for clause in clauses_of(condition) if isinstance(condition, Condition) else ():
             near = _misspelt_status(clause)
             if near is not None and clause.value not in mentioned_words(view) and clause.label not in view.edge_labels:
-                yield Problem(f"edge {edge}: {clause.value} is not an outcome", f"did you mean outcome={near}? (a word "
-                              "of your own counts if a prompt names it)", edge, *position(edge.attrs["condition"]))
+                yield Problem(f"edge {edge}: {clause.value} is not an outcome", f"did you mean outcome={near}? (your "
+                              "own word counts if a prompt names it)", edge, *position(edge.attrs["condition"]))
 
 
 def _misspelt_status(clause: Clause) -> str | None:
-    """Return the status that a clause means by a word that is none; None for others."""
+    """Return the status that a clause probably means by a misspelt word; None for others."""
     word = clause.value.strip().lower()
     if clause.key != "outcome" or clause.status is not None or not word:
         return None
@@ -84,14 +84,14 @@ def _misspelt_status(clause: Clause) -> str | None:
 
 
 def single_option(view: View) -> Iterator[Problem]:
-    """Report a question that can be answered in one way only."""
+    """Report a question with only one possible answer."""
     for node in view.graph.nodes_of("wait.human"):
         edges = view.outgoing[node.id]
         kind = text(node.attrs, "human.type") or text(node.attrs, "question_type")
         if len(edges) == 1 and kind != FREE_TEXT:
             label = edges[0].attrs.get("label", "").strip() or edges[0].target
             yield Problem(f"{node.id} can only be answered {label}: {edges[0]} is its only edge",
-                          "lead an edge for each other answer out of it", node)
+                          "add an outgoing edge for each other answer", node)
 
 
 def edge_never_followed(view: View) -> Iterator[Problem]:
@@ -120,7 +120,7 @@ def duplicate_edge(view: View) -> Iterator[Problem]:
 
 
 def ambiguous_edges(view: View) -> Iterator[Problem]:
-    """Report choices between edges that the graph leaves to the alphabet."""
+    """Report choices between edges that are decided only by alphabetical order."""
     if view.flow == "dag":
         return
     for node in view.graph.nodes.values():
@@ -134,7 +134,7 @@ def ambiguous_edges(view: View) -> Iterator[Problem]:
 def conditions_not_exhaustive(view: View) -> Iterator[Problem]:
     """Report a success after which no edge is followed (a partial success counts as one), or a diamond's failure.
 
-    Elsewhere a failure may fail the run. A diamond that decides by the outcome is there for both.
+    Elsewhere a failure may fail the run. A diamond that decides by the outcome must handle both.
     """
     if view.flow == "dag":
         return
@@ -173,7 +173,7 @@ def _unconditional_tie(view: View, node: Node) -> Problem | None:
 def _tie_fix(graph: Graph) -> str:
     if graph.attrs.get("flow"):
         return "give them a condition, a label or a weight, or fan out with shape=component"
-    return "say flow=dag to follow all of them, or give them a condition, a label or a weight"
+    return "set flow=dag to follow all of them, or give them a condition, a label or a weight"
 
 
 def _conditional_tie(view: View, node: Node) -> Problem | None:
@@ -221,7 +221,7 @@ def _is_unconditional(view: View, edge: Edge) -> bool:
 
 
 class _Case(Value):
-    """One way a node may end: its outcome and the context. `named` holds the values that conditions name."""
+    """One way in which a node may end: its outcome and the context. `named`: the values that conditions name."""
 
     outcome: Outcome
     context: Mapping[str, str]
@@ -232,7 +232,7 @@ class _Case(Value):
 
     @property
     def description(self) -> str:
-        """Return the case in words; a value that no condition names is described by what it is not."""
+        """Return the case in words; a value that no condition names is described by exclusion."""
         parts = [self.outcome.status]
         for key, words in self.named.items():
             value = self.outcome.preferred_label if key == "preferred_label" else self.context.get(key, "")
@@ -246,7 +246,7 @@ def _cases(conditions: Sequence[Condition | None], status: str = SUCCESS) -> Ite
     labels, named_labels = _labels(clauses)
     named_values = _values(clauses)
     candidates = {key: _candidates(key, words, clauses) for key, words in named_values.items()}
-    # Conditions are asked, not compared: no algebra of theirs is needed, at the price of a bound.
+    # Conditions are evaluated, not compared: this needs no algebra of conditions, but a bound.
     if len(labels) * prod(len(values) for values in candidates.values()) > MAX_CASES:
         return
     named = {**({"preferred_label": named_labels} if named_labels else {}), **named_values}
@@ -263,7 +263,7 @@ def _labels(clauses: Sequence[Clause]) -> tuple[list[str], list[str]]:
 
 
 def _values(clauses: Sequence[Clause]) -> dict[str, list[str]]:
-    """Return for each context key the values that conditions name."""
+    """Return context key → the values that conditions name."""
     values: dict[str, dict[str, None]] = {}
     for clause in clauses:
         if clause.key not in ("outcome", "preferred_label"):
@@ -279,14 +279,14 @@ def _candidates(key: str, words: Sequence[str], clauses: Sequence[Clause]) -> li
     own = [clause for clause in clauses if clause.key == key]
     limits = [clause.number for clause in own if clause.op in ("<", "<=", ">", ">=") and clause.number is not None]
     if limits:
-        # The values next to each limit stand for all whole numbers: what is counted is seldom anything else.
+        # The values next to each limit represent all whole numbers: counted values are seldom anything else.
         return list(dict.fromkeys(f"{value:g}" for limit in limits for value in (limit - 1, limit, limit + 1)))
     closed = VALUES.get(key.removeprefix("context."))
     if closed:
         return list(closed)
     if any(not clause.op for clause in own):
         words = [*words, "true"]
-    # Where both of a pair are named, nothing else is expected: a third value would be a false alarm.
+    # If both of a pair are named, no other value is expected: a third value would be a false alarm.
     if any(pair <= {word.lower() for word in words} for pair in _PAIRS):
         return list(words)
     return [*words, ""]

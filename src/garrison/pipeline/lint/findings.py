@@ -1,6 +1,6 @@
 """Input and output of lint rules: a `View` of the graph, and `LintFinding`s.
 
-A view computes what several rules need at most once and in linear time, so that 20,000 nodes take moments.
+A view computes shared data at most once and in linear time, so that 20,000 nodes are fast.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LintFinding(Value):
 
 
 class Problem(Value):
-    """A problem as a rule yields it; the table of rules adds its name and severity."""
+    """A problem yielded by a rule; the table of rules adds the rule's name and severity."""
 
     message: str
     fix: str
@@ -45,7 +45,7 @@ class Problem(Value):
     column: int = 0
 
     def finding(self, rule: str, severity: str) -> LintFinding:
-        """Return the finding at the position the rule gave, else that of the node or edge."""
+        """Return the finding at the rule's position, else at the node's or edge's."""
         at = self.at
         return LintFinding(
             rule, severity, one_line(self.message),
@@ -58,7 +58,7 @@ class Problem(Value):
 
 
 class View(Value, dict=True):
-    """A graph as rules see it; `registered` are this installation's handlers in addition to those of the dialect."""
+    """View of a graph for rules; `registered`: this installation's handlers in addition to the dialect's."""
 
     graph: Graph
     registered: frozenset[str] = msgspec.field(default_factory=frozenset)
@@ -68,7 +68,7 @@ class View(Value, dict=True):
 
     @cached_property
     def flow(self) -> str | None:
-        """Return `dag` or `walk`, None if the graph does not say."""
+        """Return `dag` or `walk`, None if the graph has no setting."""
         return flow_of(self.graph)
 
     @cached_property
@@ -106,7 +106,7 @@ class View(Value, dict=True):
 
     @cached_property
     def missing(self) -> dict[str, str]:
-        """Return a mapping: name that edges in one direction alone mention → the declared node it is near to, or ''."""
+        """Return a mapping: name that only edges in one direction mention → a similar declared node, or ''."""
         found = {}
         for node in self.graph.nodes.values():
             if node.declared or self.handler[node.id] in ("start", "exit"):
@@ -134,7 +134,7 @@ Rules = Mapping[str, tuple[str, Rule]]
 
 
 MAX_SIMILAR = 500
-"""Names up to which a similar one is searched; in a large graph the search would take too long."""
+"""Most names among which a similar one is searched; in a large graph the search would take too long."""
 
 
 def near(word: str, words: tuple[str, ...]) -> str:
@@ -148,12 +148,12 @@ def condition_of(edge: Edge) -> str:
 
 
 def flow_of(graph: Graph) -> str | None:
-    """Return `dag` or `walk`; None if the graph does not say."""
+    """Return `dag` or `walk`; None if the graph has no setting."""
     return text(graph.attrs, "flow")
 
 
 def command_of(node: Node) -> str | None:
-    """Return the command of a node: `command`, else `tool_command`; of a tool the first of `TOOL_COMMANDS`."""
+    """Return the command of a node: `command`, else `tool_command`; for a tool the first of `TOOL_COMMANDS`."""
     names = TOOL_COMMANDS if node.handler == "tool" else ("command", "tool_command")
     return next((command for name in names if (command := text(node.attrs, name))), None)
 

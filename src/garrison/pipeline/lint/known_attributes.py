@@ -4,10 +4,10 @@ Each table maps an attribute to the reader of its value, which raises TypeConfli
 any. To add one, add it to its table: the lint rules on types and on unknown attributes follow, and a test compares the
 tables with the code that reads attributes.
 
-A misspelt attribute silently removes what it was to say: with `acceptanc=` the work is not tested. So a name near to a
-known one, or known elsewhere in the graph, is an error; any other unknown name is a warning, once a graph. Free are
+A misspelt attribute is silently without effect: with `acceptanc=` the work is not tested. So a name similar to a
+known one, or known elsewhere in the graph, is an error; any other unknown name is a warning, once per graph. Free are
 `x_…`, the namespaces that the graph declares, attributes for drawings, attributes that a prompt or condition of the
-graph uses (`$node.KEY`, `graph.KEY`), and all attributes of nodes whose handler is not of the dialect.
+graph uses (`$node.KEY`, `graph.KEY`), and all attributes of nodes whose handler is not part of the dialect.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Reader = Callable[[Mapping[str, str], str], object]
 
 FLOWS = ("dag", "walk")
 LANDS = ("node", "run", "none", "pr")
-"""Words for `land`."""
+"""Values of `land`."""
 
 
 class Level(StrEnum):
-    """Part of a graph that an attribute belongs to."""
+    """Part of a graph to which an attribute belongs."""
 
     GRAPH = "graph"
     NODE = "node"
@@ -102,13 +102,13 @@ NODE_TYPES: Mapping[str, Reader] = {
     "approve": flag, "goal_gate": flag, "auto_status": flag, "allow_partial": flag, "side_effecting": flag,
     "allow_empty": flag, "instructions": flag, "retry_jitter": flag, "irreversible": flag,
     "stack.child_autostart": flag, "retry_policy": _word(*PRESETS), "path": subfolder,
-    # what a node is, and its task
+    # kind of node, and its task
     **_texts("label", "shape", "type", "handler", "class", "status", "prompt", "agent", "worker_type", "command",
              "tool_command", "script", "acceptance", "validator", "setup", "rework", "signal", "bead_id", "prd_ref",
              "failover", "escalate", "files", "hosts", "host", "agents", "judge", "judge_command"),
-    # where a run goes from it
+    # its successors in a run
     **_texts("retry_target", "fallback_retry_target", "on_error", "on_resume", "fidelity", "thread_id"),
-    # people and inner pipelines
+    # questions to the user, and nested pipelines
     **_texts("human.prompt", "human.type", "question_type", "human.default_choice", "human_default_choice", "graph_ref",
              "subgraph", "dotfile", "stack.child_dotfile", "stack.child_workflow", "stack.child_workdir",
              "stack.child_run_dir",
@@ -134,7 +134,7 @@ KNOWN: Mapping[Level, frozenset[str]] = {
     Level.GRAPH: frozenset(GRAPH_TYPES), Level.NODE: frozenset({*NODE_TYPES, *BRANCH_TYPES}),
     Level.EDGE: frozenset(EDGE_TYPES),
 }
-"""Attributes that have an effect on a run, by what they belong to."""
+"""Attributes with an effect on a run, by the part of the graph to which they belong."""
 
 AT_LEAST_ONE = ("max_parallel", "join_k", "k", "min_success", "manager.max_cycles", "max_steps")
 """Whole numbers that may not be 0."""
@@ -163,7 +163,7 @@ OTHER_ENGINES: Mapping[Level, Mapping[str, str]] = {
 one."""
 
 NAMESPACES = frozenset({"x", "var", "param"})
-"""Prefixes (`x_owner`, `var.ticket`) under which every name is free: notes of people, values for inner pipelines and
+"""Prefixes (`x_owner`, `var.ticket`) under which every name is allowed: notes, values for nested pipelines and
 for tools of other engines. A graph declares more of them in `namespaces`."""
 
 ORDINARY_WORDS = frozenset({
@@ -171,7 +171,7 @@ ORDINARY_WORDS = frozenset({
     "level", "line", "link", "log", "module", "name", "note", "notes", "output", "owner", "page", "parent", "path",
     "phase", "priority", "rate", "report", "role", "rule", "scope", "sprint", "stage", "state", "step", "tags",
     "task", "team", "text", "time", "title", "total", "url", "user", "version"})
-"""Words with which people describe nodes, and which are not misspellings of a known attribute however near they are."""
+"""Words that describe nodes, and are not misspellings of a known attribute, however similar they are."""
 
 DRAWING = frozenset("""
     _background area arrowhead arrowsize arrowtail bb beautify bgcolor center charset class cluster clusterrank color
@@ -195,13 +195,13 @@ DRAWING = frozenset("""
 
 
 DESCRIPTIONS = frozenset({"goal", "inputs", "vars", "namespaces"})
-"""Attributes of a graph that on a node merely describe it."""
+"""Attributes of a graph that merely describe a node."""
 
 _USED = re.compile(r"\b(graph|node)\.([A-Za-z_][\w.-]*)", re.ASCII)
 
 
 class _Unknown(Value):
-    """An attribute that has no effect, where it is first written."""
+    """An attribute without an effect, at its first place."""
 
     level: Level
     key: str
@@ -209,7 +209,7 @@ class _Unknown(Value):
     line: int
     column: int
     is_custom: bool
-    """Set if a handler that is not of the dialect may read it."""
+    """Set if a handler outside the dialect may read it."""
 
     @property
     def place(self) -> str:
@@ -220,13 +220,13 @@ class _Unknown(Value):
 
 
 def attribute_misspelt(view: View) -> Iterator[Problem]:
-    """Forbid names that are near to that of a known attribute."""
+    """Forbid names similar to a known attribute's."""
     for unknown in _unknown(view):
         if not unknown.is_custom and (meant := _meant(unknown.level, unknown.key)):
             level, key = meant
             where = "" if level is unknown.level else f", an attribute of {_plural(level)}"
             yield unknown.problem(f"{_shown(unknown.key)} is not an attribute of {_plural(unknown.level)}",
-                                  f"did you mean {key}{where}? (your own name begins with x_)")
+                                  f"did you mean {key}{where}? (custom names start with x_)")
 
 
 def attribute_misplaced(view: View) -> Iterator[Problem]:
@@ -239,7 +239,7 @@ def attribute_misplaced(view: View) -> Iterator[Problem]:
 
 
 def attribute_unknown(view: View) -> Iterator[Problem]:
-    """Report every other attribute without an effect, once a graph."""
+    """Report every other attribute without an effect, once per graph."""
     seen: Counter[tuple[Level, str]] = Counter()
     first: dict[tuple[Level, str], _Unknown] = {}
     for unknown in _unknown(view, each=True):
@@ -268,11 +268,11 @@ def _unknown(view: View, *, each: bool = False) -> Iterator[_Unknown]:
             if key in KNOWN[level] or is_drawing or key.startswith(free):
                 continue
             line, column = position(value)
-            # By the place in the text: `node [timout=5m]` gives its one mistake to every node after it.
+            # By the place in the text: `node [timout=5m]` gives its one mistake to every later node.
             if not each and (level, key, line, column) in seen:
                 continue
             seen.add((level, key, line, column))
-            # Late: it reads every text of the graph, and most graphs have nothing unknown.
+            # Late: it reads every text of the graph, and most graphs have no unknown attribute.
             used = _used(view) if used is None else used
             if key not in used[level]:
                 is_custom = isinstance(owner, Node) and not is_known_handler(view.handler[owner.id])
@@ -299,7 +299,7 @@ def _used(view: View) -> Mapping[Level, frozenset[str]]:
 
 @cache
 def _meant(level: Level, key: str) -> tuple[Level, str] | None:
-    """Return the known attribute that a name was probably meant to be: of its level, else, at one edit, of another."""
+    """Return the known attribute that was probably intended: of the same level, else, at one edit, of another."""
     if key in OTHER_ENGINES[level] or key in ORDINARY_WORDS or key in DESCRIPTIONS or _home_level(level, key):
         return None
     if near := nearest(key, KNOWN[level]):
@@ -317,8 +317,8 @@ def _home_level(level: Level, key: str) -> Level | None:
 
 _MOVE: Mapping[Level, str] = {
     Level.GRAPH: "write {key}=... in the graph itself",
-    Level.NODE: "write it at the nodes that it is for, or node [{key}=...] before them",
-    Level.EDGE: "write it at the edges that it is for",
+    Level.NODE: "write it on its nodes, or as node [{key}=...] before them",
+    Level.EDGE: "write it on its edges",
 }
 
 
@@ -331,7 +331,7 @@ def _fix(level: Level, key: str) -> str:
     if key not in ORDINARY_WORDS and (near := nearest(key, DRAWING)):
         return f"did you mean {near}?"
     prefix, dot, _ = key.partition(".")
-    return f'say namespaces="{prefix}" in the graph if it is for another tool' if dot else (
+    return f'set namespaces="{prefix}" in the graph if it is for another tool' if dot else (
         f"name it x_{key} if it is your own note, or remove it")
 
 

@@ -1,6 +1,6 @@
 """Lint rules on the structure of a graph: start, exits, node ids, reachability, cycles, and where branches join.
 
-Every rule is linear in nodes and edges and free of recursion, so that a chain of 20,000 nodes is no special case.
+Every rule is linear in nodes and edges and not recursive, so that a chain of 20,000 nodes is no special case.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def single_exit(view: View) -> Iterator[Problem]:
     """Report a second exit: the public specification has one."""
     for node in view.graph.nodes_of("exit")[1:]:
         yield Problem(f"{node.id} is another exit node, which not every engine accepts",
-                      "lead its edges to the first one, unless the graph is for garrison alone", node)
+                      "lead its edges to the first one, unless the graph is only for garrison", node)
 
 
 def start_no_incoming(view: View) -> Iterator[Problem]:
@@ -70,9 +70,9 @@ def node_id(view: View) -> Iterator[Problem]:
 
 
 def edge_target_exists(view: View) -> Iterator[Problem]:
-    """Forbid edges to or from nodes that are declared nowhere and at which the graph ends or begins: misspelt names.
+    """Forbid edges to or from undeclared nodes at which the graph ends or starts: misspelt names.
 
-    A node that edges both enter and leave is one, as in the specification's own example; see `undeclared_node`.
+    An undeclared node with edges in and out is allowed, as in the specification's own example; see `undeclared_node`.
     """
     first_edge: dict[str, Edge] = {}
     for edge in view.graph.edges:
@@ -97,8 +97,8 @@ def undeclared_node(view: View) -> Iterator[Problem]:
 def reachability(view: View) -> Iterator[Problem]:
     """Require a path from the start to each node, along edges or retry targets.
 
-    Only the first node of an unreached part is named, and a misspelt name (`edge_target_exists`) counts as the one that
-    it is near to: what follows from a mistake is no mistake of its own.
+    Only the first node of an unreached part is named, and a misspelt name (`edge_target_exists`) counts as the similar
+    one: a mistake must not cause further findings.
     """
     starts = [node.id for node in view.graph.nodes_of("start")]
     if not starts:
@@ -112,7 +112,7 @@ def reachability(view: View) -> Iterator[Problem]:
     entered = {target for source, others in targets.items() if source not in reached for target in others
                if target != source}
     lost = [node for node in view.graph.nodes.values() if node.id not in reached]
-    for node in sorted(lost, key=lambda node: node.id in entered):  # those that no other lost node leads to come first
+    for node in sorted(lost, key=lambda node: node.id in entered):  # first those to which no other lost node leads
         if node.id not in reached:
             behind = reachable([node.id], targets) - reached
             others = f" (and so to {len(behind) - 1} more)" if len(behind) > 1 else ""
@@ -145,7 +145,7 @@ def goal_gate_has_retry(view: View) -> Iterator[Problem]:
         has_way_back = any(condition_of(edge) and node.id in cycle_of and cycle_of[node.id] == cycle_of.get(edge.target)
                            for edge in view.outgoing[node.id])
         if not has_way_back:
-            yield Problem(f"{node.id} is a goal gate without a way back, so the run fails if it is not met",
+            yield Problem(f"{node.id} is a goal gate without a retry target, so the run fails if it is not met",
                           "write retry_target=NODE", node)
 
 
@@ -163,12 +163,12 @@ def parallel_without_join(view: View) -> Iterator[Problem]:
         k = next((word for key in ("join_k", "k", "min_success") if (word := text(node.attrs, key, "").strip())), "")
         is_possible = k.isdigit() and 1 <= int(k) <= len(branches)
         if text(node.attrs, "join_policy", "").strip().lower() == "k_of_n" and not is_possible:
-            yield Problem(f"{node.id} has join_policy=k_of_n, but does not say how many of its {len(branches)} "
+            yield Problem(f"{node.id} has join_policy=k_of_n, but does not set how many of its {len(branches)} "
                           "branches must succeed", f"write join_k=1 to {len(branches)}", node)
 
 
 def branch_misses_join(view: View) -> Iterator[Problem]:
-    """Forbid a parallel some of whose branches come to a join that the others pass by."""
+    """Forbid a parallel with a join that only some of its branches reach."""
     if view.flow == "dag":
         return
     targets = view.graph.successors()
@@ -181,14 +181,14 @@ def branch_misses_join(view: View) -> Iterator[Problem]:
             before = reachable([name], view.graph.predecessors())
             missed = next((branch for branch in branches if branch not in before), None)
             if missed is not None:
-                yield Problem(f"{missed} is a branch of {node.id} that never comes to the join {name}, as others do",
+                yield Problem(f"{missed} is a branch of {node.id} that never reaches the join {name}, unlike others",
                               f"lead it there ({missed} -> {name})", view.graph.nodes[missed])
                 break
 
 
 def _joins_within(branches: Iterable[str], targets: Mapping[str, Sequence[str]], handler: Mapping[str, str],
                   ) -> list[str]:
-    """Return the joins that branches come to, without those of parallels within them; a few, in that order."""
+    """Return the joins that branches reach, without those of nested parallels; a few, in that order."""
     pending = deque((branch, 0) for branch in branches)
     seen, found = set(pending), list[str]()
     while pending and len(found) < MAX_SHOWN:
@@ -223,7 +223,7 @@ def dead_end(view: View) -> Iterator[Problem]:
         return
     for node in view.graph.nodes.values():
         if not view.outgoing[node.id] and view.handler[node.id] != "exit" and node.id not in view.missing:
-            yield Problem(f"nothing leads on from {node.id}, so a run that comes here fails",
+            yield Problem(f"no edge leaves {node.id}, so a run that gets there fails",
                           "lead it to an exit node, or give it shape=Msquare", node)
 
 
@@ -272,7 +272,7 @@ def _components(targets: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
                     on_stack.add(target)
                     path.append((target, iter(targets[target])))
                     break
-                # Not `in number`: a component that is finished is behind, and no edge to it closes a cycle.
+                # Not `in number`: no edge to a finished component closes a cycle.
                 if target in on_stack:
                     low[node] = min(low[node], number[target])
             else:

@@ -1,7 +1,7 @@
-"""Gateway: pass a browser's requests on to a node's server, HTTP/1.1 and WebSockets; or bytes as they come.
+"""Gateway: forward a browser's requests to a node's server, HTTP/1.1 and WebSockets; or raw bytes.
 
-h11 reads and writes both sides, so what is passed on is written from parsed parts. Each request has its own connection
-to the server: a server that was restarted is reached at once.
+h11 reads and writes both sides, so forwarded messages are written from parsed parts. Each request has its own
+connection to the server: a restarted server is reached at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_HEAD = 64 << 10
 MAX_CONNECTIONS = 256
 """Connections of browsers at once; a page opens some dozen."""
 WAITS = ClientWaits()
-"""An answer is waited for as long as the browser waits: it may be a stream of events."""
+"""The gateway waits for an answer as long as the browser does: it may be a stream of events."""
 TUNNEL_SECONDS = 12 * 3600.0
 """Time without a byte after which a WebSocket or a forwarded connection ends."""
 
@@ -44,9 +44,9 @@ class Gateway:
 
     way: Way
     rules: PreviewRules | None
-    """None: bytes are forwarded as they come."""
+    """None: raw bytes are forwarded."""
     tickets: Tickets | None = None
-    """None where no ticket is needed."""
+    """None if no ticket is needed."""
     on_ticket: Callable[[], None] = lambda: None
     """Called once a ticket was used."""
     node: str = ""
@@ -57,7 +57,7 @@ class Gateway:
         self.clients = Clients(self._serve, MAX_CONNECTIONS)
 
     async def listen(self, listeners: list[socket.socket], tls: ssl.SSLContext | None = None) -> None:
-        """Begin to serve."""
+        """Start to serve."""
         for listener in listeners:
             self.servers.append(await asyncio.start_server(
                 self.clients.accept, sock=listener, limit=BUFFER, ssl=tls,
@@ -119,11 +119,11 @@ class _Conversation(Connection):
             upstream.close()
 
     async def _redeem(self, tickets: Tickets, request: h11.Request, headers: list[tuple[bytes, bytes]]) -> None:
-        """Give the browser of a ticket its cookie, and lead it to the address without the ticket."""
+        """Exchange a ticket for the browser's cookie, and redirect to the address without the ticket."""
         rules = self.rules
         hosts = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
         if hosts != [rules.host] or request.method != b"GET" or not tickets.redeem(request.target):
-            await self.refuse(HttpRefusal(401, "this address was used already, or is no longer the current one; open "
+            await self.refuse(HttpRefusal(401, "this address was already used, or has been replaced; open "
                                           "the one that `garrison preview` printed last"))
             return
         self.gateway.on_ticket()
@@ -148,7 +148,7 @@ class _PreviewExchange:
         self._has_body = True
 
     async def run(self, request: h11.Request, headers: list[tuple[bytes, bytes]]) -> bool:
-        """Pass both on; return whether another request may follow on the browser's connection."""
+        """Forward both; return whether another request may follow on the browser's connection."""
         browser = self.browser
         passed = rule.headers_in(browser.rules, headers)
         self._has_body = browser.http.their_state is h11.SEND_BODY and any(name in FRAMING for name, _ in headers)
@@ -162,7 +162,7 @@ class _PreviewExchange:
 
     async def _while_browser_stays(self, work: Coroutine[None, None, h11.InformationalResponse | None],
                                    ) -> h11.InformationalResponse | None:
-        """Do the response alongside the rest of the request; Gone once the browser has left."""
+        """Forward the response alongside the rest of the request; Gone once the browser has left."""
         answer, watch = asyncio.ensure_future(work), asyncio.ensure_future(self._upload_and_watch())
         try:
             await asyncio.wait({answer, watch}, return_when=asyncio.FIRST_COMPLETED)
@@ -177,7 +177,7 @@ class _PreviewExchange:
                     await task
 
     async def _respond(self) -> h11.InformationalResponse | None:
-        """Pass the response on; return the change of protocol instead, if it is one."""
+        """Forward the response; return a change of protocol instead, if it is one."""
         try:
             response = await self._next_response()
         except (OSError, h11.RemoteProtocolError):
@@ -198,14 +198,14 @@ class _PreviewExchange:
         return event
 
     async def _switch(self, response: h11.InformationalResponse) -> None:
-        """Let both sides of a WebSocket speak."""
+        """Join both sides of a WebSocket."""
         headers = [(bytes(name), bytes(value)) for name, value in response.headers]
         kept = [(name, value) for name, value in rule.headers_out(self.browser.rules, headers)
                 if name not in (b"content-length", b"Transfer-Encoding")]
         await self.browser.send(h11.InformationalResponse(
             status_code=101, reason=response.reason,
             headers=[(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"), *kept]))
-        # What was read along with the two heads would be missing if the sides were joined as they are.
+        # Data that was read along with the two heads must be forwarded first.
         for data, side in ((self.http.trailing_data[0], self.browser.client),
                            (self.browser.http.trailing_data[0], self.upstream)):
             if data:
@@ -213,7 +213,7 @@ class _PreviewExchange:
         await join(self.browser.client, self.upstream, TUNNEL_SECONDS)
 
     async def _upload_and_watch(self) -> bool:
-        """Pass the rest of the request on, then return whether the browser leaves before it sends more."""
+        """Forward the rest of the request, then return whether the browser leaves before it sends more."""
         with contextlib.suppress(OSError):  # the server may have answered before it closed the connection
             while (data := await self.browser.read_body()) is not None:
                 await self._send(h11.Data(data=data))
@@ -229,7 +229,7 @@ class _PreviewExchange:
             while not isinstance(event := self.http.next_event(), h11.EndOfMessage):
                 if isinstance(event, h11.Data):
                     ready.append(h11.Data(data=bytes(event.data)))
-                elif event is h11.NEED_DATA:  # what is here is passed on before more is waited for
+                elif event is h11.NEED_DATA:  # received data is forwarded before waiting for more
                     await self.browser.send(*ready)
                     ready.clear()
                     self.http.receive_data(await self.upstream.reader.read(CHUNK))

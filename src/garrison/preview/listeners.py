@@ -1,7 +1,7 @@
-"""Listeners: the TCP ports on which a node's programs listen, and what a preview of one of them does next.
+"""Listeners: the TCP ports on which a node's programs listen, and the next step of a preview of one.
 
-A node's programs are the descendants of its orchestrator: its marker in an environment would be the word of whoever
-started the program. Where they have their own network namespace, all ports in it are the node's, except those that
+A node's programs are the descendants of its orchestrator: a marker in an environment could be forged by the process
+that started the program. If they have their own network namespace, all ports in it are the node's, except those that
 garrison's own processes opened there. In the machine's namespace only sockets that one of them has open are.
 """
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _SOCKET = re.compile(r"socket:\[(\d+)\]\Z")
 MAX_PROCESSES = 4096
-"""Descendants of a node that are looked at."""
+"""Descendants of a node that are inspected."""
 
 
 class Tree(Value):
-    """The programs of a node, as they are now."""
+    """The present programs of a node."""
 
     namespace: ProcessId | None
-    """A process in their own network namespace; None where they share the machine's."""
+    """A process in their own network namespace; None if they share the machine's."""
     listeners: tuple[Listener, ...] = ()
     """One for each port, by port."""
     reserved: frozenset[int] = frozenset()
@@ -44,7 +44,7 @@ def look_at(root: ProcessId, holder: int = 0) -> Tree | None:
     """Return the programs below a node's orchestrator; None if there are none, or it has ended.
 
     Args:
-        holder: process of garrison's that has its own listeners in their namespace open; 0 for the orchestrator.
+        holder: garrison's process with its own listeners in their namespace; 0 for the orchestrator.
     """
     if not processes.is_running(root.pid, root.ticks):
         return None
@@ -64,7 +64,7 @@ def look_at(root: ProcessId, holder: int = 0) -> Tree | None:
 
 
 def _by_port(found: Iterable[Listener], names: Mapping[int, str]) -> tuple[Listener, ...]:
-    """Return one listener for each port, an IPv4 one where there are both."""
+    """Return one listener for each port, preferably IPv4."""
     chosen: dict[int, Listener] = {}
     for each in sorted(found, key=lambda each: (each.port, each.is_v6)):
         chosen.setdefault(each.port, Listener(each.port, each.address, each.inode, names.get(each.inode, "")))
@@ -91,7 +91,7 @@ def _network_of(pid: int) -> str:
 
 
 def _sockets_of(pid: int) -> set[int]:
-    """Return the inodes of a process's sockets; none where they may not be read."""
+    """Return the inodes of a process's sockets; none if reading them is not permitted."""
     folder, found = f"/proc/{pid}/fd", set()
     with suppress(OSError):
         for name in os.listdir(folder):  # noqa: PTH208  # names only
@@ -102,7 +102,7 @@ def _sockets_of(pid: int) -> set[int]:
 
 
 def _owners(below: Iterable[ProcessId]) -> dict[int, str]:
-    """Return inode → program of the sockets that processes have open."""
+    """Return inode → program of the processes' open sockets."""
     names: dict[int, str] = {}
     for process in below:
         info = processes.probe(process.pid)
@@ -115,7 +115,7 @@ def _owners(below: Iterable[ProcessId]) -> dict[int, str]:
 
 
 class Step(StrEnum):
-    """What a preview does next."""
+    """Next step of a preview."""
 
     SERVE = "serve"
     AWAIT_NODE = "await node"
@@ -148,7 +148,7 @@ def decide(tree: Tree | None, port: int, *, is_over: bool) -> tuple[Step, Listen
 
     Args:
         port: the wanted one; 0 for the only one.
-        is_over: whether nothing of the node will run any more.
+        is_over: whether no program of the node will run any more.
     """
     if tree is None:
         return (Step.OVER if is_over else Step.AWAIT_NODE), None

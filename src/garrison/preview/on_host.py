@@ -1,15 +1,15 @@
-"""On a host: show here what a node serves on another machine, through the user's own ssh.
+"""On a host: show here a node's server on another machine, through the user's own ssh.
 
     browser ── gateway, here ── Unix socket ═ ssh ═ Unix socket ── far end, on the host ── the node's port
 
-`garrison preview NODE --relay SOCKET` is the far end. It prints what it sees of the node, a line each time that
-changes, and joins each connection of its socket to the port that the connection's first line names. Both ends hold
-their sockets where only their user reaches them, and no port is opened on either machine.
+`garrison preview NODE --relay SOCKET` is the far end. It prints its view of the node, a line at each change,
+and joins each connection of its socket to the port in the connection's first line. Both ends keep
+their sockets where only their user can reach them, and no port is opened on either machine.
 
 | what ends | then |
 |---|---|
-| the preview here, also by a kill | the far end's standard input does, and the far end with it |
-| the far end, the host, or the way to it | the preview waits, and another far end is started where the node is then |
+| the preview here, also by a kill | the far end's standard input ends, and so does the far end |
+| the far end, the host, or the connection | the preview waits; another far end is started where the node then is |
 """
 
 from __future__ import annotations
@@ -55,32 +55,32 @@ if TYPE_CHECKING:
     from garrison.records.store import Store
 
 RETRY = Backoff(1.0, 15.0)
-"""Before another far end is started in place of one that has ended."""
+"""Delay before another far end replaces one that has ended."""
 _PREFIX = "garrison-preview-"
-"""Begins the names of sockets that lie in /tmp, since the home's path is too long for them."""
+"""Prefix of the names of sockets in /tmp, for homes whose path is too long."""
 _JUST_BOUND = 1.0
-"""Seconds within which a socket may be bound without listening."""
+"""Seconds for which a bound socket may not yet listen."""
 MAX_REMOTE = 100
-"""Bytes of a socket's path on the host, which the ssh server there takes as it is."""
+"""Bytes of a socket's path on the host, which the ssh server there uses unchanged."""
 USAGE_ERROR = 2
 """Exit code of a garrison that does not know `--relay`."""
 SSH_FAILED = 255
 """Exit code of ssh itself."""
 _CHUNK, _MAX_LINE = 64 << 10, 1 << 20
 _PORT_LINE = 8
-"""Bytes of the line that names a port: a longer one does not come from garrison."""
+"""Bytes of the line that names a port: a longer one is not from garrison."""
 
 
 class HostView(Value):
-    """What the far end sees of a node."""
+    """The far end's view of a node."""
 
     tree: Tree | None = None
     is_over: bool = False
-    """True if nothing of it will run on the host any more."""
+    """True if no program of it will run on the host any more."""
 
 
 def work_on_host(home: Path, wanted: PreviewTarget) -> RemoteWorkState | None:
-    """Return the state of a node's work that a host does, or will do; None for a node of this machine."""
+    """Return the state of a node's work on a host; None for a node of this machine."""
     files = RunFiles(home, wanted.run)
     state = look_remote(files.attempt(wanted.node, files.latest_attempt(wanted.node) or 1))
     return None if state is None or state.phase == RemotePhase.ENDED else state
@@ -90,14 +90,14 @@ def work_on_host(home: Path, wanted: PreviewTarget) -> RemoteWorkState | None:
 
 
 class NodeAnywhere(NodeAtWork):
-    """A node at work: on this machine, or on a host and seen through a far end there."""
+    """A node at work: on this machine, or on a host, observed through a far end there."""
 
     def __init__(self, store: Store, wanted: PreviewTarget, why_over: Callable[[], str]) -> None:
         super().__init__(store, wanted, why_over)
         self._home, self._wanted = store.home, wanted
         self._folder = RunFiles(store.home, wanted.run).root / FOLDER
         self._place: tuple[str, str] = ("", "")
-        """Host, and run there, that the far end looks at."""
+        """Host, and run there, that the far end observes."""
         self._process: subprocess.Popen[bytes] | None = None
         self._explain: Callable[[int, bytes], str] = lambda _code, _err: ""
         self._view, self._unread, self._err = HostView(), b"", -1
@@ -112,15 +112,15 @@ class NodeAnywhere(NodeAtWork):
 
     @property
     def far_end(self) -> int:
-        """Return the process here that holds the far end, 0 without one."""
+        """Return the local process of the far end, 0 without one."""
         return self._process.pid if self._process is not None else 0
 
     def look(self) -> Tree | None:
-        """Return its programs as they are here, or as the far end saw them last; None while there is none."""
+        """Return its programs here, or in the far end's last view; None while there is none."""
         state = work_on_host(self._home, self._wanted)
         place = ("", "") if state is None or not state.host_run or state.phase == RemotePhase.WAITING else (
             state.host, state.host_run)
-        if place != self._place:  # it was lost, and another host has it; what was seen on the first is not true there
+        if place != self._place:  # it was lost, and another host has it; the first host's view no longer applies
             self._end()
             self._place, self._failures, self._retry_at = place, 0, 0.0
         if self._process is None and place[0] and time.monotonic() >= self._retry_at:
@@ -130,14 +130,14 @@ class NodeAnywhere(NodeAtWork):
         return super().look() if state is None else self._view.tree
 
     def look_once(self, seconds: float) -> Tree | None:
-        """Return its programs, waiting for the first word of a host's far end at most `seconds`."""
+        """Return its programs, waiting at most `seconds` for the first view of a host's far end."""
         until = time.monotonic() + seconds
         while (tree := self.look()) is None and self.far_end and not self._is_seen and time.monotonic() < until:
             time.sleep(0.05)
         return tree
 
     def why_over(self) -> str:
-        """Return what is known of its end here, else what the host says."""
+        """Return why it has ended, as known here, else as the host reports it."""
         why = super().why_over()
         if not why and self._view.is_over:
             return (f"the agent of {self._wanted.node} has ended on {self._place[0]}, and so have its servers; once "
@@ -148,7 +148,7 @@ class NodeAnywhere(NodeAtWork):
         return SocketWay(self, port) if self._place[0] else super().way(port)
 
     def _start(self) -> None:
-        """Start the far end, and ssh with it; `trouble` says why not."""
+        """Start the far end through ssh; `trouble` has the reason if that fails."""
         files = RunFiles(self._home, self._wanted.run)
         try:
             found = on_host(self._home, files.attempt(self._wanted.node, files.latest_attempt(self._wanted.node)),
@@ -158,7 +158,7 @@ class NodeAnywhere(NodeAtWork):
             way, command, state = found
             remote = f"{read_host(self._home, state.host).home}/{FOLDER}/{secrets.token_hex(8)}.sock"
             if len(os.fsencode(remote)) > MAX_REMOTE:
-                remote = f"/tmp/{_PREFIX}{secrets.token_hex(16)}.sock"  # nobody can guess it
+                remote = f"/tmp/{_PREFIX}{secrets.token_hex(16)}.sock"  # it cannot be guessed
             argv = way.tunnel_in(f"./{self.socket.name}", remote, [
                 *command, "preview", self._wanted.node, "--run", state.host_run, "--relay", remote])
         except GarrisonError as error:
@@ -167,7 +167,7 @@ class NodeAnywhere(NodeAtWork):
 
         def explain(code: int, err: bytes) -> str:
             if code == USAGE_ERROR:
-                return f"garrison on {state.host} is of another version; `garrison host add {state.host}` brings yours"
+                return f"garrison on {state.host} is another version; `garrison host add {state.host}` installs yours"
             if way.ssh and code == SSH_FAILED:
                 return way.explain(err)
             said = err.decode(errors="replace").strip().splitlines()
@@ -183,19 +183,19 @@ class NodeAnywhere(NodeAtWork):
         with tempfile.TemporaryFile() as err:
             self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err,
                                              cwd=self._folder, start_new_session=True)
-            self._err = os.dup(err.fileno())  # read by `pread`: the offset is the child's as well
+            self._err = os.dup(err.fileno())  # read by `pread`: the child shares the offset
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        """Take the views that have come; note the end of the far end."""
+        """Read the views that have arrived; detect the end of the far end."""
         assert process.stdout is not None
-        code = process.poll()  # before the last read: what it printed is there then
+        code = process.poll()  # before the last read, so that its whole output is there
         while data := process.stdout.read(_CHUNK):
             *lines, self._unread = (self._unread + data).split(b"\n")
             self._unread = self._unread[-_MAX_LINE:]
             for line in lines:
-                with suppress(RecordCorrupt):  # what a login shell there says
+                with suppress(RecordCorrupt):  # output of a login shell there
                     self._view = record.decode(HostView, line, self._place[0])
                     self._failures, self.trouble, self._is_seen = 0, "", True
         if code is not None and not self._view.is_over:
@@ -231,13 +231,13 @@ class NodeAnywhere(NodeAtWork):
 
 
 class SocketWay:
-    """Way to a port of a node on a host: through the far end's socket."""
+    """Connection to a port of a node on a host: through the far end's socket."""
 
     def __init__(self, node: NodeAnywhere, port: int) -> None:
         self._node, self.port = node, port
 
     async def open(self) -> Stream:
-        """Connect; what the host said last tells without a question whether the port listens."""
+        """Connect; the host's last view shows without a request whether the port listens."""
         tree = self._node.look()
         if tree is None:
             raise Unreachable(self._node.trouble or "none of its programs is running now")
@@ -251,13 +251,13 @@ class SocketWay:
             stream = Stream(*await asyncio.open_unix_connection(sock=made, limit=BUFFER))
         except OSError as error:
             made.close()
-            raise Unreachable(f"the way to its host is lost ({error.strerror})") from error
+            raise Unreachable(f"the connection to its host is lost ({error.strerror})") from error
         stream.writer.write(f"{self.port}\n".encode())
         return stream
 
 
 def _sweep(folder: Path, node: str) -> None:
-    """Remove the sockets here of previews of a node that were killed."""
+    """Remove the local sockets of killed previews of a node."""
     for path in folder.glob(f"{node}.*.sock"):
         number = path.name.split(".")[-2]
         if number.isdecimal() and processes.probe(int(number)) is None:
@@ -268,7 +268,7 @@ def _sweep(folder: Path, node: str) -> None:
 
 
 class FarEnd:
-    """The end on the host of a preview elsewhere."""
+    """Host side of a preview on another machine."""
 
     def __init__(self, subject: NodeAtWork, path: Path) -> None:
         """`path` is the socket to listen at."""
@@ -300,7 +300,7 @@ class FarEnd:
                     async with asyncio.timeout(LOOK_SECONDS):
                         await self._stopped.wait()
         except BrokenPipeError:
-            pass  # nobody listens there any more
+            pass  # nothing listens there any more
         finally:
             loop.remove_reader(sys.stdin.fileno())
             server.close()
@@ -315,7 +315,7 @@ class FarEnd:
             self._stopped.set()
 
     async def _serve(self, client: Stream) -> None:
-        """Join a client to the port that its first line names; a failure is a connection that ends at once."""
+        """Join a client to the port in its first line; after a failure the connection ends at once."""
         with suppress(Unreachable, OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(LOOK_SECONDS * 20):
                 line = await client.reader.readuntil(b"\n")
@@ -332,9 +332,9 @@ class FarEnd:
 
 
 def _sweep_left(path: Path) -> None:
-    """Remove the sockets beside a new one at which nobody listens: those of far ends that were killed.
+    """Remove the sockets next to a new one on which nothing listens: those of killed far ends.
 
-    One that was just bound, and does not listen yet, is left: no client knows of it yet.
+    One that was just bound, and does not listen yet, is kept.
     """
     for each in path.parent.glob("*.sock" if path.parent.name == FOLDER else f"{_PREFIX}*.sock"):
         with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):

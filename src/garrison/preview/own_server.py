@@ -1,7 +1,7 @@
 """Own server: start a server from an attempt's commit, in a worktree and a sandbox that last as long as the preview.
 
-The agent is gone by then, and what it ran with it. The set-up that is kept for this commit lies under the worktree;
-where none is, it runs first. A worktree of a killed preview is removed by the next one, and by `garrison clean`.
+The agent and its processes are gone by then. The kept set-up of this commit is mounted under the worktree; if there is
+none, it runs first. A worktree of a killed preview is removed by the next one, and by `garrison clean`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from garrison.sandbox.network import NetworkPlace
 
 SUFFIX = ".preview-"
-"""Follows the node in the name of such a worktree; the number of the preview's process follows."""
+"""Separates the node and the pid of the preview in the name of such a worktree."""
 _STOP_SECONDS = 8.0
 
 
@@ -52,7 +52,7 @@ class OwnServer(PreviewSource):
     """A server at the commit of a node's attempt."""
 
     def __init__(self, runtime: Runtime, run: str, node: str, attempt: int, command: str, pid: int) -> None:
-        """Make the worktree and start the command; NotFound if the attempt has left no commit."""
+        """Create the worktree and start the command; NotFound if the attempt has left no commit."""
         self._runtime, self._launch, self._command, self._pid = runtime, runtime.launch(run), command, pid
         change = find_change(runtime, run, node, attempt or None)
         files = runtime.files(run)
@@ -91,7 +91,7 @@ class OwnServer(PreviewSource):
         self._job = Job.start(confined.argv, env=confined.env, cwd=self.worktree, log=self.log, timeout_s=None)
 
     def _lay_kept(self, env: Mapping[str, str], launch: Launch, task: Task) -> bool:
-        """Lay what the set-up has left for this commit under the worktree; return whether that is kept."""
+        """Mount the kept set-up of this commit under the worktree; return whether there is one."""
         rights = read_rights(self._runtime.home, Role.SETUP, "", self._runtime.environ)
         checkout = find_checkout(self._git, rights, self._runtime.environ)
         if checkout is None or not task.setup:
@@ -114,7 +114,7 @@ class OwnServer(PreviewSource):
         self._end = self._job.poll(time.monotonic())
         if self._end is not None:
             return None
-        # An empty tree where it has no program yet: None would mean that it has ended.
+        # An empty tree if it has no program yet: None would mean that it has ended.
         return look_at(ProcessId(self._job.pid, self._job.ticks), self._pid) or Tree(None)
 
     def why_over(self) -> str:
@@ -138,7 +138,7 @@ class OwnServer(PreviewSource):
 
 
 def _sweep(git: Git, beside: Path, records: Path, marker: str) -> None:
-    """End what runs of previews of a node that were killed, and remove their worktrees and folders."""
+    """End the processes of killed previews of a node, and remove their worktrees and folders."""
     for path in (*beside.parent.glob(f"{beside.name}{SUFFIX}*"), *records.glob(f"{beside.name}{SUFFIX}*")):
         number = path.name.rpartition("-")[2]
         if number.isdecimal() and processes.probe(int(number)) is None:

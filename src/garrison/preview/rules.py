@@ -1,8 +1,8 @@
 """Rules of a preview: which requests pass, and how headers change on the way in and out. Pure.
 
-What a node serves is not trusted. Each preview has its own port and its own host name, so that a browser keeps its
-cookies and storage apart from those of the page and of other previews. The host name is checked (DNS rebinding), and so
-is the page that makes a request. Inside, the server is asked as `localhost:PORT`, since development servers refuse
+A node's server is not trusted. Each preview has its own port and its own host name, so that a browser separates its
+cookies and storage from those of the page and of other previews. The host name is checked (DNS rebinding), and so
+is the page that makes a request. The server itself is requested as `localhost:PORT`, since development servers refuse
 other names.
 """
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 TICKET = "garrison-ticket"
 """Parameter of an address that opens a preview once beyond this machine."""
-# `__Host-`: a browser takes such a cookie over TLS and from this very host alone, so no other server can plant one.
+# `__Host-`: a browser accepts such a cookie only over TLS and from this exact host, so no other server can plant one.
 COOKIE = "__Host-garrison-preview-"
-"""Beginning of the cookies that prove access; the port follows. No server behind a preview sees or sets one."""
+"""Prefix of the cookies that prove access; the port follows. No server behind a preview sees or sets one."""
 MAX_LABEL = 63
 """Bytes of a label of a host name."""
 _DIGEST = 8
@@ -34,14 +34,14 @@ _DROPPED_IN = frozenset({b"host", b"forwarded", b"x-forwarded-for", b"x-forwarde
                          b"x-forwarded-port", b"x-real-ip"})
 _DROPPED_OUT = frozenset({b"alt-svc", b"strict-transport-security", b"public-key-pins", b"clear-site-data",
                           b"proxy-authenticate"})
-"""Headers of a response that would change what a browser does with other servers of the same host name."""
+"""Headers of a response that would affect other servers of the same host name in a browser."""
 FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
 
 def host_label(node: str, run: str) -> str:
     """Return the label of a node's host name, `NODE-RUN`; no two nodes have the same.
 
-    A digest follows where the name alone would leave doubt: where a letter was changed, the node's own name has a dash,
+    A digest follows if the name alone would be ambiguous: a letter was changed, the node's own name has a dash,
     or it was cut.
     """
     label = re.sub("[^a-z0-9-]", "-", f"{node}-{run}".lower()).strip("-")
@@ -52,7 +52,7 @@ def host_label(node: str, run: str) -> str:
 
 
 class PreviewRules(Value):
-    """What the requests of one preview must have."""
+    """Requirements on the requests of one preview."""
 
     host: str
     """Host name and port in a browser's address bar, in lower case."""
@@ -60,9 +60,9 @@ class PreviewRules(Value):
     """Port of the node's server."""
     scheme: str = "http"
     is_shared: bool = False
-    """True if other servers have the same host name, as of `localhost`: nothing may stay in the browser."""
+    """True if other servers have the same host name, such as `localhost`: nothing may be stored in the browser."""
     secret: str = ""
-    """Value of the cookie that every request needs; '' where none is needed."""
+    """Value of the cookie that every request needs; '' if none is needed."""
 
     @property
     def origin(self) -> str:
@@ -89,22 +89,22 @@ def judge(rules: PreviewRules, method: bytes, target: bytes, headers: Headers) -
     hosts = [value.decode("latin-1").strip().lower() for name, value in headers if name == b"host"]
     if hosts != [rules.host]:
         return HttpRefusal(421, f"this preview is at {rules.origin}, and under no other name")
-    # Both framing headers: two readers could find two ends of the body, and one take the rest for another request.
+    # Both framing headers: two parsers could disagree on the end of the body, and one read the rest as another request.
     names = {name for name, _ in headers}
     if not target.startswith(b"/") or method == b"CONNECT" or names >= FRAMING:
-        return HttpRefusal(400, "the request can be read in two ways")
+        return HttpRefusal(400, "the request is ambiguous")
     if _is_foreign(rules, method, headers):
-        return HttpRefusal(403, f"pages of other sites may not use this preview; open {rules.origin}/ itself")
+        return HttpRefusal(403, f"pages of other sites may not use this preview; open {rules.origin}/ directly")
     if rules.is_shared and (b"service-worker", b"script") in {(name, value.lower()) for name, value in headers}:
-        return HttpRefusal(403, "a service worker would stay for other servers of this host name")
-    # As bytes: of texts `compare_digest` takes ASCII alone, and raises TypeError for what a header may have.
+        return HttpRefusal(403, "a service worker would affect other servers of this host name")
+    # As bytes: `compare_digest` raises TypeError for text that is not ASCII, which a header may contain.
     if rules.secret and not hmac.compare_digest(cookies(headers).get(rules.cookie, "").encode(), rules.secret.encode()):
         return HttpRefusal(401, "open the address that `garrison preview` printed last; each opens one browser")
     return None
 
 
 def _is_foreign(rules: PreviewRules, method: bytes, headers: Headers) -> bool:
-    """Return whether a page of another site made a request that is not a navigation of the user's."""
+    """Return whether a page of another site made a request that is not a navigation by the user."""
     values = {name: value.decode("latin-1").strip().lower() for name, value in headers}
     origin, site = values.get(b"origin"), values.get(b"sec-fetch-site")
     is_navigation = (method in (b"GET", b"HEAD") and values.get(b"sec-fetch-mode") == "navigate"
@@ -122,7 +122,7 @@ def _name_of(origin: str) -> str:
 
 
 def is_upgrade(headers: Headers) -> bool:
-    """Return whether a request asks for a WebSocket; no other protocol is upgraded to."""
+    """Return whether a request asks for a WebSocket, the only supported upgrade."""
     words = {word.strip().lower() for name, value in headers if name == b"connection" for word in value.split(b",")}
     return b"upgrade" in words and [value.lower() for name, value in headers if name == b"upgrade"] == [b"websocket"]
 
@@ -152,7 +152,7 @@ def headers_in(rules: PreviewRules, headers: Headers) -> list[tuple[bytes, bytes
 
 
 def headers_out(rules: PreviewRules, headers: Headers) -> list[tuple[bytes, bytes]]:
-    """Return the headers that the browser gets: addresses of the preview, cookies of this very host name."""
+    """Return the headers that the browser gets: addresses of the preview, cookies of this exact host name."""
     own = [f"http://{name}:{rules.inner}" for name in _LOOPBACK]
     passed = []
     for name, value in end_to_end(headers, _DROPPED_OUT):
@@ -195,7 +195,7 @@ class Tickets:
         self.current = secrets.token_urlsafe(24)
 
     def redeem(self, target: bytes) -> bool:
-        """Take the ticket of an address; False if it has none, or not the current one."""
+        """Use the ticket of an address; False if it has none, or not the current one."""
         _, _, query = target.decode("latin-1").partition("?")
         given = dict(parse_qsl(query)).get(TICKET, "")
         if not given or not hmac.compare_digest(given.encode(), self.current.encode()):

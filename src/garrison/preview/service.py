@@ -1,7 +1,7 @@
-"""Service of a preview: open it once the node's server listens, tell what it waits for, end it with the node.
+"""Service of a preview: open it once the node's server listens, report what it waits for, end it with the node.
 
-`listeners.decide` says what is next; this acts. An open preview has a record in its run's folder, which names its
-process: what a killed one left is not a preview.
+`listeners.decide` decides the next step; this module acts. An open preview has a record in its run's folder, which
+names its process: the record of a killed one does not count.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
     from garrison.records.store import Store
 
 LOOK_SECONDS = 0.5
-"""Time between two looks at the node."""
+"""Time between two polls of the node."""
 FOLDER = "previews"
 """Folder of a run with the records of its open previews."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Address(Value):
-    """Where a preview is opened."""
+    """Address at which a preview is opened."""
 
     port: int = 0
     """0 for any free one."""
     listen: str = "127.0.0.1"
     hostname: str = ""
-    """Name of this machine for others, where it is not loopback."""
+    """Name of this machine for others, if not loopback."""
     tls: tuple[Path, Path] | None = None
     as_localhost: bool = False
     tcp: bool = False
-    """True to forward bytes as they come."""
+    """True to forward raw bytes."""
 
     def check(self) -> Address:
         """Return itself; UsageError for an address beyond this machine without TLS or a name."""
@@ -74,7 +74,7 @@ class Address(Value):
 
     @property
     def shown(self) -> str:
-        """Return the address to listen on as it stands before a port."""
+        """Return the address to listen on, in the form before a port."""
         return f"[{self.listen}]" if ":" in self.listen else self.listen
 
     @property
@@ -83,7 +83,7 @@ class Address(Value):
 
 
 class PreviewTarget(Value):
-    """A preview that the user wants."""
+    """A requested preview."""
 
     node: str
     run: str
@@ -92,7 +92,7 @@ class PreviewTarget(Value):
 
     @property
     def hint(self) -> str:
-        """Return what helps once its agent has ended."""
+        """Return the advice for when its agent has ended."""
         return f"`garrison preview {self.node} --run {self.run} --command CMD` starts a server from its commit"
 
 
@@ -112,25 +112,25 @@ class OpenPreview(Value):
 
 
 class PreviewSource:
-    """What is shown: a node at work, here or on a host, or a server that was started for it."""
+    """Source of a preview: a node at work, here or on a host, or a server that was started for it."""
 
     trouble = ""
-    """Why it cannot be looked at now, '' if it can."""
+    """Why it cannot be inspected now, '' if it can."""
 
     def look(self) -> Tree | None:
-        """Return its programs as they are now; None while there are none."""
+        """Return its present programs; None while there are none."""
         raise NotImplementedError
 
     def why_over(self) -> str:
-        """Return why nothing of it will run any more, '' if something may."""
+        """Return why none of its programs will run any more, '' if one may."""
         raise NotImplementedError
 
     def way(self, port: int) -> Way:
-        """Return the way to one of its ports."""
+        """Return the connection to one of its ports."""
         return NodeWay(self.look, port)
 
     def close(self) -> None:
-        """Let go of what it was looked at with."""
+        """Release its resources."""
 
 
 class NodeAtWork(PreviewSource):
@@ -193,22 +193,22 @@ class Preview:
             await self._close()
 
     def _end(self, step: Step, tree: Tree | None, port: int, why: str) -> None:
-        """Say why it ends; Refused if it was never open."""
+        """Report why it ends; Refused if it was never open."""
         node, message = self._wanted.node, why
         if step is Step.SEVERAL and tree is not None:
             message = f"{node} listens on several ports, name one: {', '.join(describe(tree.listeners))}"
         elif step is Step.RESERVED:
-            message = f"port {port} in {node} is garrison's own, and shows nothing of the node"
+            message = f"port {port} in {node} is used by garrison itself, not by the node"
         if self._gateway is None:
             raise Refused(message)
         self._tell(f"{message}; its preview is closed")
 
     def _report(self, step: Step, port: int, tree: Tree | None) -> None:
-        """Say what it waits for, once."""
+        """Report once what it waits for."""
         what = f"port {port}" if port else "a port"
         others = f", but on {', '.join(describe(tree.listeners))}" if tree is not None and tree.listeners else ""
         node = self._wanted.node
-        line = {Step.AWAIT_NODE: f"waiting for {node} to be at work; Ctrl-C ends the wait",
+        line = {Step.AWAIT_NODE: f"waiting for {node} to start; Ctrl-C ends the wait",
                 Step.AWAIT_PORT: f"{node} does not listen on {what} yet{others}; waiting for it"}.get(step, "")
         if self._gateway is not None and line:
             why = self._subject.trouble or f"{node} does not listen on {what} any more"
@@ -218,7 +218,7 @@ class Preview:
         self._told = line
 
     async def _open(self, listener: Listener) -> str:
-        """Begin to serve; return the address to open."""
+        """Start to serve; return the address to open."""
         address, wanted = self._address, self._wanted
         way = self._subject.way(listener.port)
         sockets = open_sockets(address, listener.port)
@@ -230,7 +230,7 @@ class Preview:
         await self._gateway.listen(sockets, _tls_context(address.tls) if address.tls is not None else None)
         url = f"{rules.origin}/" if rules is not None else f"{address.shown}:{port}"
         own = processes.probe(os.getpid())
-        # Recorded once it listens: whoever reads the record may connect.
+        # Recorded once it listens: readers of the record may connect.
         self._record = record_path(self._home, wanted, listener.port, address)
         atomic.make_directory(self._record.parent)
         atomic.write(self._record, record.encode(OpenPreview(
@@ -244,7 +244,7 @@ class Preview:
             self._tell(f"it was opened; for another browser: {address}")
 
     async def _close(self) -> None:
-        if self._record is not None:  # before the connections end, so that nobody is led to a preview that closes
+        if self._record is not None:  # before the connections end, so that no reader connects to a closing preview
             self._record.unlink(missing_ok=True)
         if self._gateway is not None:
             await self._gateway.close()
@@ -255,7 +255,7 @@ def describe(listeners: tuple[Listener, ...]) -> list[str]:
 
 
 def rules_of(address: Address, wanted: PreviewTarget, inner: int, port: int) -> PreviewRules | None:
-    """Return the rules of a preview at a port; None where bytes are forwarded. Pure, but for a secret."""
+    """Return the rules of a preview at a port; None if raw bytes are forwarded. Pure, except for a secret."""
     if address.tcp:
         return None
     if not address.is_loopback:
@@ -267,11 +267,11 @@ def rules_of(address: Address, wanted: PreviewTarget, inner: int, port: int) -> 
 
 
 def open_sockets(address: Address, inner: int) -> list[socket.socket]:
-    """Return the listening sockets: on loopback of both families, of which a browser takes either.
+    """Return the listening sockets: on loopback in both families, since a browser may use either.
 
-    An app that is bound to the name `localhost` is shown at its own port where that is free.
+    An app that is bound to the name `localhost` is shown at its own port if that is free.
     """
-    # 0 four times: a port that the kernel finds free on 127.0.0.1 may be taken on ::1, and then it is asked again.
+    # 0 four times: a port that is free on 127.0.0.1 may be taken on ::1, and then the kernel is asked again.
     ports = [address.port] if address.port else [inner, 0, 0, 0] if address.as_localhost else [0, 0, 0, 0]
     for number, port in enumerate(ports):
         try:
@@ -292,7 +292,7 @@ def _listen(listen: str, port: int) -> list[socket.socket]:
     except OSError as error:
         if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # a machine without IPv6
             return [first]
-        first.close()  # another program has the port there, which a browser would reach
+        first.close()  # another program has the port there, and a browser might reach that
         raise
 
 

@@ -1,4 +1,4 @@
-"""Ways to a node's port: into its network namespace, to its own socket in the machine's, or over a Unix socket."""
+"""Connections to a node's port: into its network namespace, to its socket in the machine's, or over a Unix socket."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 class Way(Protocol):
-    """A way to a node's port."""
+    """A connection to a node's port."""
 
     async def open(self) -> Stream:
         """Connect; Unreachable if that is impossible now."""
 
 
 class NodeWay:
-    """Way to a port of a node: into its namespace, or to its own socket in the machine's."""
+    """Connection to a port of a node: into its namespace, or to its own socket in the machine's."""
 
     def __init__(self, look: Callable[[], Tree | None], port: int) -> None:
-        """`look` returns the node's programs as they are now; `port` is one of theirs."""
+        """`look` returns the node's present programs; `port` is one of theirs."""
         self._look, self.port = look, port
         self._dialer: Dialer | None = None
         self._listener: Listener | None = None
 
     async def open(self) -> Stream:
-        """Connect, looking at the node again where what was known leads nowhere."""
+        """Connect; inspect the node again if the known listener is gone."""
         if self._dialer is not None and self._listener is not None:
             with contextlib.suppress(Unreachable):
                 return await connect(self._dialer.make_socket(is_v6=self._listener.is_v6), self._listener)
@@ -50,19 +50,19 @@ class NodeWay:
         return await connect(self._dialer.make_socket(is_v6=listener.is_v6), listener)
 
     async def _open_shared(self, listener: Listener) -> Stream:
-        """Connect in the machine's own namespace, where another program may take the port meanwhile."""
+        """Connect in the machine's own namespace, where another program may take over the port at any time."""
         stream = await connect(socket.socket(socket.AF_INET6 if listener.is_v6 else socket.AF_INET,
                                              socket.SOCK_STREAM, socket.IPPROTO_TCP), listener)
-        # Looked at after the connection: before it, the port could change hands between the two.
+        # Checked after connecting: before it, the port could change hands in between.
         tree = self._look()
         found = tree.find(self.port) if tree is not None else None
-        if found is None or found.inode != listener.inode:  # it was connected to some other socket, perhaps
+        if found is None or found.inode != listener.inode:  # the connection may be to another socket
             stream.close()
-            raise Unreachable(f"port {self.port} is another program's now")
+            raise Unreachable(f"port {self.port} now belongs to another program")
         return stream
 
     def close(self) -> None:
-        """Let go of the namespace."""
+        """Release the namespace."""
         if self._dialer is not None:
             self._dialer.close()
         self._dialer = self._listener = None

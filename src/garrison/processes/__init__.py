@@ -1,6 +1,6 @@
-"""What the processes of a run share: their entry point, how one starts another, their loop and their supervisor.
+"""Common parts of a run's processes: their entry point, spawning, loop and supervisor.
 
 Each process observes and acts in one module (`run/guardian.py`, `node/runner.py`); a pure policy alongside it decides,
 and `loop.py` drives both, writes the heartbeat and sleeps until an event or the slow timer. Events only wake it early;
-a lost one costs a second. Processes know each other by records and signals alone.
+a lost one costs a second. Processes communicate only by records and signals.
 """

@@ -77,7 +77,7 @@ class ActionKind(StrEnum):
 
 
 class ApplySignal(Value):
-    """A signal from the inbox, and the record of what it changes; None if it was applied before."""
+    """A signal from the inbox, and the record of its changes; None if it was applied before."""
 
     posted: PostedSignal
     event: GuardianSignal | RunnerSignal | None = None
@@ -104,7 +104,7 @@ class ParkChild(Value):
 
 @dataclass(frozen=True)
 class Action:
-    """One thing to do.
+    """One action.
 
     `target` names its object: a node (or `processor`), a job, a fact, a hook's phase, a run's status, a runner's
     departure or a signal's type. It is empty for the only child of a launcher or runner.
@@ -119,7 +119,7 @@ class Action:
 
     @classmethod
     def of(cls, decision: RestartDecision, target: str = "") -> Action:
-        """Return the action that carries a restart or cleanup decision out."""
+        """Return the action that carries out a restart or cleanup decision."""
         return cls(ActionKind(decision.kind), target, decision.why, basis=decision.basis)
 
     def expect(self, payload: type[P]) -> P:
@@ -154,10 +154,10 @@ def take_signals(inbox: Iterable[PostedSignal], run: str, attempts: Mapping[str,
 
     Args:
         attempts: node → its current attempt.
-        children: those whose incarnations count.
+        children: children whose incarnations count.
         applied: ids of the signals that were applied.
         apply: returns the actions that apply a signal.
-        one: end with the first that is applied: later ones are judged by the state after it.
+        one: stop after the first applied signal: later ones are judged by the resulting state.
     """
     incarnations = {child.identity.key.full: child.identity.incarnation for child in children if child.identity}
     actions: list[Action] = []

@@ -3,11 +3,11 @@
 A turn that did something is followed by another at once; a quiet one waits for a process exit, a file, a signal or the
 slow timer. Heartbeats come only from here, after a finished check: a thread would beat for a dead loop.
 
-Fingerprints save turns: a hundred waiting nodes are two hundred processes, and a whole turn of each every second would
-cost a fifth of a core. When only the timer fires, a process compares the state of the files that matter to it, and the
+Fingerprints save turns: a hundred waiting nodes are two hundred processes, and a full turn of each every second would
+cost a fifth of a core. When only the timer fires, a process compares the state of its relevant files, and the
 heartbeats of its children, with those before its last turn; while nothing changed (and for some seconds at most) it
 skips the turn. The fingerprint is taken before a turn, so that a change during the turn counts as a change after it.
-All these times are small fractions of the heartbeat timeout: with a short one every timer brings a whole turn.
+All these times are small fractions of the heartbeat timeout: with a short one every timer causes a full turn.
 """
 
 from __future__ import annotations
@@ -42,15 +42,14 @@ if TYPE_CHECKING:
 
 _TEMPORARY = re.compile(
     r"(?<=\.)\d+(?:-\d+)?(?=\.tmp)|(?<=/tmp_obj_)\w+|(?<=/tmp_pack_)\w+|(?<=/objects-)\d+-\w+")
-"""Parts of the names of temporary files, garrison's and git's, that no two have in common."""
+"""Unique parts of the names of temporary files, garrison's and git's."""
 OF_ATTEMPT = ("runner", "orchestrator")
 """Roles whose processes work on one attempt."""
 HINDERED = {"runner": "hindered-runner", "orchestrator": "hindered-agent", "guardian": "hindered-guardian",
             "processor": "hindered-processor", "launch": "hindered-launch"}
-"""Role → file of its attempt's folder, or its run's, that says what git, a disk or the repository keeps it from."""
+"""Role → file of its attempt's, or its run's, folder with the hindrance: git, a disk or the repository."""
 TELL_SECONDS = 2.0
-"""Seconds after which that file also has an error that is not the machine's, of a process that does not give up for
-it."""
+"""Seconds after which that file also reports an error that is not the machine's, in a process that keeps retrying."""
 FENCED_EXIT = 75
 """Exit code of a process that was fenced or lost its life lock (EX_TEMPFAIL)."""
 
@@ -59,7 +58,7 @@ UNWATCHED_RESCANS = 5
 agents have two hundred processes, and one fingerprint a second of each would cost 3 % of a core."""
 
 HOME_REMOVAL = 1.0
-"""Seconds in which a home whose life files are gone is removed entirely."""
+"""Seconds in which the removal of a home completes after its life files are gone."""
 
 WAKING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 """Signals that wake the loop."""
@@ -70,17 +69,17 @@ Ctrl-C in between is not lost."""
 
 
 class Process(Protocol):
-    """A process of a run, as the loop drives it."""
+    """A process of a run, driven by the loop."""
 
     is_event_driven: bool
-    """True if an event announces everything that matters to it; else its fingerprint is compared at each rescan."""
+    """True if events announce every relevant change; else its fingerprint is compared at each rescan."""
 
     def turn(self) -> bool:
         """Observe, decide, act once; return whether another turn should follow at once."""
 
     def fingerprint(self) -> Fingerprint | None:
         """Return a value that changes whenever a turn would have something to do, except for time (`next_wake`) and the
-        exits of watched processes; None if only a whole turn can tell."""
+        exits of watched processes; None if only a full turn can tell."""
 
     def watch(self, event_loop: EventLoop) -> None:
         """Register the processes and files that wake the loop early."""
@@ -97,7 +96,7 @@ class Process(Protocol):
     def handle_persistent_error(self, why: str) -> None:
         """Handle an error (git, a corrupt record) that made every turn fail for longer than the patience allows.
 
-        The turn is retried anyway; this is called again whenever that time has passed once more.
+        The turn is retried anyway; this is called again each time the patience runs out.
         """
 
     @property
@@ -107,7 +106,7 @@ class Process(Protocol):
 
 def run(process: Process, incarnation: Incarnation, runtime: Runtime, event_loop: EventLoop | None = None,
         told: Path | None = None) -> int:
-    """Drive `process` to its end; return its exit code. `told`: file in which it says what it waits for."""
+    """Drive `process` to its end; return its exit code. `told`: file for the reason of its waits."""
     event_loop = event_loop or EventLoop(WAKING_SIGNALS)
     errors, watch_errors = RepeatedErrors(told), RepeatedErrors()
     try:
@@ -116,7 +115,7 @@ def run(process: Process, incarnation: Incarnation, runtime: Runtime, event_loop
             is_busy = _guarded_turn(process, incarnation, runtime, errors)
             if process.exit_code is not None:
                 return process.exit_code
-            # As a subreaper it is the parent of what its dead children left below them: uncollected, they stay as
+            # As a subreaper it is the parent of its dead children's descendants: if not reaped, they stay as
             # zombies.
             runtime.processes.reap()
             is_watching = _watch(process, event_loop, watch_errors, runtime)
@@ -143,9 +142,9 @@ def run(process: Process, incarnation: Incarnation, runtime: Runtime, event_loop
 
 
 def is_more_than_own_children(during: Wakeup) -> bool:
-    """Return whether what happened during a turn calls for another. Pure.
+    """Return whether the events during a turn require another one. Pure.
 
-    A turn that runs git gets a SIGCHLD of it. If that brought the next turn, such a process would never sleep. The end
+    A turn that runs git gets its SIGCHLD. If that caused the next turn, such a process would never sleep. The end
     of a watched process is known by its pidfd, not by the signal.
     """
     others = during.processes or during.directories or during.descriptors
@@ -154,12 +153,12 @@ def is_more_than_own_children(during: Wakeup) -> bool:
 
 def _await_removal(home: Path) -> None:
     """Wait while a home is removed file by file: the first removal wakes this process, which must not take the home for
-    one that stays."""
+    an intact one."""
     wait_until(lambda: not (home / "identities").is_dir(), HOME_REMOVAL, 0.02)
 
 
 def _watch(process: Process, event_loop: EventLoop, errors: RepeatedErrors, runtime: Runtime) -> bool:
-    """Register what wakes the loop; False without a descriptor for it: then every rescan brings a turn."""
+    """Register what wakes the loop; False if there is no descriptor left: then every rescan causes a turn."""
     try:
         process.watch(event_loop)
     except OSError as error:
@@ -178,10 +177,10 @@ def _pause(process: Process, runtime: Runtime) -> float:
 
 def _wait(process: Process, incarnation: Incarnation, runtime: Runtime, event_loop: EventLoop,
           fingerprint: Fingerprint | None) -> tuple[int, ...]:
-    """Sleep until an event, or until a timer finds that something may be due; return the Unix signals received.
+    """Sleep until an event, or until a timer finds that something may be due; return the received Unix signals.
 
     The first sleep is as long as a rescan, so that an event lost while the watches were set costs no more; later ones
-    are longer. Where files cannot be watched they grow more slowly, and to a few rescans only.
+    are longer. Where files cannot be watched, they grow more slowly, to a few rescans at most.
     """
     due, pause = process.next_wake(), _pause(process, runtime)
     longest = max_age(runtime.timing)
@@ -191,7 +190,7 @@ def _wait(process: Process, incarnation: Incarnation, runtime: Runtime, event_lo
         now = runtime.clock.monotonic()
         if wakeup or fingerprint is None or now >= end or process.fingerprint() != fingerprint:
             return wakeup.signals
-        # A comparison that finds nothing new is a finished check of all that matters: it beats as a turn does.
+        # A comparison without a difference is a complete check: it beats like a turn.
         incarnation.beat()
         if process.is_event_driven:
             slower = (check_interval(runtime.timing) if event_loop.watches_files
@@ -200,7 +199,7 @@ def _wait(process: Process, incarnation: Incarnation, runtime: Runtime, event_lo
 
 
 def read_hindrance(folder: Path) -> str:
-    """Return what git, a disk or the repository keeps the processes of an attempt, or of a run, from; '' for nothing.
+    """Return what hinders the processes of an attempt, or of a run (git, a disk, the repository); '' for nothing.
 
     `folder` is the attempt's, or the run's.
     """
@@ -208,10 +207,10 @@ def read_hindrance(folder: Path) -> str:
 
 
 class RepeatedErrors:
-    """An error that makes turn after turn fail: logged once, and timed while it lasts."""
+    """An error that makes consecutive turns fail: logged once, and timed while it lasts."""
 
     def __init__(self, told: Path | None = None) -> None:
-        """Begin without one. `told`: file that says what is waited for, for `status`."""
+        """Start without one. `told`: file for the reason of the wait, for `status`."""
         self.last, self.since, self._told = "", 0.0, told
         self._tells_all = told is not None and told.name not in map(HINDERED.get, OF_ATTEMPT)
         self._logged: set[str] = set()
@@ -226,14 +225,14 @@ class RepeatedErrors:
         self._logged.clear()
 
     def tell(self, why: str) -> None:
-        """Write what is waited for, unless it stands there already: the age of the file is how long that takes."""
+        """Write the reason of the wait, unless it is already there: the file's age is the duration of the wait."""
         if self._told is not None:
             with contextlib.suppress(OSError):
                 if not self._told.exists():
                     atomic.write(self._told, f"{strip_temporary_names(why)}\n".encode(), durable=False)
 
     def add(self, text: str, now: float) -> None:
-        """Log `text` unless it means what was logged before; `now` is monotonic seconds."""
+        """Log `text` unless the same was logged before; `now` is monotonic seconds."""
         meaning = strip_temporary_names(text)
         if meaning not in self._logged:
             log_line(f"{text}; trying again")
@@ -244,7 +243,7 @@ class RepeatedErrors:
             self.tell(text)
 
     def has_lasted(self, patience: float, now: float) -> bool:
-        """Return whether the error has lasted longer than `patience` seconds; if so, restart its time."""
+        """Return whether the error has lasted longer than `patience` seconds; if so, restart the timer."""
         if now - self.since <= patience:
             return False
         self.since = now
@@ -252,14 +251,14 @@ class RepeatedErrors:
 
 
 def strip_temporary_names(text: str) -> str:
-    """Return a message without what differs in each try: numbers and letters in names of temporary files. Pure."""
+    """Return a message without the parts that differ between tries: random parts of temporary files' names. Pure."""
     return _TEMPORARY.sub("", text)
 
 
 def _guarded_turn(process: Process, incarnation: Incarnation, runtime: Runtime, errors: RepeatedErrors) -> bool:
     """Take one turn between two checks of the life lock: a process whose home was removed must not create it again.
 
-    The error of a damaged record that is not repaired in time is raised: it would keep the process from ending as well.
+    The error of a damaged record that is not repaired in time is raised: it would also keep the process from ending.
     """
     now = runtime.clock.monotonic()
     if not _beat(incarnation, runtime, errors, now):
@@ -285,16 +284,16 @@ def _guarded_turn(process: Process, incarnation: Incarnation, runtime: Runtime, 
             raise
         return False
     errors.clear()
-    # Once more after the turn, which may have taken minutes (a checkout): else it would look as old as its begin.
+    # Again after the turn, which may have taken minutes (a checkout): else the heartbeat would be as old as its start.
     if process.exit_code is None:
         _beat(incarnation, runtime, errors, now)
     return is_busy
 
 
 def _passes(error: ImportError | OSError, errors: RepeatedErrors, runtime: Runtime, now: float) -> bool:
-    """Note an error that says nothing about this process: the machine's, or that an upgrade has taken garrison away."""
+    """Record an error that is not this process's fault: the machine's, or an upgrade that has removed garrison."""
     if machine.is_own(error):
-        # The import system keeps the listing of a folder by its time: a file that pip writes back within the same tick
+        # The import system caches the listing of a folder by its mtime: a file that pip restores within the same tick
         # of the clock would stay missing for this process.
         importlib.invalidate_caches()
         errors.add(f"a part of garrison is missing ({error}; is an upgrade under way?)", now)
@@ -308,7 +307,7 @@ def _passes(error: ImportError | OSError, errors: RepeatedErrors, runtime: Runti
 
 
 def _is_disk_full(runtime: Runtime) -> bool:
-    """Return whether a disk is full; what failed on it does not always say so."""
+    """Return whether a disk is full; the error itself does not always show it."""
     return any(map(machine.is_full, (runtime.home, Path(runtime.environ.get("GARRISON_TREES", runtime.home)))))
 
 
@@ -338,7 +337,7 @@ def exit_gracefully(incarnation: Incarnation, reason: str, departure: Departure,
 def log_line(text: str) -> None:
     """Write a line to the process's log; without space or a terminal the line is lost.
 
-    A reason in it may be an agent's words, and the launcher's log the user's terminal.
+    Its text may be an agent's, and the launcher's log may be the user's terminal.
     """
     with contextlib.suppress(OSError):
         print("\n".join(clean_lines(text)), file=sys.stderr, flush=True)
@@ -350,11 +349,11 @@ Fingerprint = tuple[tuple[int, ...] | None, ...]
 """Stamps of files; equal ones mean that nothing has changed."""
 
 _LONGEST = 60.0
-"""Seconds between two whole turns, at most."""
+"""Most seconds between two full turns."""
 
 
 def max_age(timing: Timing) -> float:
-    """Return for how many seconds equal fingerprints may replace whole turns."""
+    """Return the seconds for which equal fingerprints may replace full turns."""
     return min(_LONGEST, timing.beat_timeout / 5)
 
 
@@ -364,17 +363,17 @@ def check_interval(timing: Timing) -> float:
 
 
 def heartbeat_limit(timing: Timing) -> float:
-    """Return the age of a heartbeat (seconds) from which on a child is observed every second: it may hang."""
+    """Return the age of a heartbeat (seconds) after which a child is observed every second: it may hang."""
     return 2.5 * check_interval(timing)
 
 
 def fingerprint_of(paths: Iterable[str]) -> Fingerprint:
-    """Return stamps that change when any of these files or directories does; None stands for an absent one."""
+    """Return stamps that change when any of these files or directories does; None for an absent one."""
     return tuple(file_stamp(path) for path in paths)
 
 
 def all_beating(life_files: Iterable[str], monotonic: float, limit: float) -> bool:
-    """Return whether each of these life files has a heartbeat of the last `limit` seconds of this boot's clock."""
+    """Return whether each of these life files has a heartbeat within the last `limit` seconds of this boot's clock."""
     try:
         # `LifeLock.beat` writes CLOCK_MONOTONIC as the access time, so that no step of the wall clock ages a heartbeat.
         # Below zero it is one of an earlier boot.

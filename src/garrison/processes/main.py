@@ -1,7 +1,7 @@
 """The program of every process of a run: `python -m garrison.processes.main ROLE --home H --run R --name N
 --incarnation I`.
 
-Only a process that holds a lease for it starts it (`supervise/incarnation.py`). It registers as that incarnation,
+Only a process with a lease for it starts it (`supervise/incarnation.py`). It registers as that incarnation,
 recovers its state from disk, records that it is ready, and enters the loop.
 """
 
@@ -62,7 +62,7 @@ class Options(Value):
     resume: bool = False
     again: bool = False
     only: str = ""
-    """Failed nodes that `again` is for, with commas between them; '': all."""
+    """Failed nodes to which `again` applies, separated by commas; '': all."""
     stop: bool = False
     json: bool = False
     quiet: bool = False
@@ -83,21 +83,21 @@ def parse_arguments(argv: Sequence[str]) -> Options:
     except (TypeError, ValueError) as error:
         raise UsageError(f"garrison.processes.main: wrong arguments: {error}; use `garrison launch`") from None
     if role not in _PREPARE:
-        raise UsageError(f"garrison.processes.main: no role {role!r}; there are {', '.join(_PREPARE)}")
+        raise UsageError(f"garrison.processes.main: unknown role {role!r}; there are {', '.join(_PREPARE)}")
     return options
 
 
 def prepare_process(runtime: Runtime, options: Options) -> MakeProcess:
     """Return a function that makes the process of a role once its incarnation is registered.
 
-    Slow steps that only read come first, before the name is taken: importing the role's own modules (a runner parses no
+    Slow steps that only read come first, before registering: importing the role's own modules (a runner parses no
     graph) and reading the run's plan. Their error is raised by the incarnation, which can record it.
     """
     try:
         return _PREPARE[options.role](runtime, options)
-    except Exception as error:  # its reason belongs in the identity, which is not ours yet
+    except Exception as error:  # the reason belongs in the identity, which is not ours yet
         if isinstance(error, ImportError):
-            begin_again()  # an upgrade takes the package away, and nothing is done yet
+            begin_again()  # an upgrade is replacing the package, and nothing is done yet
         failure = error
 
     def fail(_incarnation: Incarnation) -> Process:
@@ -164,7 +164,7 @@ _PREPARE = {"launch": _launcher, "guardian": _guardian, "runner": _runner, "orch
 
 
 def _launch(runtime: Runtime, options: Options) -> Launch:
-    """Return what the run was launched with; restored from a journal if launch.json is damaged or lost."""
+    """Return the run's launch; restored from a journal if launch.json is damaged or lost."""
     try:
         return runtime.launch(options.run)
     except (NotFound, RecordCorrupt):
@@ -183,7 +183,7 @@ def _task(runtime: Runtime, options: Options) -> Task:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Become the incarnation that the lease is for, and run; return the exit code."""
+    """Become the leased incarnation, and run; return the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
     seal_path()
     if {"-h", "--help"} & set(arguments):
@@ -197,9 +197,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     failpoint.role = options.role
     if options.role == "orchestrator":
         process_control.fork_under_reaper()
-    # Children that the launcher's shell had before it became the launcher are not adopted.
+    # Children of the launcher's shell from before it became the launcher are not adopted.
     become_subreaper(adopting=options.role != "launch")
-    # Handlers before the signals are unblocked: one that came meanwhile is delivered at that moment.
+    # Handlers before the signals are unblocked: a pending one is delivered at that moment.
     event_loop = EventLoop(WAKING_SIGNALS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
     key = Key(options.role, options.name, options.run)
@@ -207,13 +207,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         runtime = Runtime.real(Path(options.home))
         atomic.forbid_recreating(runtime.home)
-        gc.disable()  # nothing that a start makes is garbage
+        gc.disable()  # a start creates no garbage
         try:
             make = prepare_process(runtime, options)
             incarnation = register(runtime.observer, key, options.incarnation, time.sleep)
             process = recover_process(runtime, incarnation, make)
         finally:
-            # What a start has made stays for good: no collection walks it again, which would also copy the pages that
+            # Objects of the start are permanent: collections need not walk them, which would also copy the pages that
             # forks of this process share with it.
             gc.freeze()
             gc.enable()
@@ -237,8 +237,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def recover_process(runtime: Runtime, incarnation: Incarnation, make: MakeProcess) -> Process:
     """Make the process and record that it is ready.
 
-    A damaged journal of its own is repaired first. On a full disk this waits, as the loop does, for as long as a start
-    may take; recovery can be repeated.
+    Its damaged journal is repaired first. On a full disk this waits, as the loop does, up to the time limit of a start;
+    recovery can be repeated.
     """
     until = runtime.clock.monotonic() + runtime.timing.spawn_deadline
 
@@ -266,14 +266,14 @@ def recover_process(runtime: Runtime, incarnation: Incarnation, make: MakeProces
 
 
 def _exit_code(role: str, code: int) -> int:
-    """Return the exit code: a supervisor learns of a fence from it, the user that the launcher failed."""
+    """Return the exit code: it reports a fence to the supervisor, and a failed launcher to the user."""
     return 1 if role == "launch" and code == FENCED_EXIT else code
 
 
 def report_crash(incarnation: Incarnation | None, who: str, why: str, code: int = 1, death_class: str = CRASH) -> int:
     """Record in the log and the identity why a process cannot continue; return the exit code.
 
-    What it lacked when it began is waited for, and does not count as its own fault.
+    A shortage at its start is waited for, and does not count as its own fault.
     """
     log_line(f"{who}: {why}")
     if incarnation is not None:

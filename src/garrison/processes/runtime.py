@@ -1,4 +1,4 @@
-"""Runtime: home, environment, timing, clock and processes, handed to every process instead of being global."""
+"""Runtime: home, environment, timing, clock and processes, passed to every process instead of being global."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Runtime(Value, dict=True):
-    """Environment of a process: everything outside that it works with."""
+    """Environment of a process: everything external that it uses."""
 
     home: Path
     environ: Mapping[str, str]
@@ -60,17 +60,17 @@ class Runtime(Value, dict=True):
         return log
 
     def launch(self, run: str) -> Launch:
-        """Return what a run was launched with; NotFound if there is no such run, RecordCorrupt if it has lost that."""
+        """Return a run's launch; NotFound if there is no such run, RecordCorrupt if its launch is lost."""
         files = self.files(run)
         launch = run_records.load_launch(files)
         if launch is None and files.journal.exists():
-            raise RecordCorrupt(files.launch, "it is gone, though the run has begun")
+            raise RecordCorrupt(files.launch, "it is gone, though the run has started")
         if launch is None:
             raise NotFound(f"no run {run} in {self.home}; `garrison status` lists the runs")
         return launch
 
     def environment(self, launch: Launch, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of a run's children: the allow-list, what the launch recorded of its own environment,
+        """Return the environment of a run's children: the allow-list, the variables that the launch recorded,
         and `variables`."""
         mode = {MODE_VARIABLE: launch.stated_sandbox_mode} if launch.stated_sandbox_mode else {}
         if launch.is_held_by_landlock:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 PROGRAMS = {"guardian": "garrison.run.guardian", "runner": "garrison.node.runner",
             "orchestrator": "garrison.node.orchestrator", "processor": "garrison.run.merge_processor"}
-"""Role → the module of its process, which `main.py` imports; a name, since that imports this module."""
+"""Role → the module of its process, which `main.py` imports; by name, since it imports this module."""
 
 
 def process_argv(key: Key, home: Path, incarnation: int, options: list[str] | None = None) -> list[str]:
@@ -58,7 +58,7 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
     key = request.key
 
     def spawn(identity: Identity, marker: str) -> ProcessId:
-        # Under the lease, unlike the check of the disk: a lack of room is a death of its own class, which paces the
+        # Under the lease, unlike the check of the disk: a lack of room is a separate class of death, which delays the
         # next try; a full disk is waited for before anything is leased.
         machine.require_room()
         argv = process_argv(key, runtime.home, identity.incarnation, options)
@@ -74,7 +74,7 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
 
 
 def replace_dead(runtime: Runtime, key: Key) -> Identity | None:
-    """Fence and clean up a dead predecessor, and return it; a living one is left to refuse the start."""
+    """Fence and clean up a dead predecessor, and return it; a living one will make the start fail."""
     old = runtime.store.read(Identity, key)
     if old is None:
         return None
@@ -90,7 +90,7 @@ def replace_dead(runtime: Runtime, key: Key) -> Identity | None:
 
 
 def worktree_path(launch: Launch, node: str) -> Path:
-    from garrison.system.git import repository_key  # a launcher spawns as well, and needs no git
+    from garrison.system.git import repository_key  # a launcher also spawns, and needs no git
 
     return Path(launch.trees) / repository_key(Path(launch.repo)) / launch.run_id / node
 
@@ -112,7 +112,7 @@ def spawn_runner(runtime: Runtime, launch: Launch, task: Task, *, parent: Key | 
 
 def write_runner_state(runtime: Runtime, launch: Launch, key: Key, status: str, pid: int | None,
                        started_at: str) -> Path:
-    """Write `runs/<run>/runners/<node>.json`; its status follows the process, `started_at` stays its start."""
+    """Write `runs/<run>/runners/<node>.json`; its status follows the process, `started_at` is constant."""
     path = runtime.files(key.run).runner_state(key.name)
     run_records.save(path, RunnerState(
         pid, key.name, launch.prd_ref, launch.repo, str(runtime.store.path(Identity, key)),
@@ -177,16 +177,16 @@ def close_sessions(terminal: Terminal, identity: Identity, home: Path) -> None:
         holder = _holder_of(session, terminal, home)
         if holder is not None:
             holder.close(session)
-    # A spawner that died between the session and its record left one that no record names.
+    # A spawner that died between the session and its record left a session without a record.
     found = terminal.find(identity.key.full)
     if found is not None:
         terminal.close(found)
 
 
 def _holder_of(session: TerminalSession, terminal: Terminal, home: Path) -> Terminal | None:
-    """Return the terminal that a session was opened in, None if this machine no longer has it.
+    """Return the terminal in which a session was opened, None if this machine no longer has it.
 
-    An earlier incarnation's choice may have been another one: tmux was not there, or could not be asked.
+    An earlier incarnation may have chosen another one: tmux was missing, or did not answer.
     """
     if session.kind == terminal.kind:
         return terminal

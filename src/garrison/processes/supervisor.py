@@ -10,19 +10,19 @@ A death, followed through the code (a runner and its orchestrator; guardian and 
                         give a verdict (`supervise/verdict.py`); a living process that does nothing is `hung`
                         (`supervise/hang_detector.py`).
  3. decide (pure)       `node/policy.py` → `supervise/decisions.py decide_restart`: REPLACE, then RECORD_DEATH, then
-                        START, PROBE, PARK or wait, as `supervise/restart.py` says. One decision a turn; each is
-                        journaled with all it was based on (`record_decision`), which `garrison why` replays.
+                        START, PROBE, PARK or wait, by `supervise/restart.py`. One decision per turn; each is
+                        journaled with all its inputs (`record_decision`), which `garrison why` replays.
  4. REPLACE             `replace_child`: fence (the record says `crashed`, so it can no longer write), then
-                        kill what is left of the incarnation (`supervise/incarnation.py`).
- 5. RECORD_DEATH        tell the parent, then `record_death`: from here on it is counted.
+                        kill the rest of the incarnation (`supervise/incarnation.py`).
+ 5. RECORD_DEATH        notify the parent, then `record_death`: from here on it is counted.
  6. START               `processes/spawn.py` → `supervise/incarnation.py start_incarnation`: a lease of the next
                         incarnation, the process, the hook. The start is journaled.
  7. the successor       `processes/main.py` registers it; `node/orchestrator.py _begin` reads the hook and writes the
-                        prompt with what its predecessor had done.
+                        prompt with its predecessor's progress.
 
 If a supervisor dies between any two steps, its successor observes the same state and continues from there.
 
-`Parent` is the process that a runner reports to.
+`Parent` is the process to which a runner reports.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 
 
 START_RACES = (AlreadyAlive, Refused, Fenced)
-"""Errors of a start that lost a race against another supervisor's; the next observation shows which one won."""
+"""Errors of a start that lost a race against another supervisor; the next observation shows which one won."""
 
 
 class Supervisor:
@@ -98,9 +98,9 @@ class Supervisor:
         self._exits = ExitMonitor()
         self._swept: set[tuple[Key, int]] = set()
         self._known: dict[str, Identity] = {}
-        """Full name → its identity as it could last be read."""
+        """Full name → its last readable identity."""
         self._unread: dict[str, str] = {}
-        """Full name → the last error of its record that was logged."""
+        """Full name → the last logged error of its record."""
         self._paths: dict[Key, tuple[str, str]] = {}
         """Name → the files of its identity and of its hook."""
         self._resting: dict[Key, tuple[tuple[int, ...] | None, ChildState]] = {}
@@ -115,9 +115,9 @@ class Supervisor:
     # ---- observe
 
     def child_state(self, key: Key) -> ChildState:
-        """Return a name's record and the verdict on it, as they are now.
+        """Return a name's present record and the verdict on it.
 
-        For a name that was never started, or is over, only the stamp is looked at: a run has thousands, in every turn.
+        For a name that was never started, or is over, only the stamp is checked: a run has thousands, in every turn.
         """
         if (paths := self._paths.get(key)) is None:
             store = self.runtime.store
@@ -140,7 +140,7 @@ class Supervisor:
             if identity is None:
                 return self._living_unread(key, error)
         if identity is None:
-            # A lease writes the identity before the hook: where there is a hook, the identity was lost.
+            # A lease writes the identity before the hook: if there is a hook, the identity was lost.
             is_lost = key.full in self._known or self.runtime.store.path(Hook, key).exists()
             identity = rebuild_identity(self.runtime.observer, key, self._incarnation_of(key)) if is_lost else None
             if identity is None:
@@ -150,7 +150,7 @@ class Supervisor:
         return ChildState(identity, judge(identity, observation), observation)
 
     def _repair_identity(self, key: Key, error: RecordError) -> Identity | None:
-        """Rebuild the damaged identity of a child that is dead; None if it lives, or only the user can repair it."""
+        """Rebuild the damaged identity of a dead child; None if it is alive, or only the user can repair it."""
         if not isinstance(error, RecordCorrupt):
             return None
         identity = rebuild_identity(self.runtime.observer, key, self._incarnation_of(key))
@@ -163,8 +163,8 @@ class Supervisor:
         return known.incarnation if known is not None else 0
 
     def _living_unread(self, key: Key, error: RecordError) -> ChildState:
-        """Return the state of a child whose record cannot be read: alive as far as its supervisor may assume. A living
-        process rewrites a damaged record itself; what only the user can repair stops this one child, not its
+        """Return the state of a child with an unreadable record: its supervisor must assume that it is alive. A living
+        process rewrites a damaged record itself; damage that only the user can repair stops this one child, not its
         supervisor."""
         if self._unread.get(key.full) != str(error):
             log_line(str(error))
@@ -178,13 +178,13 @@ class Supervisor:
         try:
             present = {*atomic.list_names(store.path(Identity, own).parent),
                        *atomic.list_names(store.path(Hook, own).parent)}
-        except RecordError:  # each child says what cannot be read
+        except RecordError:  # each child reports unreadable records
             return {name: self.observe_child(key) for name, key in keys.items()}
         return {name: self.observe_child(key) if (full := key.full) in self._known or f"{full}.json" in present
                 else ChildState() for name, key in keys.items()}
 
     def observe_child(self, key: Key, agent: AgentEvidence | None = None) -> ChildState:
-        """Return the state of a child of this process: as `child_state`, but it detects one that hangs as well."""
+        """Return the state of a child of this process: as `child_state`, but it also detects a hang."""
         state = self.child_state(key)
         if state.identity is None or state.verdict is None:
             return state
@@ -204,7 +204,7 @@ class Supervisor:
             return is_held(self.runtime.store.life_path(key))
 
     def watch(self, event_loop: EventLoop, children: list[ChildState], *, records: bool = False) -> None:
-        """Wake the loop when one of these processes exits and at any signal; with `records`, when a record of theirs
+        """Wake the loop when one of these processes exits and at any signal; with `records`, when one of their records
         changes."""
         living = self._watch_starting(event_loop, children)
         for child in children:
@@ -236,12 +236,12 @@ class Supervisor:
         self.record(DecisionMade(action.kind, action.why, encode_inputs(action.basis)))
 
     def replace_child(self, child: ChildState, why: str, death_class: str = CRASH) -> None:
-        """Fence a dead or hung incarnation and kill what is left of it; do nothing if a later one has the name by
+        """Fence a dead or hung incarnation and kill its remaining processes; do nothing if a later one has the name by
         now."""
         assert child.identity is not None
         with contextlib.suppress(Fenced):
-            # Fence, journal, kill. Fenced first, it writes nothing while the kill takes its grace period; journaled in
-            # between, its evidence is kept if this supervisor dies meanwhile. The kill is repeated before a death is
+            # Fence, journal, kill. Fenced first, it writes nothing during the grace period of the kill; journaled in
+            # between, the evidence is kept if this supervisor dies. The kill is repeated before a death is
             # counted.
             cause, death_class = self._cause_of_death(child, why, death_class)
             fenced = fence(self.runtime.observer, child.identity, cause, death_class,
@@ -253,7 +253,7 @@ class Supervisor:
             failpoint.here(":swept")
 
     def _cause_of_death(self, child: ChildState, why: str, death_class: str) -> tuple[str, str]:
-        """Return why a dead process died, as far as the kernel and its terminal know, and the class of that death."""
+        """Return why a process died, as far as the kernel and its terminal know, and the class of that death."""
         identity = child.identity
         if child.verdict is None or identity is None:
             return why, death_class
@@ -262,11 +262,11 @@ class Supervisor:
             return why, HUNG if child.hung else death_class
         code, memory = self._exits.exit_code(*process), self._exits.out_of_memory(*process)
         self._exits.forget(*process)
-        # The counter is that of a cgroup: the kernel may have killed a tool in it, while this process exited by itself.
+        # The counter is a cgroup's: the kernel may have killed a tool in it, while this process exited by itself.
         if death_class == CRASH and memory and (code is None or End(code).killed):
             death_class = MEMORY
         elif death_class == CRASH and code == MODULE_MISSING:
-            why, death_class = "a module of garrison was missing when it started, its log names it", SHORTAGE
+            why, death_class = "a module of garrison was missing when it started; its log names it", SHORTAGE
         elif death_class == CRASH and child.verdict.state == "lapsed" and (lack := find_lack()) is not None:
             why, death_class = f"{why}; {lack.what}", SHORTAGE
         server_died = _lost_tmux_server(identity)
@@ -274,7 +274,7 @@ class Supervisor:
                 self._class_of(identity, death_class, server_died=server_died))
 
     def _process_of(self, child: ChildState) -> tuple[int, int] | None:
-        """Return the pid and start ticks of a dead process, even one that never was active; None if unknown."""
+        """Return the pid and start ticks of a dead process, even one that was never active; None if unknown."""
         identity, state = child.identity, child.verdict.state if child.verdict is not None else ""
         if identity is None or not self.runtime.observer.is_visible(identity):
             return None
@@ -285,7 +285,7 @@ class Supervisor:
         return identity.pid, identity.start_ticks
 
     def sweep(self, identity: Identity) -> None:
-        """Kill what is left of a fenced incarnation; once, since afterwards nothing is left that could fork."""
+        """Kill the rest of a fenced incarnation; once, since no process that could fork is left afterwards."""
         if (identity.key, identity.incarnation) in self._swept:
             return
         killed = kill_incarnation(self.runtime.observer, identity, self.runtime.timing.sweep_grace)
@@ -310,7 +310,7 @@ class Supervisor:
                          self.runtime.observer.machine.boot_id, attempt, why, death_class)
 
     def _class_of(self, identity: Identity, death_class: str, *, server_died: bool) -> str:
-        """Return the class of a death: that of a terminal server counts against one of its sessions only."""
+        """Return the class of a death: a terminal server's death counts against only one of its sessions."""
         if death_class != CRASH or not server_died:
             return death_class
         server = str((identity.tmux or {}).get("server", ""))
@@ -377,7 +377,7 @@ class Supervisor:
 
     def send(self, recipient: Key, payload: Payload, *, node: str | None = None, attempt: int = 0,
              id_: str | None = None) -> None:
-        """Send a signal to `recipient`; by its `id_` the recipient recognises one that is sent again."""
+        """Send a signal to `recipient`, which recognises repetitions by `id_`."""
         self._post(recipient, payload.type, payload.to_data(), node, attempt, id_ or new_id()[:12])
 
     def forward(self, recipient: Key, received: Signal) -> None:
@@ -421,13 +421,13 @@ def _lost_tmux_server(identity: Identity) -> bool:
     return session.get("kind") == "tmux" and is_tmux_server_gone(str(session.get("server", "")))
 
 
-# ---- the process above -----------------------------------------------------------------------------------------------
+# ---- the parent process ----------------------------------------------------------------------------------------------
 
 
 class Parent:
-    """Process that a runner reports to, and the launcher above it.
+    """Process to which a runner reports, and the launcher above it.
 
-    It is known by name, never by incarnation: a guardian that was replaced is the same parent. A runner started by hand
+    It is identified by name, not by incarnation: a replaced guardian is the same parent. A runner started by hand
     has none: it sends nothing, and it is never orphaned.
     """
 
@@ -446,21 +446,21 @@ class Parent:
         return [self.supervisor.runtime.store.path(Identity, self.key)] if self.key else []
 
     def orphaned_for(self, now: float) -> float | None:
-        """Return the seconds since neither is alive; None while one is. `now` is monotonic."""
+        """Return the seconds for which both have been dead; None while one is alive. `now` is monotonic."""
         if self.key is None:
             return None
         if any(self.supervisor.is_alive(key) for key in (self.key, launcher_key(self.key.run))):
             self._orphaned_since = None
             return None
         if self._orphaned_since is None:
-            # Not `now`: it was read before the look, and the machine may have been suspended in between.
+            # Not `now`: it was read before the check, and the machine may have been suspended in between.
             self._orphaned_since = self.supervisor.runtime.clock.monotonic()
             log_line("neither guardian nor launcher is alive: finishing this attempt; after the grace period nothing "
                      "new is started")
         return max(0.0, now - self._orphaned_since)
 
     def send(self, payload: Payload, id_: str) -> None:
-        """Send the parent a signal about the node; it recognises the id if the signal is sent again."""
+        """Send the parent a signal about the node; it recognises repetitions by the id."""
         if self.key is not None:
             self.supervisor.send(self.key, payload, node=self.task.node, attempt=self.task.attempt, id_=id_)
 

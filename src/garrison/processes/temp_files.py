@@ -1,7 +1,7 @@
-"""Temporary files of a home that were abandoned: by writers killed before the rename, or by removers of runs killed
-between the rename and the last file.
+"""Abandoned temporary files of a home: of writers killed before the rename, or of removers of runs killed between
+the rename and the last file.
 
-Nothing reads them; they only take space. Their names hold the pid of the writer; without such a process one is
+Nothing reads them; they only take space. Their names contain the pid of the writer; without such a process a file is
 abandoned. A writer in another pid namespace is not visible here, so only files older than any write are removed.
 """
 
@@ -39,9 +39,9 @@ def find_abandoned(home: Path) -> Iterator[Path]:
 
 def remove_abandoned(home: Path, now: float) -> None:
     """Remove abandoned files that are older than any write; `now` is in seconds since 1970."""
-    with contextlib.suppress(OSError):  # another process may be removing them as well
+    with contextlib.suppress(OSError):  # another process may also be removing them
         for path in find_abandoned(home):
-            # A pid of another namespace looks like none here: only age tells that nobody writes the file any more.
+            # A pid of another namespace is invisible here: only its age shows that a file is abandoned.
             if path.lstat().st_mtime < now - LONGEST_WRITE:
                 if path.is_dir() and not path.is_symlink():
                     untrusted.remove_tree(path)

@@ -1,1 +1,1 @@
-"""Pull requests: how a branch becomes one, is followed on its forge, and lands."""
+"""Pull requests: open one for a branch, follow it on its forge, and land it."""

@@ -1,7 +1,7 @@
 """Forge access: open the forge of a remote with the user's token.
 
 Only launcher and guardian of a run with a pull request get the variables that contain tokens (`forge_variables`): no
-runner, agent or gate does. The clients are imported here alone, when a run has a pull request.
+runner, agent or gate does. The clients are imported only here, when a run has a pull request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 _HOSTS = ("GH_HOST", "GITLAB_HOST", "GITEA_HOST")
-"""Variables that say which host a token is for."""
+"""Variables that name the host of a token."""
 
 
 def forge_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -73,13 +73,13 @@ def open_forge(location: Location, token: Token, cache_folder: Path | None = Non
 
 # ---- pull request preflight ------------------------------------------------------------------------------------------
 
-# Pre-flight of a run with a pull request: forge, token, rights and base are there before anything costs.
+# Pre-flight of a run with a pull request: check forge, token, rights and base before anything costs money.
 
 DEFAULT_REMOTE = "origin"
 
 
 def find_base(git: Git, stated: str | None) -> tuple[str, str]:
-    """Return remote and branch of the base: as stated, else the upstream of the branch that is checked out."""
+    """Return remote and branch of the base: as stated, else the upstream of the checked-out branch."""
     remote, branch = split_target(check_target_name(stated)) if stated else (None, git.current_branch() or "")
     if remote is None and branch:
         remote = git.run("config", "--get", f"branch.{branch}.remote", check=False).out.strip() or DEFAULT_REMOTE

@@ -1,8 +1,8 @@
-"""Pull request client: one look at forge and repository, and one step there. Blocking; it runs alongside the guardian's
+"""Pull request client: one poll of forge and repository, or one step there. Blocking; it runs alongside the guardian's
 loop (`worker.py`).
 
-A look reads everything and changes nothing but garrison's copies of remote refs. A step that makes something carries a
-marker by which the forge's client looks for it first, and a push carries the tip that it replaces.
+A poll reads everything and changes only garrison's copies of remote refs. A step that creates something has a
+marker by which the forge's client searches for it first, and a push has the tip that it replaces.
 """
 
 from __future__ import annotations
@@ -70,27 +70,27 @@ P = ParamSpec("P")
 
 NETWORK_SECONDS = 60.0
 TRUST_SECONDS = 600.0
-"""Seconds for which an answer about somebody's permission is reused."""
+"""Seconds for which an answer about a user's permission is reused."""
 MAX_MERGES = 100
-"""Merges of the base since an approval, or since the run's work arrived there, that are looked through."""
+"""Most merges of the base, since an approval or since the run's work arrived there, that are searched."""
 YOUNG_SECONDS = 10.0
-"""Age up to which a client looks twice for what its predecessor may have made."""
+"""Age up to which a client searches twice for objects that its predecessor may have created."""
 LISTED_SECONDS = 2.0
-"""Seconds within which a forge lists what was made."""
+"""Seconds within which a forge lists new objects."""
 PAUSES = Backoff(0.2, tries=3)
-"""Delays before a read that got no answer is repeated within its look."""
+"""Delays before an unanswered read is repeated within its poll."""
 SWIFT_SECONDS = 5.0
-"""Seconds after which an answer that fails came too late to be asked for again in the same look."""
+"""Seconds after which a failed read is not repeated in the same poll."""
 KEPT_SECONDS = 60.0
-"""Seconds for which a look that failed leaves what it had read to the next one."""
+"""Seconds for which the next poll reuses the answers of a failed one."""
 REJECTED, UNANSWERED = 1, 128
-"""Exit codes of a `git push` to which the remote answered, and not; git also ends with 1 at some broken
+"""Exit codes of a `git push` with and without an answer of the remote; git also ends with 1 at some broken
 connections."""
 MAX_TRIES = 5
 """Times that a client tries to answer a comment while the forge fails at it."""
 GENERAL, REVIEW = "comment-", "review-"
 WHOLE = (GENERAL, REVIEW, ISSUE)
-"""Beginnings of the ids of comments that are on no line."""
+"""Prefixes of the ids of comments that are not on a line."""
 _RESULTS = {CheckState.PENDING: CheckResult.PENDING, CheckState.FAILED: CheckResult.FAILED,
             CheckState.PASSED: CheckResult.PASSED, CheckState.SKIPPED: CheckResult.PASSED}
 _STATES = {"pending": CheckState.PENDING, "success": CheckState.PASSED, "failure": CheckState.FAILED}
@@ -108,7 +108,7 @@ class PullRequestClient:
         Args:
             own: returns the node that owns a line of a file at a commit (path, line or 0, commit, log).
             credentials: environment with which git may use the remote.
-            given_up: number of the request that another one takes the place of; 0: this is the run's first.
+            given_up: number of the request that this one replaces; 0: this is the run's first.
         """
         self.forge, self.git, self.launch, self.options, self.own = forge, git, launch, options, own
         self.given_up = given_up
@@ -122,16 +122,16 @@ class PullRequestClient:
         self._is_auto: bool | None = None
         """True if this client turned auto-merge on or off last; None: neither."""
         self._answered: set[str] = set()
-        """Comments that were answered: a forge may not list its newest comments yet."""
+        """Answered comments: a forge may not list its newest comments yet."""
         self._unanswered: Counter[str] = Counter()
-        """Comments → times that the forge did not take their answer."""
+        """Comments → times that the forge refused their answer."""
         self._is_young = time.monotonic() + YOUNG_SECONDS
 
-    # --- a look -------------------------------------------------------------------------------------------------------
+    # --- a poll -------------------------------------------------------------------------------------------------------
 
     def look(self, known: PullRequest, *, anew: bool = False) -> Facts:
-        """Read everything about the pull request; if asked to, without an answer that was kept, and whatever the forge
-        says has not changed."""
+        """Read everything about the pull request; with `anew`, without cached answers, even if the forge
+        reports no change."""
         if anew or time.monotonic() > self._kept_until:
             self._kept.clear()
             self._kept_until = time.monotonic() + KEPT_SECONDS
@@ -141,7 +141,7 @@ class PullRequestClient:
         return facts
 
     def _read(self, read: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        """Read something, a few times if the forge does not answer; what was read is kept until the look succeeds."""
+        """Read something, with retries if the forge does not answer; it is cached until the poll succeeds."""
         key = (getattr(read, "__name__", ""), *given, *named.items())
         if key not in self._kept:
             self._kept[key] = _repeatedly(lambda: read(*given, **named))
@@ -174,7 +174,7 @@ class PullRequestClient:
         rules = self._read(forge.read_rules, launch.base)
         checks = mark_required(self._read(forge.list_checks, head), head, rules) if head else []
         published = next((_PUBLISHED.get(check.state, "") for check in checks if check.name == self.options.status), "")
-        # stable, as they came
+        # stable, in order of arrival
         reviews = sorted(self._read(forge.list_reviews, pull.number), key=lambda each: each.at)
         approvals, outdated, objections = self._judge(reviews, head, base)
         lines = self._read(forge.list_line_comments, pull.number)
@@ -188,11 +188,11 @@ class PullRequestClient:
                      unresolved=len(open_threads), requires_resolved=rules.requires_resolved)
 
     def _is_ours(self, pull: model.ForgePullRequest) -> bool:
-        """Return whether a request that was found may be the run's: anybody may open one of a branch that they read."""
+        """Return whether a request may be the run's: anybody may open one from a branch that they can read."""
         return pull.author in ("", self._own_login()) or self._can_write(pull.author)
 
     def _renamed(self, pull: model.ForgePullRequest | None) -> str:
-        """Return what the base that is gone is called now: where the request was moved, else the remote's default."""
+        """Return the new name of a base that is gone: where the request was moved, else the remote's default."""
         if pull is not None and pull.base != self.launch.base:
             return pull.base
         answer = self.git.run("ls-remote", "--symref", "--", self.launch.remote, "HEAD", timeout=NETWORK_SECONDS,
@@ -201,7 +201,7 @@ class PullRequestClient:
         return found[1] if found is not None else ""
 
     def _issue_gone(self) -> str:
-        """Return what happened to the issue of the run; '' if it is open, and as it was taken."""
+        """Return what happened to the issue of the run; '' if it is open and unchanged."""
         number, label = self.launch.issue, self.launch.issue_label
         if not number:
             return ""
@@ -209,18 +209,18 @@ class PullRequestClient:
             issue = self._read(self.forge.read_issue, number)
         except ForgeNotFound:
             return f"issue #{number} was removed"
-        except (ForgeRefused, Unauthorized):  # the token may not read issues: nothing is known about it
+        except (ForgeRefused, Unauthorized):  # the token may not read issues: its state is unknown
             return ""
         if not issue.open:
             return f"issue #{number} was closed"
-        # as forges filter: whatever the case, and by several labels at once
+        # as forges filter: ignoring case, and by several labels at once
         there = {each.casefold() for each in issue.labels}
         wanted = [label] if not label or label.casefold() in there else label.split(",")
         has_all = all(not each.strip() or each.strip().casefold() in there for each in wanted)
         return "" if has_all else f"issue #{number} lost its label"
 
     def _edited_issue(self) -> list[RequestComment]:
-        """Return the text of the run's issue if it is another one than was taken."""
+        """Return the text of the run's issue if it was edited."""
         number, taken = self.launch.issue, self.launch.issue_text
         if not number or not taken or self._issue_gone():
             return []
@@ -245,7 +245,7 @@ class PullRequestClient:
                           parent=self.git.rev(f"{commit}^1") or "", ahead=ahead)
 
     def _arrived(self, tip: str, base: str) -> str:
-        """Return the first commit of the base that has what somebody pushed there."""
+        """Return the first commit of the base that contains commits pushed there directly."""
         found = ""
         for oid in self.git.run("rev-list", "--first-parent", f"--max-count={MAX_MERGES}", base, "--").out.split():
             if not self.git.is_ancestor(tip, oid):
@@ -261,7 +261,7 @@ class PullRequestClient:
         return told if told is not None else believed
 
     def _can_write(self, login: str) -> bool:
-        if not login:  # an account that was deleted
+        if not login:  # a deleted account
             return False
         at, answer = self._trust.get(login, (float("-inf"), False))
         if time.monotonic() - at > TRUST_SECONDS:
@@ -271,8 +271,8 @@ class PullRequestClient:
 
     def _judge(self, reviews: Sequence[model.Review], head: str, base: str,
                ) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
-        """Return the number of approvals, whose approval is of an older head, and who requests changes: by the latest
-        verdict of each who may write."""
+        """Return the number of approvals, the authors of outdated approvals, and those who request changes: by the
+        latest verdict of each reviewer with write permission."""
         latest = {review.author: review for review in reviews
                   if review.verdict is not ReviewVerdict.COMMENT and review.author != self._own_login()}
         counted = [review for review in latest.values() if self._can_write(review.author)]
@@ -283,7 +283,7 @@ class PullRequestClient:
                 tuple(sorted(review.author for review in counted if review.verdict is ReviewVerdict.CHANGES)))
 
     def _last_words(self, reviews: Sequence[model.Review], outdated: tuple[str, ...]) -> tuple[GivenReview, ...]:
-        """Return what each reviewer said last; a comment takes nothing back that was said before it."""
+        """Return each reviewer's latest verdict; a comment does not withdraw an earlier one."""
         latest: dict[str, model.Review] = {}
         for review in reviews:
             if review.author != self._own_login() and (
@@ -308,8 +308,8 @@ class PullRequestClient:
 
     def _comments(self, number: int, reviews: Sequence[model.Review], lines: Sequence[model.LineComment], head: str,
                   ) -> list[RequestComment]:
-        """Return what people wrote: on lines (the first of a thread, and what was said after garrison's answer), on the
-        whole, and as a review. What has a marker is garrison's: the token may be that of the user who reviews."""
+        """Return comments of people: on lines (the first of a thread, and those after garrison's answer), on the
+        whole, and as a review. Those with a marker are garrison's: the token may be the reviewer's own."""
         own, run = self._own_login(), self.launch.run_id
         general = self._read(self.forge.list_comments, number, pull=True)
         name = self.options.mention
@@ -374,7 +374,7 @@ class PullRequestClient:
                 forge.open_pull(PullDraft(launch.onto, launch.base, title, attach(step.text, marker),
                                           self.options.labels), marker)
             case StepKind.EDIT:
-                # into the body as it is by now: somebody may be writing in it
+                # into the current body: somebody may be editing it
                 forge.set_body(number, put_section(forge.read_pull(number).body, step.text))
             case StepKind.READY:
                 forge.mark_ready(number)
@@ -392,7 +392,7 @@ class PullRequestClient:
                 self._merge(number, step)
 
     def _merge(self, number: int, step: ForgeStep) -> None:
-        """Merge the tested commit into the tested base, or have the forge merge it, or no longer; the forge checks the
+        """Merge the tested commit into the tested base, or turn the forge's auto-merge on or off; the forge checks the
         commit alone.
 
         Raises:
@@ -426,12 +426,12 @@ class PullRequestClient:
         answer = self.git.run(*arguments, check=False, timeout=NETWORK_SECONDS,
                               extra=self.credentials)
         failpoint.here("forge:pushed")
-        if answer.code:  # what a remote that answered did not take has its own line
+        if answer.code:  # a rejection by the remote has its own line
             is_answered = any(line.startswith("!\t") for line in answer.out.splitlines())
             raise GitError(arguments[:1], REJECTED if is_answered else UNANSWERED, answer.err)
 
     def take_in(self, head: str) -> None:
-        """Move the run's branch to people's commits, merged with its own."""
+        """Move the run's branch to the commits of others, merged with its own."""
         git, ref, tip = self.git, f"refs/heads/{self.launch.onto}", self.git.branch_tip(self.launch.onto)
         new = head
         if tip is not None and not git.is_ancestor(tip, head):
@@ -439,10 +439,10 @@ class PullRequestClient:
             if merged.tree is None or merged.conflicts:
                 raise ForgeRefused("the commits that people pushed onto its branch conflict with the run's; merge them "
                                    f"into {self.launch.onto} by hand, and push it")
-            # The date of what was pushed, not of now: a second try after a crash makes the same commit.
+            # The date of the pushed commit, not now: a second try after a crash makes the same commit.
             date = int(git.run("log", "-1", "--format=%ct", head).out.strip() or 0)
             git.committer = parse_ident(self.launch.committer) or git.committer
-            git.signer = read_signer(self.launch.signer)  # as what lands: the branch may demand it
+            git.signer = read_signer(self.launch.signer)  # like every landing: the branch may require it
             try:
                 new = git.commit_tree(merged.tree, [tip, head], f"Merge what people pushed onto {self.launch.onto}",
                                       date=date)
@@ -456,8 +456,8 @@ class PullRequestClient:
     def _reply(self, number: int, step: ForgeStep) -> None:
         """Answer a comment once; one that is gone needs no answer.
 
-        An answer is a courtesy: where the forge takes none (the conversation is locked, its first comment was deleted,
-        this one request fails each time), nothing waits for it.
+        An answer is a courtesy: if the forge refuses it (the conversation is locked, its first comment was deleted,
+        this request fails each time), nothing waits for it.
         """
         marker = answer_marker(self.launch.run_id, step.comment)
         if time.monotonic() < self._is_young:  # a predecessor that was killed may just have answered it
@@ -474,7 +474,7 @@ class PullRequestClient:
             self._answered.add(step.comment)
 
     def _leave(self, number: int, step: ForgeStep) -> None:
-        """Say why the run failed, and make it a draft again; where the forge takes neither, the end does not wait."""
+        """Comment why the run failed, and make it a draft again; if the forge refuses that, the end does not wait."""
         marker = failure_marker(self.launch.run_id, step.comment)
         with _courtesy():
             self.forge.comment(number, attach(step.text, marker), marker, pull=True)
@@ -482,7 +482,7 @@ class PullRequestClient:
             self.forge.mark_draft(number)
 
     def _answer(self, number: int, step: ForgeStep, marker: str) -> bool:
-        """Answer a comment; return whether it was there: one that a server does not list yet is, at the next look."""
+        """Answer a comment; return whether it was found: the forge may list it only at the next poll."""
         forge, comment = self.forge, step.comment.split("@")[0]
         if step.comment.startswith(WHOLE):
             forge.comment(number, attach(step.text, marker), marker, pull=True)
@@ -490,7 +490,7 @@ class PullRequestClient:
             thread = next((line.thread for line in forge.list_line_comments(number) if line.id == comment), "")
             if not thread:
                 return False
-            if step.resolves:  # before the answer, which says that all of this is done
+            if step.resolves:  # before the answer, which marks all of this as done
                 with _courtesy():
                     forge.resolve(number, thread)
             forge.reply(number, thread, attach(step.text, marker), marker)
@@ -498,7 +498,7 @@ class PullRequestClient:
 
 
 def relate(git: Git, tip: str, head: str, known: str) -> Relation:
-    """Return the relation of the branch on the forge (`head`) to the run's (`tip`); `known` was seen there last."""
+    """Return the relation of the branch on the forge (`head`) to the run's (`tip`); `known` was its last known head."""
     if not head:
         return Relation.ABSENT
     if known and known != head and not _is_ancestor(git, known, head):
@@ -507,23 +507,23 @@ def relate(git: Git, tip: str, head: str, known: str) -> Relation:
         return Relation.SAME
     if tip and _is_ancestor(git, head, tip):
         return Relation.BEHIND
-    # It was there before the first push: another branch of that name, not people's commits on the run's.
+    # It existed before the first push: another branch of that name, not commits on the run's.
     if not known:
         return Relation.REWRITTEN
     return Relation.AHEAD if tip and _is_ancestor(git, tip, head) else Relation.DIVERGED
 
 
 def only_merges(git: Git, seen: str, head: str, base: str) -> bool:
-    """Return whether `head` is the commit that was seen, or adds only clean merges of the base to it.
+    """Return whether `head` is the commit `seen`, or adds only clean merges of the base to it.
 
-    An approval counts for what was looked at: a conflict that was resolved since, or any commit of one's own, was not.
-    A forge that does not tell the commit ('') is believed, since it says itself which reviews are stale.
+    An approval counts for the reviewed commits: later conflict resolutions and other commits were not reviewed.
+    A forge that does not report the commit ('') is trusted, since it marks stale reviews itself.
     """
     tip = head
     for _ in range(MAX_MERGES):
         if not seen or tip == seen:
             return True
-        # A third one tells of a merge that brought in more than the base.
+        # A third one shows a merge that brought in more than the base.
         parents = [oid for number in (1, 2, 3) if (oid := git.rev(f"{tip}^{number}"))]
         if len(parents) != 2 or not _is_ancestor(git, parents[1], base) \
                 or git.merge_tree(*parents).tree != git.tree_of(tip):
@@ -533,7 +533,7 @@ def only_merges(git: Git, seen: str, head: str, base: str) -> bool:
 
 
 def _place(line: model.LineComment) -> tuple[int, str]:
-    """Return the line of the present file that a comment is about, 0 if that is gone, and what it was then."""
+    """Return the line of the present file that a comment is about, 0 if it is gone, with a description of it."""
     number = line.line or line.original_line or 0
     if line.side is Side.OLD:
         return 0, f"line {number} of the base, which the change removes"
@@ -544,7 +544,7 @@ def _place(line: model.LineComment) -> tuple[int, str]:
 
 @contextmanager
 def _courtesy() -> Iterator[None]:
-    """Do without something that the forge does not take: it is locked or gone, or the token may not do that."""
+    """Ignore a refusal of the forge: the object is locked or gone, or the token may not do that."""
     try:
         yield
     except (ForgeRefused, ForgeNotFound):
@@ -555,7 +555,7 @@ def _courtesy() -> Iterator[None]:
 
 
 def _repeatedly(read: Callable[[], T]) -> T:
-    """Return what a read returns, after a few more tries if it fails swiftly and without an answer."""
+    """Return the result of a read, retried a few times if it fails quickly and without an answer."""
     failures = 0
     while True:
         began = time.monotonic()

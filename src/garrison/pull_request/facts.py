@@ -1,7 +1,7 @@
-"""Facts about a run's pull request, as one look at forge and repository found them, and steps to take there. Pure.
+"""Facts about a run's pull request from one poll of forge and repository, and steps to take there. Pure.
 
 The forge is asked for everything at once; `policy.py` decides the next step from these facts and
-the journal, and after each step the forge is asked again. So every step is looked for before it is taken.
+the journal, and after each step the forge is polled again. So each step is checked before it is taken.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Relation(StrEnum):
     DIVERGED = "diverged"
     """Somebody pushed commits onto it, and the run has others."""
     REWRITTEN = "rewritten"
-    """It lost the commit that garrison pushed last: somebody forced another onto it."""
+    """It lost the commit that garrison pushed last: somebody force-pushed another one."""
 
 
 class CheckResult(StrEnum):
@@ -37,34 +37,34 @@ class CheckResult(StrEnum):
 
 
 ISSUE = "issue-"
-"""Beginning of the id of the run's issue, as a comment: its author has edited it."""
+"""Prefix of the id of the run's issue, as a comment: its author has edited it."""
 
 
 def hash_words(text: str) -> str:
-    """Return what tells a text from others, whatever white space a forge makes of it."""
+    """Return a hash of a text that ignores changes of white space by a forge."""
     return hashlib.sha256(" ".join(text.split()).encode(errors="replace")).hexdigest()[:8]
 
 
 class CommitCheck(Value):
-    """A check that reported, or is expected to, on one commit."""
+    """A check that has reported, or is expected to report, on one commit."""
 
     name: str
     result: CheckResult
     commit: str
     log: str = ""
-    """End of its log or summary, of a failed one."""
+    """End of its log or summary, for a failed one."""
     url: str = ""
     owner: str = ""
-    """Node that is to mend it."""
+    """Node that should fix it."""
 
     @property
     def id(self) -> str:
-        """Identifies this result: a check that fails again on another commit is another one."""
+        """Identify this result: a check that fails again on another commit is another one."""
         return f"check:{self.name}@{self.commit}"
 
     @property
     def key(self) -> str:
-        """Identify what it says: the same as its result."""
+        """Identify its content: the same as its result."""
         return self.id
 
 
@@ -86,9 +86,9 @@ class RequestComment(Value):
     is_addressed: bool = False
     """True if it names garrison (`@garrison`)."""
     was: str = ""
-    """Where its line was, if it is not a line of the file any more."""
+    """Where its line was, if it is no longer in the file."""
     before: tuple[tuple[str, str], ...] = ()
-    """Author and text of what was said before it in its conversation, by garrison and those who are heard."""
+    """Author and text of earlier comments in its conversation, by garrison and people with a say."""
 
     @property
     def key(self) -> str:
@@ -97,12 +97,12 @@ class RequestComment(Value):
 
     @property
     def asks(self) -> bool:
-        """Return whether it asks for work: others are shown to an agent, and send nobody back."""
+        """Return whether it asks for work: others are only shown to agents."""
         return bool(self.path) or self.requests_changes or self.is_addressed
 
 
 class MergeFacts(Value):
-    """A merge that the forge reports, as the repository sees it."""
+    """A merge that the forge reports, checked in the repository."""
 
     commit: str
     on_base: bool
@@ -111,11 +111,11 @@ class MergeFacts(Value):
     parent: str = ""
     """The base before it; '' if that is unknown."""
     ahead: str = ""
-    """Commit that was merged, if it is the run's with commits of people on top."""
+    """Merged commit, if it is the run's with other commits on top."""
 
 
 class Facts(Value):
-    """What one look found."""
+    """Findings of one poll."""
 
     relation: Relation
     head: str
@@ -123,7 +123,7 @@ class Facts(Value):
     base: str
     """Tip of the base on the forge."""
     number: int = 0
-    """0: there is no pull request of this branch."""
+    """0: there is no pull request for this branch."""
     url: str = ""
     is_open: bool = False
     is_draft: bool = False
@@ -135,35 +135,35 @@ class Facts(Value):
     """Reviews that approve this head, or one that differs only by merges of the base, by people with write permission,
     and were not dismissed."""
     outdated: tuple[str, ...] = ()
-    """Authors whose approval is of an older head."""
+    """Authors of approvals of an older head."""
     objections: tuple[str, ...] = ()
     """Authors whose latest review requests changes."""
     reviews: tuple[GivenReview, ...] = ()
-    """The last word of each who reviewed, but garrison itself."""
+    """Latest review of each reviewer except garrison itself."""
     published: str = ""
     """State of garrison's own status on the head: pending, success, failure or ''."""
     tip: str = ""
-    """Tip of the run's branch with which `relation` was found; '' if the branch is gone here."""
+    """Tip of the run's branch at which `relation` was determined; '' if the branch is gone here."""
     requires_checks: bool = False
-    """True if the base's protection names checks: each of them is among `checks`, whether it has reported or not."""
+    """True if the base's protection requires checks: each of them is in `checks`, whether it has reported or not."""
     required_approvals: int = 0
     """Approvals without which the forge itself does not merge."""
     is_on_base: bool = False
-    """True if the base has the run's branch already."""
+    """True if the base already contains the run's branch."""
     other_base: str = ""
-    """Branch that somebody made the base instead of the run's."""
+    """Branch that somebody set as the base instead of the run's."""
     auto_merge: bool = False
     """True if the forge merges it by itself once its rules are met; only with `MergeRule.AUTO`."""
     renamed: str = ""
-    """With no `base`: what its branch is called now, as far as the forge tells."""
+    """With no `base`: its branch's new name, if the forge reports one."""
     issue_gone: str = ""
-    """What happened to the issue of the run, which is no longer to be worked on; '' for nothing."""
+    """What happened to the run's issue so that work on it must stop; '' for nothing."""
     unresolved: int = 0
-    """Conversations that somebody has to resolve, where the base requires that; else 0."""
+    """Conversations that must be resolved, if the base requires that; else 0."""
     requires_resolved: bool = False
 
     def reports(self) -> PullRequestReports | None:
-        """Return checks and reviews for the user; None if this look read none, as of a request that is not open."""
+        """Return checks and reviews for the user; None if this poll read none, as for a request that is not open."""
         if not (self.number and self.is_open and self.base) or self.merge is not None:
             return None
         return PullRequestReports(tuple(ReportedCheck(check.name, check.result, check.url) for check in self.checks),
@@ -184,7 +184,7 @@ class StepKind(StrEnum):
     AUTO_MERGE = "auto-merge"
     NO_AUTO_MERGE = "no auto-merge"
     LEAVE = "leave"
-    """Say why the run failed, and make it a draft again."""
+    """Comment why the run failed, and make it a draft again."""
 
 
 class ForgeStep(Value):

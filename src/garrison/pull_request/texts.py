@@ -1,8 +1,8 @@
 """Texts of a run's pull request: title, garrison's section of the body, answers, markers. Pure.
 
-garrison writes between two markers and never outside them, so what people add stays; if they remove the markers, it
-writes no more. Names, reports and answers come from agents, and are made inert (`tame`): they read as Markdown, and
-address nobody, close nothing, fetch nothing and command nothing, whatever the forge. Paths of the machine stay here.
+garrison writes between two markers and never outside them, so other text stays; if the markers are removed, it
+writes no more. Names, reports and answers come from agents, and are made inert (`tame`): they read as Markdown, but
+mention nobody, close nothing, fetch nothing and command nothing, on any forge. Paths of the machine are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BEGIN, END = "<!-- garrison:begin -->", "<!-- garrison:end -->"
 MAX_TITLE = 120
 MAX_ROWS = 60
-"""Nodes that the section lists."""
+"""Nodes listed in the section."""
 MAX_NOTE = 4000
 """Characters of a node's own report."""
 MAX_REPLY = 4000
@@ -32,29 +32,29 @@ MAX_STAT = 4000
 _CODE = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 _LIVE = re.compile(r"@\w|[#!&%$]\d|~[A-Za-z]|\bGH-\d|://|\bmailto:|\bwww\.", re.IGNORECASE)
-"""In a word, what makes a forge link or notify: mentions, references in their forms, addresses."""
+"""Parts of a word that make a forge link or notify: mentions, references in their forms, addresses."""
 _WORD = re.compile(r"(?<!\S)([(\[{*_\"'>]*)(\S*?)([.,;:!?)\]}*_\"']*)(?!\S)")
 _SPECIAL = str.maketrans({"\\": "\\\\", "<": "&lt;", "&": "&amp;", "[": "\\[", "`": "\\`", "$": "\\$"})
 _COMMAND = re.compile(r"(\s*)([/#]|={3,}\s*$|-{3,}\s*$)")
-"""Beginning of a line that is a heading, a rule, or a command of the forge's (`/merge`)."""
+"""Start of a line that is a heading, a rule, or a command of the forge (`/merge`)."""
 _PLACE = re.compile(r"(?<![\w.:/~-])~?/(?:[\w.+@-]+/)+(?=[\w.+@-])")
 _HIDDEN = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _DRAFT = re.compile(r"\s*(?:\[?(?:draft|wip)\]?\s*[:\-]?\s+|\[(?:draft|wip)\]|\(draft\)|(?:draft|wip):)", re.IGNORECASE)
 
 
 class NodeSummary(Value):
-    """A node, as the section tells of it."""
+    """A node in the section."""
 
     node: str
     label: str
     status: str
     attempt: int
     notes: str = ""
-    """What its agent reported of what it changed and why."""
+    """Report of its agent: what it changed and why."""
 
 
 class RunSummary(Value):
-    """A run, as title and section tell of it."""
+    """A run in title and section."""
 
     run: str
     goal: str
@@ -65,24 +65,24 @@ class RunSummary(Value):
     closes: str = ""
     """Line that links an issue, '' for none."""
     title: str = ""
-    """Title of the issue that it was taken from, '' for none."""
+    """Title of its issue, '' for none."""
     stat: str = ""
     """Diffstat of the whole change."""
     base: str = ""
     tests: int = 0
-    """Tests that the gate counted, as far as its output tells."""
+    """Tests that the gate counted, if its output shows that."""
     seconds: float = 0.0
     """Time that the gate took."""
     is_tested: bool = False
-    """True if the gate has passed on what is there."""
+    """True if the gate has passed on the present commits."""
     name: str = ""
     """Name by which a comment addresses garrison."""
     changes: tuple[LandingNote, ...] = ()
-    """What the user should know of the whole change."""
+    """Findings for the user on the whole change."""
 
 
 def marker_of(run: str, given_up: int = 0) -> str:
-    """Return the marker of a run's request, or of the one that takes the place of number `given_up`."""
+    """Return the marker of a run's request, or of the one that replaces number `given_up`."""
     return make_marker("pull-request", run, *([f"after-{given_up}"] if given_up else []))
 
 
@@ -98,9 +98,9 @@ def failure_marker(run: str, key: str) -> str:
 
 
 def tame(text: str, limit: int = MAX_NOTE) -> str:
-    """Return Markdown of an agent, inert: its paragraphs, lists, emphasis and code stay, nothing of it acts."""
+    """Return an agent's Markdown, made inert: paragraphs, lists, emphasis and code stay, but nothing acts."""
     lines, fence, left = list[str](), "", limit
-    mark = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))  # ~~~ is not code to every forge
+    mark = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))  # ~~~ is not code on every forge
     for raw in clean_lines(text):
         line = spell_hidden(raw).rstrip()
         left -= len(line) + 1
@@ -114,14 +114,14 @@ def tame(text: str, limit: int = MAX_NOTE) -> str:
             fence = "" if closes else fence
         elif found is not None:
             fence = found[1]
-            lines.append(mark)  # without a language: some are drawn, as diagrams or maps
+            lines.append(mark)  # without a language: some are rendered, as diagrams or maps
         else:
             lines.append(_tame_line(line))
     return "\n".join([*lines, *([mark] if fence else [])]).strip("\n")
 
 
 def _tame_line(line: str) -> str:
-    """Return a line outside of a block of code: code stays, what would act becomes code, the rest is escaped."""
+    """Return a line outside a code block: code stays, active parts become code, the rest is escaped."""
     line, parts, at = _without_places(line), [], 0
     for code in _CODE.finditer(line):
         parts += [_escape(line[at:code.start()]), code[0]]
@@ -134,7 +134,7 @@ def _tame_line(line: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Return a piece without code, escaped; a word that would act becomes code, with all that is joined to it."""
+    """Return a piece without code, escaped; a word that would act becomes code, with everything attached to it."""
     parts, at = list[str](), 0
     for word in _WORD.finditer(text):
         if _LIVE.search(word[2]):
@@ -144,7 +144,7 @@ def _escape(text: str) -> str:
 
 
 def _join(parts: Sequence[str]) -> str:
-    """Join pieces of a line: backticks of two pieces must not become one run, which would open what was code."""
+    """Join pieces of a line: backticks of two pieces must not become one run, which would end the code."""
     joined = ""
     for part in filter(None, parts):
         joined += (" " if joined.endswith("`") and part.startswith("`") else "") + part
@@ -152,11 +152,11 @@ def _join(parts: Sequence[str]) -> str:
 
 
 def _without_places(text: str) -> str:
-    """Return a text without the folders of absolute paths: they are of the machine that the run was on."""
+    """Return a text without the folders of absolute paths, which belong to the run's machine."""
     return _PLACE.sub("", text)
 
 
-# ---- what is written -------------------------------------------------------------------------------------------------
+# ---- the texts -------------------------------------------------------------------------------------------------------
 
 
 def write_title(summary: RunSummary) -> str:
@@ -224,16 +224,16 @@ def _how_to_talk(summary: RunSummary) -> str:
 
 
 def write_failure(why: str, help_: str) -> str:
-    """Return the comment that tells reviewers that the run failed, and what helps on the machine that started it."""
+    """Return the comment that tells reviewers that the run failed, and how to continue on the run's machine."""
     return (f"The run failed, so this is a draft again and needs no review now.\n\n{tame(why, MAX_NOTE)}\n\n"
             f"You can push commits that fix it to this branch. On the machine where the run was started, {help_}.")
 
 
 def write_reply(words: str, commit: str, to: str = "", about: str = "") -> str:
-    """Return the answer to a comment: what the agent says, and the commit that has the change, '' for none.
+    """Return the answer to a comment: the agent's words, and the commit with the change, '' for none.
 
     Args:
-        to: the author of a comment on the whole, whose answer has no thread to stand in; '' for one on a line.
+        to: the author of a comment on the whole, whose answer has no thread; '' for one on a line.
         about: that comment.
     """
     begin = next((line for line in about.splitlines() if line.strip() and not line.lstrip().startswith(">")), "")
@@ -245,7 +245,7 @@ def write_reply(words: str, commit: str, to: str = "", about: str = "") -> str:
 
 
 def put_section(body: str, section: str) -> str:
-    """Return `body` with `section` in the place of garrison's; unchanged if people removed one of its markers."""
+    """Return `body` with `section` in place of garrison's; unchanged if one of its markers was removed."""
     body = body.replace("\r\n", "\n")
     begin, end = body.find(BEGIN), body.find(END)
     if begin < 0 or end < begin:
@@ -254,8 +254,8 @@ def put_section(body: str, section: str) -> str:
 
 
 def is_addressed(text: str, name: str) -> bool:
-    """Return whether a comment calls somebody by name (`@garrison`) in its author's own words: not in code, not in what
-    it quotes, and not as a part of an address."""
+    """Return whether a comment mentions a name (`@garrison`) in its author's own words: not in code, not in quoted
+    text, and not as a part of an address."""
     called = re.compile(rf"(?<![\w@/.+-])@{re.escape(name)}(?![\w@-]|[./]\w)", re.IGNORECASE)
     fence = ""
     for line in _HIDDEN.sub("", text).splitlines():

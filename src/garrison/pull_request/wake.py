@@ -1,7 +1,7 @@
-"""Wake file of a run with a pull request: its change makes the run's guardian look at the forge at once.
+"""Wake file of a run with a pull request: its change makes the run's guardian poll the forge at once.
 
-A wake says nothing about what is there, so that a wrong or repeated one costs a look and nothing else. What the user
-wants of the request is in another file, for this guardian and each later one.
+A wake has no content, so that a false or repeated one costs only a poll. The user's wishes for the request are in
+another file, for this guardian and each later one.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ def forge_folder(root: Path) -> Path:
 
 
 def wake_file(root: Path) -> Path:
-    """Return the file whose change makes a run's guardian look at the forge at once."""
+    """Return the file whose change makes a run's guardian poll the forge at once."""
     return forge_folder(root) / "wake"
 
 
 class Wishes(Value):
-    """What the user wants of a run's pull request (`runs/RUN/forge/wishes.json`)."""
+    """Wishes of the user for a run's pull request (`runs/RUN/forge/wishes.json`)."""
 
     base: str = ""
-    """Branch of the remote that is the base now, '' for that of the launch."""
+    """Branch of the remote that is the base now, '' for the launch's."""
     given_up: int = 0
-    """Number of a closed request that another one takes the place of; 0 for none."""
+    """Number of a closed request that another one replaces; 0 for none."""
 
 
 def read_wishes(root: Path) -> Wishes:
-    """Return what the user wants; nothing if the file is absent. RecordError for a damaged one."""
+    """Return the user's wishes; none if the file is absent. RecordError for a damaged one."""
     path = forge_folder(root) / "wishes.json"
     data = atomic.read(path)
     return decode(Wishes, data, path) if data is not None else Wishes()
 
 
 def wake(runtime: Runtime, run: str, wishes: Wishes | None = None) -> None:
-    """Ask the guardian of a run to look at the forge, by what the user wants from now on."""
+    """Ask the guardian of a run to poll the forge, following these wishes from now on."""
     path = wake_file(runtime.files(run).root)
-    # The wishes before the wake: the guardian reads them as soon as it notices that.
+    # The wishes before the wake: the guardian reads them as soon as it notices the wake.
     if wishes is not None:
         atomic.make_directory(path.parent)
         atomic.write(path.with_name("wishes.json"), encode(wishes))
@@ -59,8 +59,8 @@ def wake(runtime: Runtime, run: str, wishes: Wishes | None = None) -> None:
 
 
 def wake_all(runtime: Runtime) -> list[str]:
-    """Ask the guardians of all living runs with a pull request to look at the forge; return those runs."""
-    from garrison.run.status import running_runs  # the guardian wakes nobody
+    """Ask the guardians of all living runs with a pull request to poll the forge; return those runs."""
+    from garrison.run.status import running_runs  # not needed by the guardian
 
     woken = []
     for run in sorted(running_runs(runtime)):

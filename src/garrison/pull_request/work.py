@@ -1,7 +1,7 @@
-"""Work of a run, as its pull request needs it: a summary for the text, and the node that owns a line.
+"""Work of a run for its pull request: a summary for the text, and the node that owns a line.
 
-A line is owned by the node whose commit last changed it (`git blame`), a file by the last node that changed it. What
-the base had already belongs to no node.
+A line is owned by the node whose commit last changed it (`git blame`), a file by the last node that changed it.
+Earlier content of the base belongs to no node.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 MAX_FILES = 400
-"""Changed files that are searched for in a check's log."""
+"""Changed files for which a check's log is searched."""
 MAX_STAT = 40
 """Files and commits that are listed."""
 
 
 class OwnerFinder:
-    """Finds the node that is to mend a line or file of one run."""
+    """Finds the node that should fix a line or file of one run."""
 
     def __init__(self, runtime: Runtime, launch: Launch, git: Git) -> None:
         self.launch, self.git = launch, git
-        self.queue = node_queue(runtime, launch, "owners", git)  # its own: a queue is read by one thread
+        self.queue = node_queue(runtime, launch, "owners", git)  # a separate one: a queue is read by one thread
 
     def find(self, path: str, line: int, commit: str, log: str) -> str:
         """Return the node, '' if none owns it: by blame of the line, else the file's last node, else by the log."""
@@ -75,17 +75,17 @@ class OwnerFinder:
         return ""
 
     def _changed(self, commit: str) -> list[str]:
-        """Return the files that the run changed, the longest names first: a log names them whole."""
+        """Return the files that the run changed, the longest names first: one may be part of another."""
         return sorted(self.git.changed_paths(self.launch.base_oid, commit), key=len, reverse=True)[:MAX_FILES]
 
 
 def summarize(runtime: Runtime, launch: Launch, plan: RunPlan, state: RunState, git: Git, *, closes: str = "",
               title: str = "", name: str = "") -> RunSummary:
-    """Return what the pull request tells of the run.
+    """Return the summary of the run for its pull request.
 
     Args:
         closes: line that links its issue, '' for none.
-        title: that of the issue.
+        title: the issue's.
         name: by which a comment addresses garrison.
     """
     records = []
@@ -116,7 +116,7 @@ def summarize(runtime: Runtime, launch: Launch, plan: RunPlan, state: RunState, 
 
 
 def _changes(landed: Sequence[MergeEntry]) -> tuple[LandingNote, ...]:
-    """Return what the user should know of all that the nodes landed, as their runners found it: a kind once."""
+    """Return the runners' findings for the user on everything that the nodes landed: each kind once."""
     known: dict[str, LandingNote] = {}
     for entry in landed:
         for each in entry.changes or ():
@@ -128,7 +128,7 @@ def _changes(landed: Sequence[MergeEntry]) -> tuple[LandingNote, ...]:
 
 
 def _reported(runtime: Runtime, launch: Launch, git: Git, node: str, last: int, landed: Sequence[MergeEntry]) -> str:
-    """Return what a node's agent said of its work in each attempt, else the subjects of its commits that landed."""
+    """Return an agent's reports on its work in each attempt, else the subjects of its landed commits."""
     files, parts = runtime.files(launch.run_id), list[str]()
     for attempt in range(1, last + 1):
         result, _ = read_attempt_result(runtime.store, files, node, attempt)
@@ -147,7 +147,7 @@ def _reported(runtime: Runtime, launch: Launch, git: Git, node: str, last: int, 
 
 
 def _read_test(runtime: Runtime, launch: Launch, git: Git, attempt: int) -> tuple[int, float]:
-    """Return how many tests the gate ran in its last green run of this landing, and how long it took; 0 if unknown."""
+    """Return the number of tests and the duration of the gate's last green run of this landing; 0 if unknown."""
     queue = landing_queue(runtime, launch, "summary", git)
     entries = queue.state.entries_of(launch.run_id, INTEGRATION) if queue is not None else []
     if queue is None or not entries or entries[-1].attempt != attempt or not entries[-1].log:
@@ -162,9 +162,9 @@ def _read_test(runtime: Runtime, launch: Launch, git: Git, attempt: int) -> tupl
 
 
 def read_replies(runtime: Runtime, launch: Launch, state: RunState, git: Git) -> dict[str, str]:
-    """Return what agents answer to the comments that their nodes were sent back for, by the comments' keys.
+    """Return the agents' answers to the comments for which their nodes were sent back, by the comments' keys.
 
-    An agent's own words for the comment, else those with which it ended, else the subjects of its commits.
+    These are an agent's words on the comment, else its last words, else the subjects of its commits.
     """
     found, files, known = dict[str, str](), runtime.files(launch.run_id), state.pull_request
     for node in dict.fromkeys(known.owners.values()):

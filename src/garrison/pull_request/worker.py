@@ -1,8 +1,8 @@
-"""Forge client of a guardian: when it looks at the forge, and what the policy learns of it.
+"""Forge client of a guardian: when it polls the forge, and the view for the policy.
 
-It does nothing before the flow is at its exit, nor while a node reworks: then nothing at the forge is waited for. In
+It does nothing before the flow is at its exit, nor while a node reworks: then the run does not wait for the forge. In
 `runs/RUN/forge/`, the count of requests is kept in `count.json`, checks and reviews in `reports.json`; a change of
-`wake` (`garrison pr sync`, a webhook) makes it look at once.
+`wake` (`garrison pr sync`, a webhook) makes it poll at once.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 IDLE_FACTOR = 10
-"""Times the poll interval that the pause between two looks grows to while nothing changes."""
+"""Factor of the poll interval to which the pause between two polls grows while nothing changes."""
 _BY_GIT = (StepKind.PUSH, StepKind.MERGE, StepKind.AUTO_MERGE)
-"""Steps in which git talks to the remote."""
+"""Steps in which git contacts the remote."""
 ANEW_EVERY = 20
-"""Looks of which one believes no kept answer: a forge that says wrongly that nothing has changed would hide it for
-ever."""
+"""Number of polls of which one ignores cached answers: a forge that wrongly reports no change would hide it
+forever."""
 PATIENCE = 120.0
 """Seconds without an answer after which nothing waits for the forge any more at the end of a failed run."""
 REFUSED_SECONDS = 300.0
-"""Seconds after which a step that the forge refused is tried again, if nothing changed before."""
+"""Seconds after which a step that the forge refused is retried, if nothing changed before."""
 
 
 class ForgeJobResult(Value):
@@ -65,14 +65,14 @@ class ForgeJobResult(Value):
     problem: str = ""
     wait: str = ""
     until: float = 0.0
-    """Seconds since 1970 before which the forge is not asked again; 0: the usual pause."""
+    """Seconds since 1970 before which the forge is not polled again; 0: the usual pause."""
     sent: int = 0
     not_modified: int = 0
     """Requests of this worker so far."""
 
 
 class ForgeCount(Value):
-    """Requests to the forge in a run, its looks, and when it looks again; `runs/RUN/forge/count.json`."""
+    """Requests to the forge in a run, its polls, and the time of the next one; `runs/RUN/forge/count.json`."""
 
     sent: int = 0
     not_modified: int = 0
@@ -81,43 +81,43 @@ class ForgeCount(Value):
     began: str = ""
     next_look: str = ""
     waits: str = ""
-    """Why the forge is not asked before that, such as a rate limit; '' for the usual pause."""
+    """Why the forge is not polled before that, such as a rate limit; '' for the usual pause."""
 
 
 class ForgeWorker:
-    """Thread alongside a guardian's loop that talks to the forge, and when it looks there again.
+    """Thread alongside a guardian's loop that talks to the forge, and the schedule of its polls.
 
-    A forge may hang for as long as a request's deadline, and the loop must beat meanwhile. The thread does one job at a
-    time, decides nothing and writes no record; it ends with its guardian, so that no two talk for one run. Its results
+    A forge may hang up to a request's deadline, while the loop must beat. The thread does one job at a
+    time, decides nothing and writes no record; it ends with its guardian, so that no two act for one run. Its results
     are read by the loop, which the pipe wakes.
     """
 
     def __init__(self, open_client: Callable[[], PullRequestClient], poll: float, settle: float = 0.0) -> None:
         self._open_client, self._settle = open_client, settle
         self._pauses, self._quiet = Backoff(poll, IDLE_FACTOR * poll, factor=1.5), 1
-        """Pauses between looks, and how many looks have brought nothing new, with the next."""
+        """Pauses between polls, and the number of polls without news, including the next one."""
         self._jobs: queue.SimpleQueue[tuple[ForgeStep | None, PullRequest, str, bool]] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[ForgeJobResult] = queue.SimpleQueue()
         self.descriptor, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread: threading.Thread | None = None
         self._client: PullRequestClient | None = None
         self._spent = (0, 0)
-        """Requests of clients that were closed."""
+        """Requests of closed clients."""
         self.is_busy = False
         self.facts: Facts | None = None
-        """Facts of the last look, until a step is started."""
+        """Facts of the last poll, until a step is started."""
         self.problem = self.wait = ""
         self.refused: ForgeStep | None = None
         self.due = 0.0
-        """Seconds since 1970 of the next look."""
+        """Seconds since 1970 of the next poll."""
         self._refused_until = float("inf")
         self._last: Facts | None = None
         self._last_step: ForgeStep | None = None
-        """The last step, until a look shows something new: it is not repeated without a pause."""
+        """The last step, until a poll brings news: it is not repeated without a pause."""
         self.done: ForgeStep | None = None
         """The step that was taken last."""
         self._is_asked = False
-        """True if the user asked for the next look: it believes nothing that was kept."""
+        """True if the user asked for the next poll: it ignores cached answers."""
         self._looks = 0
         self._unanswered_since: float | None = None
         self.silence = 0.0
@@ -125,18 +125,18 @@ class ForgeWorker:
         self._silent_since: tuple[object, float] = (None, 0.0)
         self.count = ForgeCount()
         self._before = (0, 0)
-        """Requests that were counted."""
+        """Counted requests."""
 
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Look at once, and try again what was refused: something may have changed."""
+        """Poll at once, and retry a refused step: something may have changed."""
         self._refused_until, self._is_asked = 0.0, True
-        if not self.wait:  # a rate limit is waited for
+        if not self.wait:  # a rate limit must pass first
             self.due, self._quiet = 0.0, 1
 
     def begin(self, step: ForgeStep | None, known: PullRequest, title: str = "") -> None:
-        """Begin a step, or a look; one at a time."""
+        """Start a step or a poll; one at a time."""
         if self.is_busy:
             return
         if self._thread is None:
@@ -150,15 +150,15 @@ class ForgeWorker:
         self._jobs.put((step, known, title, is_anew))
 
     def reopen(self) -> None:
-        """Open the client again for the next job; not while one is under way."""
+        """Reopen the client for the next job; not while one is in progress."""
         self._spent, self._client = self._requests(), None
 
     def gives_up(self, now: float) -> bool:
         return self._unanswered_since is not None and now - self._unanswered_since > PATIENCE
 
     def receive(self, now: float) -> bool:
-        """Take in what the thread has found; return whether it has found anything."""
-        # The pipe before the queue: a result that comes in between wakes the loop once more, and is not missed.
+        """Process the thread's results; return whether there were any."""
+        # The pipe before the queue: a result that arrives in between wakes the loop again, and is not missed.
         with suppress(BlockingIOError):
             os.read(self.descriptor, 4096)
         try:
@@ -178,7 +178,7 @@ class ForgeWorker:
             self.due = now if answer.step is not None else max(answer.until, now + self._slower())
         elif answer.wait:
             self.due = max(answer.until, now + self._slower())
-        elif answer.facts is None:  # a step: the forge says what came of it, perhaps not at once
+        elif answer.facts is None:  # a step: the forge shows its effect, perhaps not at once
             self.due = now + self._slower() if answer.step == self._last_step else now
             self._last_step = answer.step
         else:
@@ -188,7 +188,7 @@ class ForgeWorker:
             if has_changed or now > self._refused_until or self.refused is None:
                 self.problem, self.refused, self._refused_until = "", None, float("inf")
             if has_changed or any(check.result is CheckResult.PENDING for check in answer.facts.checks):
-                self._quiet = 1  # a check that is under way ends soon
+                self._quiet = 1  # a running check ends soon
             else:
                 self._slower()
             self._last = answer.facts
@@ -229,10 +229,10 @@ class ForgeWorker:
         try:
             answer = self._do(step, known, title, is_anew=is_anew)
         except Exception as error:  # a client's library may raise anything, and the loop must learn of it
-            answer = ForgeJobResult(step=step, problem=f"asking the forge failed: {type(error).__name__}: {error}")
+            answer = ForgeJobResult(step=step, problem=f"the forge request failed: {type(error).__name__}: {error}")
         sent, not_modified = self._requests()
         self._answers.put(replace(answer, sent=sent, not_modified=not_modified))
-        # After the result, which the loop looks for once it wakes. A full pipe wakes it as well.
+        # After the result, which the loop reads once it wakes. A full pipe also wakes it.
         with suppress(OSError):
             os.write(self._write_end, b"x")
 
@@ -272,7 +272,7 @@ class ForgeWorker:
 
 
 def _is_unanswered(error: GitError, step: ForgeStep | None) -> bool:
-    """Return whether git got no answer from the remote, in a look or a step: that passes."""
+    """Return whether git got no answer from the remote, in a poll or a step: a transient error."""
     from garrison.pull_request.client import REJECTED
 
     return step is None or (step.kind in _BY_GIT and error.code != REJECTED)
@@ -283,7 +283,7 @@ def count_file(root: Path) -> Path:
 
 
 def read_count(root: Path) -> ForgeCount:
-    """Return a run's count of requests; nothing counted if it is absent or unreadable."""
+    """Return a run's count of requests; zero if it is absent or unreadable."""
     path = count_file(root)
     with suppress(GarrisonError, OSError):
         return decode(ForgeCount, atomic.read(path) or b"{}", path)
@@ -291,7 +291,7 @@ def read_count(root: Path) -> ForgeCount:
 
 
 class ForgeClient:
-    """Forge of one run, as its guardian uses it: its follower (`run/follower.py`)."""
+    """Forge of one run for its guardian: its follower (`run/follower.py`)."""
 
     def __init__(self, runtime: Runtime, launch: Launch, plan: RunPlan, git: Git) -> None:
         self.runtime, self.launch, self.plan, self.git = runtime, launch, plan, git
@@ -307,13 +307,13 @@ class ForgeClient:
         self._wish()
         self._replies: tuple[object, dict[str, str]] = (None, {})
         self._section: tuple[object, str, str] = (None, "", "")
-        """State of the nodes for which the section was written, section and title."""
+        """State of the nodes at which the section was written, section and title."""
         self._is_on = self._is_leaving = False
         self._looked_for: tuple[str, int] = ("", 0)
-        """Status and attempt of the landing that the facts belong to."""
+        """Status and attempt of the landing to which the facts belong."""
 
     def _open(self) -> PullRequestClient:
-        """Open the client; in the worker's thread, which alone uses it."""
+        """Open the client; in the worker's thread, its only user."""
         from garrison.pull_request.client import PullRequestClient
         from garrison.pull_request.work import OwnerFinder
         from garrison.system.git import Git
@@ -334,7 +334,7 @@ class ForgeClient:
             return 0
 
     def observe(self, state: RunState, landing: LandingView | None) -> PullRequestView | None:
-        """Return what is known; begin a look that is due."""
+        """Return the view; start a poll that is due."""
         worker, now = self.worker, self.runtime.clock.time()
         if worker.receive(now):
             self._save()
@@ -371,8 +371,8 @@ class ForgeClient:
                                section, body, worker.silence, landing.pause, self._read_replies(state))
 
     def _wish(self) -> None:
-        """Follow what the user wants of the request since the last time."""
-        with suppress(GarrisonError):  # a damaged file says nothing
+        """Follow new wishes of the user for the request."""
+        with suppress(GarrisonError):  # a damaged file is ignored
             if (wishes := read_wishes(self.root)) != self._wishes:
                 self._wishes, self.launch = wishes, replace(self._given, base=wishes.base or self._given.base)
                 self.worker.reopen()
@@ -388,7 +388,7 @@ class ForgeClient:
         return self._replies[1]
 
     def _texts(self, state: RunState) -> tuple[str, str]:
-        """Return section and title; they are written again when a node has changed."""
+        """Return section and title; they are rewritten when a node has changed."""
         nodes = tuple((name, node.status, node.attempt) for name, node in state.nodes.items())
         key = (nodes, self._closes, self._title, state.landing.status, state.landing.oid, self.launch.base)
         if self._section[0] != key:
@@ -401,7 +401,7 @@ class ForgeClient:
         return self._section[1], self._section[2]
 
     def begin(self, action: Action, state: RunState) -> None:
-        """Begin a step at the forge."""
+        """Start a step at the forge."""
         self.worker.begin(action.expect(ForgeStep), state.pull_request, self._texts(state)[1])
 
     def _save(self) -> None:
@@ -417,21 +417,21 @@ class ForgeClient:
             self._reports = reports
 
     def watch(self, event_loop: EventLoop) -> None:
-        """Wake when the forge has answered, and when somebody asks for a look."""
+        """Wake when the forge has answered, and when a poll is requested."""
         event_loop.watch_descriptor(self.worker.descriptor)
         if self._is_on:
             atomic.make_directory(forge_folder(self.root))
             event_loop.watch_directory(forge_folder(self.root))
 
     def seconds_to_look(self) -> float | None:
-        """Return the seconds until the next look; None if none is due."""
+        """Return the seconds until the next poll; None if none is due."""
         if not (self._is_on or self._is_leaving) or self.worker.is_busy:
             return None
         return max(0.0, self.worker.due - self.runtime.clock.time())
 
 
 def _fails(state: RunState) -> bool:
-    """Return whether the run ends without a landing although reviewers were asked to look at its request."""
+    """Return whether the run ends without a landing although its request was ready for review."""
     is_over = state.flow is not None and state.flow.over not in ("", "done")
     return state.status == "running" and bool(state.pull_request.number) and (
         state.landing.status == NOT_LANDED or is_over)

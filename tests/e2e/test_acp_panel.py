@@ -77,19 +77,19 @@ def test_what_waits_is_asked_and_what_cannot_be_taken_back_needs_a_word(place: P
         session = begin_session(found, place.repo)
         found.grants = {"Which colour?": "Blue", "Land attempt": "Approve"}
         found.prompt(session, "/follow r1")
-        assert "garrison answer --run=r1" in found.until("Blue for ask counts once you say so")
+        assert "garrison answer --run=r1" in found.until("Blue for ask counts once you confirm it")
         assert found.prompt(session, "no") == "Nothing was changed.\n\n"
-        assert "nothing waits for your word" in found.prompt(session, "yes"), "and it is not a task"
+        assert "there is nothing to confirm" in found.prompt(session, "yes"), "and it is not a task"
         since = len(found.updates)
         found.prompt(session, "/status r1")
-        found.until("Blue for ask counts once you say so", since)
+        found.until("Blue for ask counts once you confirm it", since)
         found.grants.clear()
         assert "answer recorded" in found.prompt(session, "yes")
         asked = found.until_asked("Land attempt 1")
         assert "c.txt" in json.dumps(asked["params"]["toolCall"]["content"])
         assert [each["kind"] for each in asked["params"]["options"]] == ["allow_once", "reject_once"]
         found.choose(asked, "Approve")
-        found.until("Approve for blue counts once you say so")
+        found.until("Approve for blue counts once you confirm it")
         assert place.command("wait", "r1").returncode == 3, "a click alone lands nothing"
         assert "it lands" in found.prompt(session, "Yes.")
         assert "Run `r1` is over: done" in found.until("Run `r1` is over")
@@ -110,9 +110,9 @@ def test_cancel_close_and_what_is_wrong(place: Place) -> None:
         for text, told in (("/stpo", "did you mean /stop?"), ("/tell", "type /tell NODE TEXT"), ("/run", "type /run ["),
                            ("/run --colour red x", "/run has no --colour"), ("/why", "there is no run yet"),
                            ("/status no-such", "there is no run no-such"),
-                           ("/run --agent nobody make it", "did not begin: "), ("/why", "nobody")):
+                           ("/run --agent nobody make it", "did not start: "), ("/why", "nobody")):
             assert told in found.prompt(session, text), text
-        assert "is in no git repository" in found.prompt(begin_session(found, place.root), "make it")
+        assert "is not in a git repository" in found.prompt(begin_session(found, place.root), "make it")
         for method, params, told in (
                 ("session/load", {"sessionId": "no-such", "cwd": "/", "mcpServers": []}, "there is no session no-such"),
                 ("session/load", {"sessionId": "../x", "cwd": "/", "mcpServers": []}, "is not a conversation id"),

@@ -1,4 +1,4 @@
-"""Slash commands of a panel, as an editor lists them, and what a user typed. Pure."""
+"""Slash commands of a panel: their list for an editor, and the parser of typed ones. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from garrison.spelling import nearest
 from garrison.values import Value
 
 RUN_OPTIONS = ("agent", "budget", "gate", "acceptance")
-"""Options that may stand before the task of `/run`."""
+"""Options that may precede the task of `/run`."""
 
 
 class SlashCommand(Value):
-    """A command as an editor shows it."""
+    """A command in an editor's list."""
 
     about: str
     hint: str = ""
@@ -22,26 +22,26 @@ class SlashCommand(Value):
 
 
 COMMANDS: Mapping[str, SlashCommand] = {
-    "run": SlashCommand("Begin a run of a task.", "[--agent NAME] [--budget USD] TASK"),
-    "status": SlashCommand("Show a run, and ask again what is open.", "[RUN]"),
+    "run": SlashCommand("Start a run of a task.", "[--agent NAME] [--budget USD] TASK"),
+    "status": SlashCommand("Show a run, and repeat its open questions.", "[RUN]"),
     "follow": SlashCommand("Wait until a run needs you or is over.", "[RUN]"),
-    "why": SlashCommand("Explain what became of a run or a node.", "[NODE or RUN]"),
+    "why": SlashCommand("Explain the state of a run or a node.", "[NODE or RUN]"),
     "diff": SlashCommand("Show the work of a node.", "NODE"),
-    "tell": SlashCommand("Tell a node's agent something.", "NODE TEXT"),
+    "tell": SlashCommand("Send a message to a node's agent.", "NODE TEXT"),
     "answer": SlashCommand("Answer the question of a node.", "NODE TEXT"),
-    "reject": SlashCommand("Send work that waits for approval back.", "NODE REASON"),
-    "retry": SlashCommand("Try a failed node again.", "NODE"),
+    "reject": SlashCommand("Send back work that waits for approval.", "NODE REASON"),
+    "retry": SlashCommand("Retry a failed node.", "NODE"),
     "stop": SlashCommand("Stop a run; its work is kept.", "[RUN]"),
     "resume": SlashCommand("Resume a stopped run.", "[RUN]"),
 }
 
 
 class TypedCommand(Value):
-    """A slash command that was typed."""
+    """A typed slash command."""
 
     name: str
     rest: str
-    """All that follows it."""
+    """The text after it."""
 
     def two(self) -> tuple[str, str]:
         """Return (node, text); UsageError if one is missing."""
@@ -57,12 +57,12 @@ class TypedCommand(Value):
         return self.rest
 
     def usage(self) -> UsageError:
-        """Return the error that says how it is typed."""
+        """Return the error with its usage."""
         return UsageError(f"type /{self.name} {COMMANDS[self.name].hint}")
 
 
 def read(text: str) -> TypedCommand | None:
-    """Return the slash command in a message, None for a message without; UsageError for an unknown one.
+    """Return the slash command in a message, None if there is none; UsageError for an unknown one.
 
     A path such as `/etc/hosts is wrong` is not a command.
     """
@@ -78,7 +78,7 @@ def read(text: str) -> TypedCommand | None:
 
 
 def read_run(rest: str) -> dict[str, str]:
-    """Return what `/run` begins: `task` and the options before it; UsageError for an unknown option or no task."""
+    """Parse the rest of `/run`: `task` and the options before it; UsageError for an unknown option or no task."""
     given = dict[str, str]()
     while rest.startswith("--"):
         word, _, rest = rest.partition(" ")

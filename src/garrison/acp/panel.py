@@ -1,9 +1,9 @@
-"""One open session of an editor's panel: what is typed there begins, follows and decides runs.
+"""One open session of an editor's panel: its messages start and follow runs and answer their questions.
 
-A message is a slash command, the user's word about what was proposed, the answer to a question, or else a message to
-the butler; without a butler it is a task, which begins a run. Its turn ends once the run has started. A follower looks
-at the session's runs meanwhile and afterwards: it shows what has changed, and asks what needs somebody. An editor may
-grant permissions by itself, so what cannot be taken back, and the approval of work, also need the word `yes`.
+A message is a slash command, the confirmation of a proposal, the answer to a question, or else a message to
+the butler; without a butler it is a task, which starts a run. Its turn ends once the run has started. A follower polls
+the session's runs all the time: it shows changes, and asks the user open questions. An editor may
+grant permissions by itself, so approvals, and answers that cannot be undone, also need the user's word `yes`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from garrison.mcp.crew import ClientRuns, SeenWait
 
 POLL, LONGEST_POLL = 1.0, 5.0
-"""Seconds between two looks at a run, and between two looks at one in which nothing happens."""
+"""Seconds between two polls of a run, and of one in which nothing happens."""
 LATER, RUN_IT, LEAVE_IT = "Later", "Run it", "Leave it"
 _STARTING = ("starting", Status.NEW)
 Act = Callable[[], Awaitable[object]]
@@ -58,10 +58,10 @@ class Screen(Protocol):
         ...
 
     async def ask(self, call: ToolCallStart, choices: Mapping[str, bool]) -> str | None:
-        """Ask for permission; return the label that was chosen, None for none.
+        """Ask for permission; return the chosen label, None for none.
 
         Args:
-            choices: label → whether it allows anything.
+            choices: label → whether it grants permission.
         """
         ...
 
@@ -71,7 +71,7 @@ class Panel:
 
     Args:
         crew: the runs of the home, for the session's repository.
-        by: the editor's name and version, through which answers come.
+        by: the editor's name and version, the channel of answers.
         open_butler: opens the butler of the session; None without one.
     """
 
@@ -84,21 +84,21 @@ class Panel:
         self._turn, self._looking = asyncio.Lock(), asyncio.Lock()
         self._work: asyncio.Task[None] | None = None
         self._said: list[str] | None = None
-        """What the turn has said, for the conversation; None outside of turns."""
+        """Texts of the current turn, for the conversation; None outside of turns."""
         self._begun = 0
         self._runs = list[str]()
         self._seen = dict[str, SeenRun]()
         self._shown = set[str]()
-        """Ids of the tool calls that the editor has."""
+        """Ids of the tool calls shown in the editor."""
         self._plan: object = None
         self._asked = dict[str, asyncio.Task[None] | None]()
-        """Open questions by the id of their call; None for what was asked in words, or has been answered."""
+        """Open questions by the id of their call; None for one that was asked in words, or has been answered."""
         self._follower: asyncio.Task[None] | None = None
 
     # ---- open and close
 
     async def open(self, *, replay: bool = False) -> None:
-        """Follow the session's runs from now on; show its conversation first if that is asked for."""
+        """Follow the session's runs from now on; with `replay` show its conversation first."""
         self._runs = await asyncio.to_thread(self._sessions.runs, self.session)
         if replay:
             for entry in self._sessions.conversation(self.session).entries:
@@ -114,10 +114,10 @@ class Panel:
         self._follower = asyncio.create_task(self._follow())
 
     async def close(self, linger: float = 0.0) -> None:
-        """End the turn and all that the panel keeps open; runs continue.
+        """End the turn and close the panel's resources; runs continue.
 
         Args:
-            linger: seconds for which the turn may still begin what it was asked for.
+            linger: seconds for which the turn may still start its run.
         """
         if self._work is not None and linger:
             await asyncio.wait({self._work}, timeout=linger)
@@ -129,7 +129,7 @@ class Panel:
         await self._held.close()
 
     async def cancel(self) -> None:
-        """End the turn; a run that it has begun continues."""
+        """End the turn; a run that it has started continues."""
         if self._work is not None and not await self._held.cancel():
             self._work.cancel()
 
@@ -143,7 +143,7 @@ class Panel:
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
-            if not work.cancelled():  # the connection has ended, not the message, which still begins its run
+            if not work.cancelled():  # the connection has ended, but the message still starts its run
                 raise
             return False
         finally:
@@ -173,7 +173,7 @@ class Panel:
                     self._add(ChatEntry(role="assistant", content="\n\n".join(said), at=datetime.now(UTC)))
 
     async def _choose(self, text: str) -> Act | None:
-        """Return what a message is to do; None to ask the butler."""
+        """Return the action of a message; None to ask the butler."""
         typed, pending = commands.read(text), self._pending()
         if typed is not None:
             return partial(_HANDLERS[typed.name], self, typed)
@@ -186,16 +186,16 @@ class Panel:
         if self._open_butler is not None:
             return None
         if confirmations.agrees(text) or confirmations.declines(text):
-            raise Refused("nothing waits for your word; `/status` shows what is open")
+            raise Refused("there is nothing to confirm; `/status` shows what is open")
         return partial(self._begin, {"task": text})
 
     async def _question_for(self, text: str) -> tuple[str, SeenWait] | None:
-        """Return the question that a message answers: the only one in words, if the user says so."""
+        """Return the question that a message answers: the only one in words, if the user confirms that."""
         found = [(run, wait) for run, seen in self._seen.items() for wait in seen.waits if _is_in_words(wait)]
         if len(found) != 1:
             return None
         run, wait = found[0]
-        yes, no = f"Answer {wait.node}", "Ask the butler" if self._open_butler is not None else "Begin a run"
+        yes, no = f"Answer {wait.node}", "Ask the butler" if self._open_butler is not None else "Start a run"
         call = start_tool_call(f"{self.session.id}/{len(self._shown)}", f"{wait.node} asks: {wait.text}", kind="other",
                                status="pending", content=[tool_content(text_block(text))])
         self._shown.add(call.tool_call_id)
@@ -229,10 +229,10 @@ class Panel:
     # ---- runs
 
     async def _begin(self, given: Mapping[str, str]) -> None:
-        """Begin a run, and wait until it has started."""
-        # A cancelled turn must not lose the id of a run whose command is under way: it would be followed by nobody.
+        """Start a run, and wait until it has started."""
+        # A cancelled turn must not lose the id of a run whose command is running: the run would not be followed.
         run = await asyncio.shield(self._begin_run(given))
-        await self._say(f"Run `{run}` begins: its target is tested first.")
+        await self._say(f"Run `{run}` is starting: its target is tested first.")
         while (seen := await self._look(run)).status in _STARTING and not seen.waits:
             await asyncio.sleep(POLL / 4)
         if not seen.is_over:
@@ -240,18 +240,18 @@ class Panel:
                             "`/stop` stops it.")
 
     async def _begin_run(self, given: Mapping[str, str]) -> str:
-        """Begin a run and follow it; return its id."""
+        """Start a run and follow it; return its id."""
         if self.session.repo is None:
-            raise Refused(f"{self.session.cwd} is in no git repository; open a folder of one in the editor")
+            raise Refused(f"{self.session.cwd} is not in a git repository; open a folder of one in the editor")
         self._begun += 1
-        # By its prefix `PanelSessions.runs` finds the run again, even after a crash right behind this line.
+        # `PanelSessions.runs` finds the run by its prefix, even after a crash right after this line.
         request = f"{self.session.prefix}{len(self._conversation().entries)}-{self._begun}"
         run = await asyncio.to_thread(self._crew.begin, given, request)
         self._runs.append(run)
         return run
 
     async def _follow(self) -> None:
-        """Show what changes in the session's runs, until the editor is gone."""
+        """Show changes in the session's runs, until the editor is gone."""
         pause, before = POLL, dict[str, str]()
         with contextlib.suppress(ConnectionError):
             while True:
@@ -264,14 +264,14 @@ class Panel:
                         self._runs.remove(run)
                         await self._say(f"{run} is no longer followed: {error}")
                 now = {run: seen.since for run, seen in self._seen.items()}
-                # Each look reads the run's records: a panel left open overnight must not cost what a watched one does.
+                # Each poll reads the run's records: a panel left open overnight must not cost as much as a watched one.
                 pause = POLL if now != before or self._work is not None else min(pause * 1.2, LONGEST_POLL)
                 before = now
                 await asyncio.sleep(pause)
 
     async def _look(self, run: str, *, asks: bool = True) -> SeenRun:
-        """Look at a run: show what has changed, and ask what needs somebody."""
-        # The follower and a command may look at once: each change would be shown, and asked about, twice.
+        """Poll a run: show changes, and ask the user its open questions."""
+        # The follower and a command may poll at once: each change would be shown, and asked about, twice.
         async with self._looking:
             new = await asyncio.to_thread(self._crew.look, run)
             old, self._seen[run] = self._seen.get(run), new
@@ -292,7 +292,7 @@ class Panel:
     # ---- questions
 
     async def _ask_open(self, run: str, seen: SeenRun) -> None:
-        """Ask what waits in a run, each once; withdraw what was settled elsewhere."""
+        """Ask each open question of a run once; withdraw questions that were settled elsewhere."""
         waits = {f"{run} {wait.key}": wait for wait in seen.waits}
         for call in self._withdraw(run, waits):
             if call in self._shown:
@@ -310,7 +310,7 @@ class Panel:
                 await self._say(f"{wait.node or run}: {' '.join(wait.text.split())} ({wait.how})")
 
     def _withdraw(self, run: str, but: Collection[str] = ()) -> list[str]:
-        """Stop asking what waits in a run, but for some calls; return the calls that are withdrawn."""
+        """Withdraw a run's open questions except some calls; return the withdrawn calls."""
         found = [call for call in self._asked if call.startswith(f"{run} ") and call not in but]
         for call in found:
             if (task := self._asked.pop(call)) is not None:
@@ -318,7 +318,7 @@ class Panel:
         return found
 
     async def _decide(self, name: str, run: str, wait: SeenWait) -> None:
-        """Ask for a decision in the editor, and record it, or propose it if it needs the user's word."""
+        """Ask for a decision in the editor, and record it, or propose it if it needs confirmation."""
         with contextlib.suppress(ConnectionError):
             try:
                 shown = rail.fence(await asyncio.to_thread(self._crew.show, run, wait.node, "diff")) \
@@ -335,7 +335,7 @@ class Panel:
                 await self._say(str(error))
 
     async def _take(self, run: str, wait: SeenWait, label: str) -> None:
-        """Record an answer; propose one that needs the user's word."""
+        """Record an answer; propose one that needs confirmation."""
         if wait.question:
             await self._settle(run, wait, label)
             return
@@ -343,9 +343,9 @@ class Panel:
                  "--", wait.node] if wait.is_review else [
             "answer", f"--run={run}", f"--by={self._by}", "--yes", "--", wait.node, label]
         proposals = (Proposal(words=tuple(words)),)
-        text = f"{label} for {wait.node} counts once you say so.{confirmations.request(proposals)}"
-        # Within a message the turn's lock is held, and asyncio's is not reentrant. From the follower it is taken: a
-        # proposal in the middle of an answer would not be the last entry, which alone the user's `yes` is about.
+        text = f"{label} for {wait.node} counts once you confirm it.{confirmations.request(proposals)}"
+        # Within a message the turn's lock is held, and asyncio's is not reentrant. The follower takes it: a
+        # proposal in the middle of an answer would not be the last entry, to which the user's `yes` applies.
         async with contextlib.nullcontext() if self._said is not None else self._turn:
             await self._screen.show(update_agent_message_text(f"{text}\n\n"))
             self._add(ChatEntry(role="assistant", content=text, at=datetime.now(UTC), proposals=proposals))
@@ -359,14 +359,14 @@ class Panel:
         await self._say(text)
 
     async def _carry_out_one(self, words: Sequence[str]) -> str:
-        if words[0] == "run":  # begun as `/run` does, without waiting for its pre-flight
-            return f"run {await asyncio.shield(self._begin_run({'task': words[-1]}))} begins"
+        if words[0] == "run":  # started as by `/run`, without waiting for its pre-flight
+            return f"run {await asyncio.shield(self._begin_run({'task': words[-1]}))} is starting"
         return await asyncio.to_thread(self._crew.command, words)
 
     # ---- the butler
 
     async def _ask_butler(self, text: str) -> None:
-        """Have the butler answer a message; ask for permission to run what it proposes."""
+        """Have the butler answer a message; ask for permission to run its proposals."""
         assert self._open_butler is not None
         butler = await self._held.open(self._open_butler)
         said, turn = defaultdict[str | None, list[str]](list), f"{self.session.id}/{len(butler.conversation.entries)}"
@@ -415,7 +415,7 @@ class Panel:
     async def _do_status(self, typed: TypedCommand) -> None:
         run = await self._chosen(typed)
         await self._say(rail.fence(await asyncio.to_thread(self._crew.command, ["status", run], whole=True)))
-        self._withdraw(run)  # so that the look asks them again
+        self._withdraw(run)  # so that the poll asks them again
         await self._look(run)
 
     async def _do_follow(self, typed: TypedCommand) -> None:

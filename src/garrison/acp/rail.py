@@ -1,4 +1,4 @@
-"""Runs and the butler's specialists as an editor shows them: a plan, and a tool call for each node. Pure."""
+"""Runs and the butler's specialists in an editor: a plan, and a tool call for each node. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from garrison.mcp.crew import SeenNode, SeenRun
 
 NODES = 100
-"""Most nodes of a run that are shown: a panel is not a place for a thousand."""
+"""Most nodes of a run that are shown: a panel has no room for a thousand."""
 _ENDED = frozenset({"landed", LandingWord.NO_CHANGE.value, LandingWord.UNDONE.value, "skipped", "failed"})
 _NOT_BEGUN = frozenset({"waiting", "stopped", "parked"})
 
@@ -32,10 +32,10 @@ def to_plan(runs: Sequence[SeenRun]) -> AgentPlanUpdate:
 
 
 def to_calls(old: SeenRun | None, new: SeenRun, shown: Collection[str]) -> list[ToolCallStart | ToolCallProgress]:
-    """Return what tells an editor about the nodes that have changed between two looks at a run.
+    """Return the updates for an editor on the nodes that have changed between two polls of a run.
 
     Args:
-        shown: ids of the tool calls that the editor has.
+        shown: ids of the tool calls shown in the editor.
     """
     before = {node.node: node.status for node in old.nodes} if old is not None else {}
     calls = list[ToolCallStart | ToolCallProgress]()
@@ -50,9 +50,9 @@ def to_calls(old: SeenRun | None, new: SeenRun, shown: Collection[str]) -> list[
 
 
 def describe_end(seen: SeenRun) -> str:
-    """Return what became of a run that is over, and what to do now."""
+    """Return the result of a run that is over, and what to do now."""
     if not seen.nodes:
-        return f"Run `{seen.run}` did not begin: {seen.reason}."
+        return f"Run `{seen.run}` did not start: {seen.reason}."
     parts = (f"Run `{seen.run}` is over: {seen.status}", seen.progress, seen.reason, seen.next)
     return "; ".join(filter(None, parts)) + "."
 
@@ -64,11 +64,11 @@ def fence(text: str) -> str:
 
 
 def specialist_call(event: ChatEvent, said: str, turn: str) -> ToolCallStart | ToolCallProgress | None:
-    """Return the tool call of a specialist that begins or ends its work for the butler; None for any other event.
+    """Return the tool call of a specialist that starts or ends its work for the butler; None for any other event.
 
     Args:
-        said: all that it has said so far.
-        turn: what tells its call from those of earlier messages.
+        said: all of its text so far.
+        turn: distinguishes its call from those of earlier messages.
     """
     if event.type == "agent_delegate":
         return start_tool_call(f"{turn}/{event.to}", str(event.to), kind="think", status="in_progress")

@@ -1,7 +1,7 @@
-"""The ACP agent on standard input and output, version 1 of the protocol: sessions, prompts, and who asks.
+"""The ACP agent on standard input and output, version 1 of the protocol: sessions, prompts, and permissions.
 
-Standard output belongs to the protocol. The process ends with the editor's end of the input, and with it its panels;
-what it has begun does not.
+Standard output belongs to the protocol. The process and its panels end when the editor closes the input; the runs that
+it has started continue.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class EditorScreen:
 
 
 class AcpServer:
-    """The agent that an editor talks to; its methods are those of the library's `Agent` interface.
+    """The agent for an editor; its methods are those of the library's `Agent` interface.
 
     Args:
-        inside: the node in which it runs, '' outside of any: no run is begun from there.
+        inside: the node in which it runs, '' for none: no run is started from inside a node.
         open_butler: opens a session's butler; None if every prompt is a task.
     """
 
@@ -110,7 +110,7 @@ class AcpServer:
 
     async def initialize(self, protocol_version: int, client_capabilities: object = None,
                          client_info: Implementation | None = None, **_: object) -> InitializeResponse:
-        """Say which version of the protocol is spoken, and what of it."""
+        """Report the version of the protocol, and the supported parts of it."""
         if client_info is not None:
             self._by = f"{client_info.title or client_info.name} {client_info.version or ''}".strip()[:80]
         return InitializeResponse(
@@ -126,24 +126,24 @@ class AcpServer:
     # ---- sessions
 
     async def new_session(self, cwd: str, **_: object) -> NewSessionResponse:
-        """Begin a session about a directory."""
+        """Start a session for a directory."""
         session = await _call(self._sessions.new, _absolute(cwd))
         await self._open(session)
         return NewSessionResponse(session_id=session.id)
 
     async def load_session(self, cwd: str, session_id: str, **_: object) -> LoadSessionResponse:
-        """Open a session again, and show its conversation and runs."""
+        """Reopen a session, and show its conversation and runs."""
         await self._open(await _call(self._sessions.find, session_id), replay=True)
         return LoadSessionResponse()
 
     async def resume_session(self, session_id: str, cwd: str, **_: object) -> ResumeSessionResponse:
-        """Open a session again without its conversation."""
+        """Reopen a session without its conversation."""
         await self._open(await _call(self._sessions.find, session_id))
         return ResumeSessionResponse()
 
     async def list_sessions(self, cwd: str | None = None, cursor: str | None = None,
                             **_: object) -> ListSessionsResponse:
-        """List the sessions in which something was said, the latest first."""
+        """List the sessions with a message, the latest first."""
         found = await _call(self._sessions.list, cwd)
         begin = int(cursor) if cursor and cursor.isdecimal() else 0
         page = [SessionInfo(session_id=each.session.id, cwd=each.session.cwd, title=each.session.title,
@@ -175,8 +175,8 @@ class AcpServer:
         task.add_done_callback(self._later.discard)
 
     async def _advertise(self, session: str) -> None:
-        """Name the commands once the session's id has reached the editor."""
-        # The library writes the answer to session/new once its handler has returned, and does not tell when; editors
+        """Send the list of commands once the session's id has reached the editor."""
+        # The library writes the answer to session/new after its handler has returned, without a callback; editors
         # drop updates of a session that they do not know yet.
         await asyncio.sleep(0.1)
         assert self._client is not None
@@ -187,7 +187,7 @@ class AcpServer:
 
     def _panel(self, session: str) -> Panel:
         if session not in self._panels:
-            raise RequestError(-32002, f"the session {session} is not open: begin or load it")
+            raise RequestError(-32002, f"the session {session} is not open: create or load it")
         return self._panels[session]
 
     # ---- prompts
@@ -209,17 +209,17 @@ class AcpServer:
         return PromptResponse(stop_reason="end_turn" if is_answered else "cancelled")
 
     async def cancel(self, session_id: str, **_: object) -> None:
-        """End the turn; the run that it has begun continues."""
+        """End the turn; the run that it has started continues."""
         if session_id in self._panels:
             await self._panels[session_id].cancel()
 
     async def close(self) -> None:
-        """Close all sessions; a message that came just before the end still begins its run."""
+        """Close all sessions; a message that came just before the end still starts its run."""
         await asyncio.gather(*(panel.close(LINGER) for panel in self._panels.values()))
 
 
 def text_of(blocks: Sequence[object]) -> str:
-    """Return the text of a prompt: files that the editor embeds are quoted, others are named. Pure."""
+    """Return the text of a prompt: embedded files are quoted, others are named. Pure."""
     parts = []
     for block in blocks:
         if isinstance(block, TextContentBlock):
@@ -244,7 +244,7 @@ def _absolute(cwd: str) -> str:
 
 
 async def _call(function: Callable[..., T], *arguments: object) -> T:
-    """Call a function in a thread; what a user can mend becomes the request's error, in one line."""
+    """Call a function in a thread; an error that the user can fix becomes the request's error, in one line."""
     try:
         return await asyncio.to_thread(function, *arguments)
     except GarrisonError as error:
@@ -260,7 +260,7 @@ def serve(home: Path, *, inside: str, open_butler: OpenButler | None) -> None:
     async def until_closed() -> None:
         server = AcpServer(home, inside=inside, open_butler=open_butler)
         try:
-            await run_agent(cast("Any", server), use_unstable_protocol=True,  # which close and resume were, once
+            await run_agent(cast("Any", server), use_unstable_protocol=True,  # close and resume were unstable once
                             stdio_buffer_limit_bytes=LINE)
         finally:
             await server.close()

@@ -1,7 +1,7 @@
-"""Sessions of editors' panels, as the home keeps them: `acp/ID.json`, and a conversation, `conversations/ID.jsonl`.
+"""Sessions of editors' panels in the home: `acp/ID.json`, and a conversation, `conversations/ID.jsonl`.
 
 A session's id is also its conversation's, so `garrison chat -c ID` continues it. The runs of a session are not in its
-file: they are those that were begun by requests with its prefix, so a run that began just before a crash is not lost.
+file: they are the runs started by requests with its prefix, so a run that started just before a crash is not lost.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from garrison.values import replace
 
 FOLDER = "acp"
 UNUSED_DAYS = 7.0
-"""Age at which a session without a message is removed: editors begin one whenever their panel opens."""
+"""Age at which a session without a message is removed: editors create one whenever their panel opens."""
 TITLE = 80
 """Characters of a title."""
 
 
 class PanelSession(Record):
-    """A session: which directory it is about, and its first message's beginning."""
+    """A session: its directory, and the start of its first message."""
 
     id: str
     cwd: str
@@ -37,7 +37,7 @@ class PanelSession(Record):
 
     @property
     def repo(self) -> Path | None:
-        """Return the root of the git repository that it is about; None outside of any."""
+        """Return the root of its git repository; None if there is none."""
         try:
             return validate_repository(Path(self.cwd))
         except GarrisonError:
@@ -45,7 +45,7 @@ class PanelSession(Record):
 
     @property
     def prefix(self) -> str:
-        """Return how the requests begin by which it begins runs."""
+        """Return the prefix of the requests by which it starts runs."""
         return f"acp/{self.id}/"
 
 
@@ -77,7 +77,7 @@ class PanelSessions:
         return session
 
     def entitle(self, session: PanelSession, message: str) -> PanelSession:
-        """Give a session its first message's first line as title, unless it has one."""
+        """Use the first line of a session's first message as its title, unless it has one."""
         if session.title:
             return session
         titled = replace(session, title=" ".join(message.split())[:TITLE])
@@ -85,7 +85,7 @@ class PanelSessions:
         return titled
 
     def list(self, cwd: str | None) -> list[ListedPanelSession]:
-        """Return the sessions with a message, the latest first; of one directory, if it is given."""
+        """Return the sessions with a message, the latest first; only those of a directory, if given."""
         found = [self.find(name.removesuffix(".json")) for name in atomic.list_names(self._folder)
                  if name.endswith(".json")]
         listed = [ListedPanelSession(session, iso(self._touched(session))) for session in found
@@ -97,7 +97,7 @@ class PanelSessions:
         return Conversation(self.conversation_path(session).parent, session.id)
 
     def runs(self, session: PanelSession) -> builtins.list[str]:
-        """Return the runs that were begun in a session, oldest first."""
+        """Return the runs that were started in a session, oldest first."""
         return [begun.run for begun in beginnings.begun_by(self._home, session.prefix)]
 
     def _touched(self, session: PanelSession) -> float:

@@ -11,7 +11,7 @@
     emit_signal(name, data, agent_id) -> None
     build_prompt(context) -> messages for the model, instead of the session's own (`nodes.build_messages`)
 
-In `llm_call`, the messages begin with what the session knows in addition to the conversation (goals, working memory,
+In `llm_call`, the messages start with what the session knows besides the conversation (goals, working memory,
 results of background checks), if anything, as one message of the role `system`; the options have agent_id, tools,
 memories, context (goals and so on, as data) and the node's attributes.
 
@@ -134,7 +134,7 @@ async def _call_tool(function: Callable[..., object], arguments: Mapping[str, ob
     """Call a tool; a blocking one runs in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
-    # In a thread, since a blocking tool would hold up the heartbeat and every other session of the process.
+    # In a thread: a blocking tool would block the heartbeat and every other session of the process.
     result = await asyncio.to_thread(function, **arguments)
     return await result if inspect.isawaitable(result) else result
 
@@ -149,14 +149,14 @@ def truncate(value: object) -> str:
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
-# Memory of a session: what was said and noted, recalled by common words, and kept in a file if it has one.
+# Memory of a session: messages and notes, recalled by common words, and kept in a file if it has one.
 
 
 MAX_ENTRIES = 1_000
 MAX_ENTRY = 2_000
 """Characters of one entry."""
 RECALLED = 5
-"""Entries that are recalled."""
+"""Most recalled entries."""
 _WORD = re.compile(r"\w{4,}")
 
 
@@ -198,7 +198,7 @@ class Memory:
 def _parse(raw: bytes) -> list[str]:
     try:
         return [str(json.loads(line)) for line in raw.splitlines()][-MAX_ENTRIES:]
-    except ValueError:  # memories help, but no turn may fail for them
+    except ValueError:  # memories help, but no turn may fail because of them
         return []
 
 

@@ -1,11 +1,11 @@
 """Profile `claude`: Claude as a session's model, through an agent graph of one node.
 
-Notes are in the session's state, and with earlier turns in its `Memory`.
+Notes are in the session's state, and also, with earlier turns, in its `Memory`.
 
 Tools belong to the session, not to the Claude CLI. A tool call that Claude makes suspends Claude's turn and becomes a
 `tool_calls` answer of `llm_call`; the graph's `tool_dispatch` node executes it (recorded, counted, limited by the trust
 tier), and the next `llm_call` passes the results back so that Claude's turn continues. A process that was restarted in
-between sends the whole conversation again, results included.
+between sends the whole conversation again, including the results.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from garrison.session.adapters import Memory, ModelResponse, ToolDispatcher
 from garrison.session.state import Message, ToolCall, add_notes
 from garrison.values import replace
 
-SYSTEM = ("You are the voice of a session that garrison keeps. You are given what the session knows and the "
-          "conversation so far, and answer its last message. In a heartbeat there is no message: you act of your own "
-          "accord, in the mode that is named.")
+SYSTEM = ("You are the voice of a session that garrison keeps. You get what the session knows and the "
+          "conversation so far, and answer its last message. In a heartbeat there is no message: you act on your own "
+          "initiative, in the named mode.")
 MAX_NOTES = 50
 """Notes kept in memory."""
 OnEvent = Callable[[Event], None]
@@ -42,7 +42,7 @@ async def claude_adapters(model: str | None, metadata: Mapping[str, Any], tools:
                           connect: Connect = claude) -> AsyncIterator[dict[str, Callable[..., Any]]]:
     """Yield the adapters; the model's session starts with its first call and ends with the context.
 
-    `tools` are those that the session's trust tier allows; `on_event` receives every event of the model. Without a
+    `tools`: the tools allowed by the session's trust tier; `on_event` receives every event of the model. Without a
     `memory` the session forgets earlier turns with the process, except for the conversation. `checks` are its
     background checks, given the agent's id.
     """
@@ -70,7 +70,7 @@ class _ClaudeModel:
         self._turn: asyncio.Task[str] | None = None
         self._requests: asyncio.Queue[ToolCall] = asyncio.Queue()
         self._pending: dict[str, asyncio.Future[str]] = {}
-        """Tool calls that Claude waits for, by id."""
+        """Tool calls for which Claude waits, by id."""
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._count, self._suffix = 0, uuid.uuid4().hex[:8]
@@ -82,7 +82,7 @@ class _ClaudeModel:
         self._prompt = partial(prompt_of, messages, mode, options)  # a retry uses the latest one
         self._thinking = []
         if not self._deliver_results(messages):
-            # A turn that still waits has other calls open than this conversation has results for, as after a failed
+            # A turn that still waits has open calls for which this conversation has no results, as after a failed
             # node.
             await self.stop()
             self._text = []
@@ -90,7 +90,7 @@ class _ClaudeModel:
         return {**await self._next(), "thinking": list(self._thinking)}
 
     def _start_attempt(self) -> str:
-        """Return the prompt of an attempt; calls of an earlier attempt are dropped, as it no longer waits for them."""
+        """Return the prompt of an attempt; drop calls of an earlier attempt, which no longer waits for them."""
         self._drop_calls()
         return self._prompt()
 
@@ -102,7 +102,7 @@ class _ClaudeModel:
             self._requests.get_nowait()
 
     def _deliver_results(self, messages: list[Message]) -> bool:
-        """Pass the tool results to Claude; return whether a turn waited and every call it made has its result."""
+        """Pass the tool results to Claude; return whether a turn waited and all its calls have their results."""
         results = {str(message.get("tool_call_id")): str(message["content"])
                    for message in messages if message.get("role") == "tool"}
         if self._turn is None or self._turn.done() or not self._pending or not self._pending.keys() <= results.keys():
@@ -135,7 +135,7 @@ class _ClaudeModel:
         return {"content": "".join(self._text)}
 
     async def request_tool(self, name: str, /, **arguments: Any) -> str:
-        """Ask the graph to execute a tool call of Claude's, and return its result."""
+        """Ask the graph to execute one of Claude's tool calls, and return its result."""
         self._count += 1
         call: ToolCall = {"id": f"call-{self._count}-{self._suffix}", "name": name, "arguments": arguments}
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -144,7 +144,7 @@ class _ClaudeModel:
         return await future
 
     async def stop(self) -> None:
-        """Stop a turn of Claude's that is no longer needed."""
+        """Stop Claude's turn if it is no longer needed."""
         turn, self._turn = self._turn, None
         if turn is not None:
             if not turn.done():
@@ -167,7 +167,7 @@ class _ClaudeModel:
 
 
 def prompt_of(messages: list[Message], mode: str, options: Mapping[str, Any]) -> str:
-    """Return the conversation as one prompt: whole every time, so that a resumed session needs no other memory."""
+    """Return the whole conversation as one prompt, so that a resumed session needs no other memory."""
     spoken = [message for message in messages if message.get("role") != "system"]
     conversation = "\n".join(_line(message) for message in spoken) or "(nothing was said yet)"
     memories = "\n".join(f"- {memory}" for memory in options.get("memories") or [])

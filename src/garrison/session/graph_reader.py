@@ -3,7 +3,7 @@
 Two mistakes are corrected and reported rather than run: a condition that reads `context.X` where only `session.X` is
 written (a gate would let everything pass), and the node types of a later engine of the same family:
 
-    type=exec, action=A        the session node that A names, or that the last word of A names
+    type=exec, action=A        the session node named by A, or by the last word of A
     type=compute               a model call; with use_tools=true the tool loop is added as a cycle
     type=transform             session.transform: one key written from another
 """
@@ -35,15 +35,15 @@ _CONTEXT_KEY = re.compile(r"\bcontext\.([A-Za-z_]\w*)(?![\w.])", re.ASCII)
 
 
 def read_session_graph(text: str, name: str) -> tuple[Graph, list[str]]:
-    """Return the graph of a DOT text as a session runs it, and the corrections made, one line each.
+    """Return the graph of a DOT text, prepared for a session, and the corrections, one line each.
 
-    Raises DialectError if the text is not a graph, UsageError for an action that no session has.
+    Raises DialectError if the text is not a graph, UsageError for an unknown action.
     """
     return to_session_graph(parse(text, name), name)
 
 
 def to_session_graph(graph: Graph, name: str) -> tuple[Graph, list[str]]:
-    """Return a graph as a session runs it, and the corrections; UsageError for an action that no session has."""
+    """Return a graph, prepared for a session, and the corrections; UsageError for an unknown action."""
     graph = _translate(graph)
     bare = {key.removeprefix("session.") for key in _session_keys()} - {
         key for node in graph.nodes.values() for key in WRITTEN.get(node.handler, ())}

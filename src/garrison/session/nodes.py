@@ -1,6 +1,6 @@
 """Node types `session.*` as handlers of the engine.
 
-A node reads the context, calls at most one adapter and returns what changes; it keeps nothing. A missing adapter means
+A node reads the context, calls at most one adapter and returns the changes; it keeps no state. A missing adapter means
 SKIPPED. An adapter that raises fails its node; `on_error=continue` lets the graph continue (the failure is an event
 either way).
 """
@@ -31,7 +31,7 @@ IDEMPOTENCY: Mapping[str, str] = {
     "session.emit_signal": SIDE_EFFECTING, "session.transform": READ_ONLY,
     **{f"session.{name}": SIDE_EFFECTING for name in DATA_ADAPTERS},
 }
-"""Node type → whether running it twice can do harm."""
+"""Node type → whether repeating it can do harm."""
 _LISTS = ("actions", "goal_updates", "new_goals", "memory_notes", "decompositions", "proposal_decisions", "concerns",
           "curiosity", "identity_insights")
 MAX_NOTES = 100
@@ -78,7 +78,7 @@ class SessionNodes:
             except Exception as error:  # an adapter is the user's code
                 reason = f"{name}: {type(error).__name__}: {error}"
                 self._on_event("adapter_failed", {"node": call.node.id, "reason": reason})
-                # an earlier response must not pass for this call's
+                # an earlier response must not be taken for this call's
                 reset = {"llm.response_type": ""} if name == "llm_call" else {}
                 return Outcome(FAIL, failure_reason=reason, failure_class="error", context_updates=reset)
         return handler
@@ -89,8 +89,8 @@ class SessionNodes:
     # ---- pure nodes
 
     async def classify(self, call: Call) -> Outcome:
-        """Set `session.input_type` to command, tool_result, blocked or query. Blocked input is answered here
-        already, for a graph that leads it straight to its end.
+        """Set `session.input_type` to command, tool_result, blocked or query. Blocked input is answered
+        here, for a graph that leads it straight to its end.
         """
         text = call.context.get("session.input", "")
         if isinstance(text, Mapping) and "tool_result" in text:
@@ -152,7 +152,7 @@ class SessionNodes:
     # ---- nodes with an adapter
 
     async def call_data_adapter(self, name: str, call: Call) -> Outcome:
-        """Run a node of `adapters.DATA_ADAPTERS`: pass its keys to the adapter; the keys it returns change."""
+        """Run a node of `adapters.DATA_ADAPTERS`: pass its keys to the adapter, and set the returned keys."""
         data = {key: call.context.get(f"session.{key}") for key in DATA_ADAPTERS[name]}
         changed = await self._call(name, data, call.context.get("session.agent_id"))
         return Outcome(SUCCESS, context_updates={f"session.{key}": value for key, value in (changed or {}).items()})
@@ -198,18 +198,18 @@ class SessionNodes:
                                                  "llm.content": response["content"]})
 
     async def tool_dispatch(self, call: Call) -> Outcome:
-        """Call the tools that the model requested, as far as the tier allows; their results become messages."""
+        """Call the tools that the model requested, if the tier allows them; their results become messages."""
         calls = list(call.context.get("llm.tool_calls") or [])
         allowed = [requested for requested in calls if self.tier.allows(str(requested.get("name", "")))]
         agent = call.context.get("session.agent_id")
         results = list(await self._call("tool_dispatch", allowed, agent)) if allowed else []
-        # The adapter is the user's code; with one result too few each later one would answer another call.
+        # The adapter is the user's code; if a result is missing, the later ones would answer the wrong calls.
         if len(results) != len(allowed):
             raise ValueError(f"tool_dispatch returned {len(results)} results for {len(allowed)} calls")
         for requested in calls:
             self._on_event("tool_dispatched", {"node": call.node.id, "tool": str(requested.get("name", "")),
                                                "allowed": requested in allowed})
-        # By identity: the ids of calls are the model's, which may leave them out or give two the same.
+        # By identity: the ids of calls are the model's, which may omit or repeat them.
         by_call = {id(requested): result for requested, result in zip(allowed, results, strict=True)}
         refused = f"is not allowed at trust tier {self.tier.name}"
         texts = [by_call.get(id(requested), f"refused: {requested.get('name')} {refused}") for requested in calls]
@@ -225,7 +225,7 @@ class SessionNodes:
                   **({"session_prompt": [*built, question, *answers]} if built else {}))
 
     async def memory_update(self, call: Call) -> Outcome:
-        """Pass the turn to memory; a mapping that comes back becomes the working memory."""
+        """Pass the turn to memory; a returned mapping becomes the working memory."""
         context = call.context
         turn = {"input": context.get("session.input"), "response": context.get("session.response", ""),
                 "kind": str(call.attrs.get("kind") or "turn"), "notes": context.get("session.memory_notes") or [],
@@ -271,22 +271,22 @@ class SessionNodes:
 
 # ---- prompt ----------------------------------------------------------------------------------------------------------
 
-# Messages for a session's model: the conversation, and what the session knows in addition to it. Pure.
+# Messages for a session's model: the conversation, and what the session knows besides it. Pure.
 #
 # The knowledge (goals, working memory with its notes, results of background checks) is one message of the role `system`
-# before the conversation. Of earlier turns the latest messages are sent; older ones come back as memories, if they fit
-# the subject. The turn in progress is sent whole, since nothing else holds the results of its tools.
+# before the conversation. Only the latest messages of earlier turns are sent; older ones return as memories that fit
+# the subject. The current turn is sent whole, since the results of its tools are nowhere else.
 
 
 KEPT_MESSAGES = 40
 """Messages of earlier turns that are sent."""
 MAX_SECTION = 8_000
-"""Characters of one part of the knowledge; the beginning of a longer one is left out."""
+"""Characters of one part of the knowledge; the start of a longer one is left out."""
 _TASKS: Mapping[str, str] = {
     "goal_pursuit": "Choose the goal that matters most now, and take the next step towards it.",
     "plan_execution": "Carry out the step of a goal's plan that is due, and mark it as done.",
     "reflection": "Think about what has happened and what follows from it; note what is worth remembering.",
-    "consolidation": "Bring what you know into order; note what is worth keeping.",
+    "consolidation": "Organize what you know; note what is worth keeping.",
 }
 """Mode of a heartbeat → its task."""
 _ANSWER = ('{"actions": [], "goal_updates": [{"id": "…", "progress": 0.5}], '
@@ -294,7 +294,7 @@ _ANSWER = ('{"actions": [], "goal_updates": [{"id": "…", "progress": 0.5}], '
 
 
 def build_messages(context: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the messages of a run by its context."""
+    """Return the messages of a run, from its context."""
     messages = list(context.get("session.messages") or [])
     now = _current_turn(messages, is_heartbeat=bool(context.get("session.is_heartbeat")))
     earlier = messages[max(0, now - KEPT_MESSAGES):now]
@@ -342,14 +342,14 @@ def _line(value: Any) -> str:
 
 
 def heartbeat_task(mode: str) -> dict[str, object]:
-    """Return the message that ends the prompt of a heartbeat, in which nobody has written."""
+    """Return the message that ends the prompt of a heartbeat, which has no user message."""
     return {"role": "system", "content": (
         f"This is a heartbeat: nobody has written to you. {_TASKS.get(mode, '')} Answer with one JSON object, with "
         f"empty lists for what you leave out: {_ANSWER}")}
 
 
 def recall_query(context: Mapping[str, Any]) -> str:
-    """Return what memories should be about: the person's message, in a heartbeat the goals."""
+    """Return the query for memories: the user's message, in a heartbeat the goals."""
     text = context.get("session.input", "")
     if text:
         return text if isinstance(text, str) else _line(text)

@@ -1,7 +1,7 @@
-"""`Session`: messages in, answers out, state saved after each. Thin over `state`, `nodes`, `store` and the engine.
+"""`Session`: messages in, answers out, state saved after each. Thin, over `state`, `nodes`, `store` and the engine.
 
-After a crash a restored session first finishes the run under way, from its journal (`store`); finished nodes do not run
-again. Runs are serialized: a message that arrives during a heartbeat is answered after it, a heartbeat that falls into
+After a crash a restored session first finishes the interrupted run, from its journal (`store`); done nodes do not run
+again. Runs are serialized: a message that arrives during a heartbeat is answered after it; a heartbeat due during
 any other run is skipped.
 """
 
@@ -44,7 +44,7 @@ EVENTS = ("agent_started", "query_completed", "heartbeat_complete", "percept_rec
 
 
 class RunFailed(GarrisonError):
-    """A turn or heartbeat failed; the state is as it was before."""
+    """A turn or heartbeat failed; the state is unchanged."""
 
 
 class TurnResult(Value):
@@ -82,7 +82,7 @@ def shipped_graph(name: str) -> str:
 
 
 def _read_graph(name: str, text: str | None) -> Graph:
-    """Return a graph as a session runs it, by default the shipped one; log what was corrected in it."""
+    """Return a graph, prepared for a session, by default the shipped one; log the corrections."""
     graph, corrections = read_session_graph(shipped_graph(name) if text is None else text, f"<{name} graph>")
     for line in corrections:
         logger.warning("%s", line)
@@ -90,7 +90,7 @@ def _read_graph(name: str, text: str | None) -> Graph:
 
 
 class Session:
-    """Session of one agent; an async context manager. `folder` keeps it on disk (None: in memory only).
+    """Session of one agent; an async context manager. `folder`: its folder on disk (None: in memory only).
 
     `adapters` connect it to the outside world; UsageError for an unknown adapter or trust tier. `initiative` enables
     the model calls of heartbeats.
@@ -109,9 +109,9 @@ class Session:
         self._graphs: dict[Kind, Graph] = {"turn": _read_graph("turn", turn_graph),
                                            "heartbeat": _read_graph("heartbeat", heartbeat_graph)}
         self._programs: dict[Kind, tuple[Program, str]] = {}
-        """Each graph as it runs, and its text."""
+        """Each compiled graph, and its text."""
         self._next: dict[Kind, Graph] = {}
-        """Graphs that replace them with the next run."""
+        """Graphs that replace them at the next run."""
         self._listeners = [on_event] if on_event else []
         self._busy = asyncio.Lock()
         self._heartbeats: asyncio.Task[None] | None = None
@@ -123,13 +123,13 @@ class Session:
 
     @classmethod
     def restore(cls, folder: Path, adapters: adapting.Adapters, **options: Any) -> Session:
-        """Return the session kept in `folder`; raise NotFound or RecordCorrupt if there is none that can be read."""
+        """Return the session in `folder`; raise NotFound or RecordCorrupt if there is no readable one."""
         return cls(read_state(folder), adapters, folder=folder, **options)
 
     async def __aenter__(self) -> Self:
         if self.folder is not None:
             atomic.make_directory(self.folder)
-            # The lock before the journal, whose opening writes: two processes would clear each other's records.
+            # The lock before the journal, since opening it writes: two processes would clear each other's records.
             self._lock = LifeLock.try_acquire(self.folder / "session.lock")
             if self._lock is None:
                 raise Refused(f"session {self.state.session_id} is in use by another process; retry when it has ended")
@@ -156,7 +156,7 @@ class Session:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
         if self._heartbeats is not None:
-            # One in the middle of its run stays under way in the journal, and is finished by the next process.
+            # A heartbeat in the middle of its run stays open in the journal, and is finished by the next process.
             self._heartbeats.cancel()
             await asyncio.wait({self._heartbeats})
         self._release()
@@ -179,17 +179,17 @@ class Session:
 
     async def heartbeat(self) -> HeartbeatResult | None:
         """Run one heartbeat; None, without doing anything, while another run is in progress."""
-        # A heartbeat that waited would fall due again behind each long turn; the next one comes anyway.
+        # Heartbeats that waited would accumulate behind a long turn; the next one comes anyway.
         if self._busy.locked():
             return None
         async with self._busy:
             return await self._heartbeat(self._next_run("heartbeat"))
 
     def update_graph(self, turn: str | None = None, heartbeat: str | None = None) -> None:
-        """Replace a graph (DOT text) from the next run on; an error in it is raised now, and nothing changes."""
+        """Replace a graph (DOT text) from the next run on; an error in it is raised now, without any change."""
         given: tuple[tuple[Kind, str | None], ...] = (("turn", turn), ("heartbeat", heartbeat))
         graphs = {kind: _read_graph(kind, text) for kind, text in given if text is not None}
-        # All of them before one is taken: half a pair of graphs must not run.
+        # All are checked before one is used: half a pair of graphs must not run.
         for graph in graphs.values():
             self._compile(graph)
         self._next.update(graphs)
@@ -214,7 +214,7 @@ class Session:
         return build_program(graph, Registry(self.nodes.handlers()), self._max_steps, None)
 
     def _next_run(self, kind: Kind, text: object = None) -> TurnRun:
-        """Return the next run of a kind, and have it take the place of whatever was under way."""
+        """Return the next run of a kind, which replaces an interrupted one."""
         from garrison.pipeline.dot_writer import to_dot
 
         if kind in self._next:
@@ -250,13 +250,13 @@ class Session:
                                dict(context))
 
     async def _run(self, run: TurnRun, values: dict[str, object], *, resume: bool) -> RunResult:
-        """Run a graph to its end; RunFailed if it does not reach that."""
+        """Run a graph to its end; RunFailed if it does not reach it."""
         from garrison.pipeline.engine import run_async, run_program
         from garrison.pipeline.parser import parse
 
         seed, handlers = f"{self.state.session_id}-{run.name}", self.nodes.handlers()
         folder = self._journal.files_of(run) if self._journal is not None else None
-        # A run of this number that failed has left its checkpoint there.
+        # A failed run with this number has left its checkpoint there.
         if folder is not None and not resume:
             shutil.rmtree(folder, ignore_errors=True)
         if folder is not None and resume and (folder / "journal.jsonl").exists():  # an earlier version's run
@@ -302,7 +302,7 @@ class Session:
         """Return whether a heartbeat may make another model call, and count it."""
         if self.initiative is None or self.initiative.spent >= self.initiative.budget:
             return False
-        # Counted before the call, so that calls which fail use the budget up as well.
+        # Counted before the call, so that failed calls also use up the budget.
         self.initiative.spent += 1
         return True
 

@@ -1,7 +1,7 @@
-"""State of a session, the values a run starts with, and how a run's result changes the state. Pure.
+"""State of a session, the initial values of a run, and how a run's result changes the state. Pure.
 
 Keys of a run's context: `session.*` from here and from the session's nodes, `llm.*` from `session.llm_call`, `graph.*`
-from the engine. A turn adds exactly two messages, the person's and the answer. Trust tier and goals do not change in a
+from the engine. A turn adds exactly two messages, the user's and the answer. Trust tier and goals do not change in a
 turn; working memory changes only if the graph changed it.
 """
 
@@ -55,7 +55,7 @@ class SessionState:
     messages: list[Message] = field(default_factory=list)
     working_memory: dict[str, object] = field(default_factory=dict)
     goals: list[dict[str, object]] = field(default_factory=list)
-    """Each has an `id`, and what its owner says of it."""
+    """Each has an `id`, and fields of its owner."""
     cognitive_mode: str = "reflection"
     heartbeat_count: int = 0
 
@@ -71,7 +71,7 @@ class SessionState:
             raise UsageError(f"not the state of a session: {error}") from error
         if any(message["role"] not in ROLES for message in state.messages):
             raise UsageError(f"not the state of a session: a message's role is one of {', '.join(ROLES)}")
-        return replace(state, messages=[*data.get("messages", ())])  # with what else their writer says of them
+        return replace(state, messages=[*data.get("messages", ())])  # with further fields of their writer
 
 
 def is_plan_due(goals: Sequence[Mapping[str, object]], now: datetime) -> bool:
@@ -92,7 +92,7 @@ def _is_past(due: object, now: datetime) -> bool:
 
 
 def _common(state: SessionState, now: datetime) -> dict[str, object]:
-    """Return what a run of either kind starts with; the run copies it."""
+    """Return the initial values of a run of either kind; the run copies them."""
     return {"session.id": state.session_id, "session.agent_id": state.agent_id,
             "session.trust_tier": state.trust_tier, "session.turn_count": state.turn_count,
             "session.messages": state.messages, "session.goals": state.goals,
@@ -101,7 +101,7 @@ def _common(state: SessionState, now: datetime) -> dict[str, object]:
 
 
 def build_turn_values(state: SessionState, text: object, now: datetime) -> dict[str, object]:
-    """Return the context a turn starts with: the state and the person's message."""
+    """Return the initial context of a turn: the state and the user's message."""
     return {**_common(state, now), "session.messages": [*state.messages, {"role": "user", "content": text}],
             "session.input": text, "session.is_heartbeat": False}
 
@@ -115,7 +115,7 @@ def apply_turn_result(state: SessionState, text: object, context: Mapping[str, o
 
 
 def build_heartbeat_values(state: SessionState, now: datetime, *, initiative: bool) -> dict[str, object]:
-    """Return the context a heartbeat starts with, and which periodic tasks are due."""
+    """Return the initial context of a heartbeat, with the periodic tasks that are due."""
     count = state.heartbeat_count + 1
     return {**_common(state, now), "session.input": "", "session.is_heartbeat": True,
             "session.initiative": initiative, "session.heartbeat_count": count,
@@ -133,7 +133,7 @@ def apply_heartbeat_result(state: SessionState, context: Mapping[str, object]) -
 
 
 def add_notes(memory: Mapping[str, object], notes: Sequence[object], most: int) -> dict[str, object]:
-    """Return a working memory with notes added, at most so many; what is noted again is kept once, as the latest."""
+    """Return a working memory with notes added, at most so many; a repeated note is kept once, as the latest."""
     before = memory.get("notes")
     kept = [note for note in before if note not in notes] if isinstance(before, list) else []
     new = [note for at, note in enumerate(notes) if note not in notes[:at]]
@@ -161,7 +161,7 @@ def apply_goal_changes(goals: Sequence[Mapping[str, object]], updates: object, n
 
 # ---- trust -----------------------------------------------------------------------------------------------------------
 
-# Trust tiers: what a session may do, from the shipped file or the caller's. Pure except for reading the file.
+# Trust tiers: rights of a session, from the shipped file or the caller's. Pure except for reading the file.
 
 
 class Tier(Value):
@@ -194,7 +194,7 @@ def require_working_tier(name: str, tiers: dict[str, Tier]) -> Tier:
 
 
 def check_working_tier(name: str) -> None:
-    """Refuse a session with a task whose trust tier could not report on it, before a run begins."""
+    """Refuse a session with a task whose trust tier could not report on it, before a run starts."""
     require_working_tier(name, read_tiers())
 
 

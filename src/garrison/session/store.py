@@ -1,16 +1,16 @@
-"""What of a session is on disk, and what is read of it after a crash.
+"""Files of a session, and recovery from them after a crash.
 
-    session.json     the state; that of now once the session was closed, else that of the last compaction
-    journal.jsonl    since then: how each run began, its steps, and what it changed in the state
-    events.jsonl     the session's events, for people
-    session.lock     held while a process has the session
+    session.json     the state; current after the session was closed, else as of the last compaction
+    journal.jsonl    since then: the start of each run, its steps, and its changes to the state
+    events.jsonl     the session's events, for the user
+    session.lock     locked while a process has the session
     runs/KIND-N/     files of a run's nodes, if there are any, and the checkpoint of a run that failed
 
-A step is synced if it can do harm when it is repeated; any other is worked out again after a power cut. What a session
-keeps for itself, its memory and its checkpoint, takes a repetition, and is synced with the next step. A list that
-grows by each step, such as the messages of a turn with many tool calls, is recorded by what was added. A compaction
-writes the state first and drops the records then: an end that the state has already is skipped. Earlier versions kept
-the run under way in `under_way.json`, with its own run directory.
+A step is synced if repeating it can do harm; any other is repeated after a power cut. Internal data of a session, its
+memory and its checkpoint, tolerate a repetition, and are synced with the next step. A list that
+grows with each step, such as the messages of a turn with many tool calls, is recorded by its additions. A compaction
+first writes the state, then drops the records: an end that the state already has is skipped. Earlier versions kept
+the current run in `under_way.json`, with its own run directory.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 BEGUN, STEP, ENDED = "begun", "step", "ended"
 """Kinds of the journal's records."""
 REPEATABLE = ("session.memory_update", "session.checkpoint")
-"""Types of nodes that take a repetition: what is recorded once more counts once."""
+"""Types of nodes that tolerate a repetition: a repeated record counts once."""
 COMPACT_BYTES = 1 << 20
-"""Size of a journal that is compacted, unless the state is larger."""
+"""Size at which a journal is compacted, unless the state is larger."""
 _MORE, _VALUE = "$more", "$value"
 Kind: TypeAlias = Literal["turn", "heartbeat"]
 
 
 class TurnRun(Record):
-    """A run: what its first context is built from, in addition to the state, and its graph."""
+    """A run: the inputs of its initial context, besides the state, and its graph."""
 
     kind: Kind
     number: int
@@ -86,7 +86,7 @@ class UnderWay(msgspec.Struct):
 
 
 def write_state(folder: Path, state: SessionState) -> int:
-    """Write a state to its existing folder, whole or not at all; return its size in bytes."""
+    """Write a state atomically to its existing folder; return its size in bytes."""
     body = json.dumps({"schema": 1, "state": asdict(state)}, ensure_ascii=False, indent=1)
     raw = body.encode("utf-8", "backslashreplace")
     atomic.write(folder / "session.json", raw)
@@ -94,12 +94,12 @@ def write_state(folder: Path, state: SessionState) -> int:
 
 
 def read_state(folder: Path) -> SessionState:
-    """Return the state kept in a folder; raise NotFound or RecordCorrupt if there is none that can be read."""
+    """Return the state in a folder; raise NotFound or RecordCorrupt if there is no readable one."""
     return read(folder)[0]
 
 
 def read(folder: Path) -> tuple[SessionState, UnderWay | None]:
-    """Return a session's state and the run that is under way or was when its process died, as `read_state`."""
+    """Return a session's state and its unfinished run, if any; errors as for `read_state`."""
     raw = atomic.read(folder / "session.json")
     if raw is None:
         raise NotFound(f"no session in {folder}; `garrison session list` shows the existing ones")
@@ -111,7 +111,7 @@ def read(folder: Path) -> tuple[SessionState, UnderWay | None]:
 
 
 def replay(state: SessionState, entries: Sequence[Entry], path: Path) -> tuple[SessionState, UnderWay | None]:
-    """Return the state after the ends that it does not have yet, and the run after it that has started."""
+    """Return the state after the recorded ends that it does not include yet, and the unfinished run after them."""
     under_way: UnderWay | None = None
     try:
         for entry in entries:
@@ -134,13 +134,13 @@ def _after(state: SessionState, end: RunEnd) -> SessionState:
 
 
 def read_earlier_run(folder: Path) -> TurnRun | None:
-    """Return the run that an earlier version had under way."""
+    """Return the unfinished run of an earlier version."""
     raw = atomic.read(folder / "under_way.json")
     return from_data(TurnRun, json.loads(raw)) if raw is not None else None
 
 
 def drop_earlier_run(folder: Path) -> None:
-    """Remove what an earlier version kept of a run under way, which has ended."""
+    """Remove an earlier version's files of a run that has now ended."""
     if (run := read_earlier_run(folder)) is not None:
         (folder / "under_way.json").unlink()
         shutil.rmtree(folder / "runs" / run.name, ignore_errors=True)
@@ -150,14 +150,14 @@ class SessionJournal:
     """Journal of a session that a process has open (`pipeline.driver.StepLog` of each of its runs)."""
 
     def __init__(self, folder: Path, state: SessionState) -> None:
-        """Open it for a session of that state, which is written."""
+        """Open it for a session with that state, which is written."""
         self._folder, self._now = folder, SystemClock().utc
         self._writer = Writer(folder / "journal.jsonl", f"session {state.session_id}")
         _, self.under_way = replay(state, self._writer.entries, self._writer.path)
         self._lists: dict[str, list[object]] = {}
         """Last value of each list in the context of the run."""
-        # The state has all ends of the journal by now. It is written before they are dropped: after a kill in between
-        # they are skipped, as their numbers do not follow.
+        # The state includes all ends of the journal now. It is written before they are dropped: after a kill in between
+        # they are skipped, since their numbers do not follow.
         self._state_bytes = write_state(folder, state)
         if self.under_way is None:
             self._writer.clear()
@@ -166,21 +166,21 @@ class SessionJournal:
         return self._folder / "runs" / run.name
 
     def begin(self, run: TurnRun) -> None:
-        """Record how a run begins; the first step that is synced makes it durable."""
+        """Record the start of a run; its first synced step makes it durable."""
         self.under_way = UnderWay(run)
         self._append(BEGUN, {"run": asdict(run)}, sync=False)
 
     def end(self, run: TurnRun, before: SessionState, after: SessionState) -> None:
-        """Record what a run has changed, and compact the journal if it has become large."""
+        """Record the changes of a run, and compact the journal if it has become large."""
         old = fields_of(before)
         changed = {name: value for name, value in fields_of(after).items() if name != "messages" and value != old[name]}
         self._close_run(RunEnd(run.kind, run.number, changed, after.messages[len(before.messages):]))
-        # Not at a fixed size: a state of many megabytes would be written again with each turn.
+        # Not at a fixed size: a state of many megabytes would be rewritten at each turn.
         if self._writer.size > max(COMPACT_BYTES, self._state_bytes):
             self.compact(after)
 
     def fail(self, run: TurnRun, reason: str) -> None:
-        """Record that a run failed: the state is as before."""
+        """Record that a run failed: the state is unchanged."""
         self._close_run(RunEnd(run.kind, run.number, failed=reason))
 
     def _close_run(self, end: RunEnd) -> None:
@@ -188,13 +188,13 @@ class SessionJournal:
         self.under_way = None
 
     def compact(self, state: SessionState) -> None:
-        """Write the state in place of the records."""
+        """Replace the records by the state."""
         if self._writer.size:
             self._state_bytes = write_state(self._folder, state)
             self._writer.clear()
 
     def close(self, state: SessionState) -> None:
-        """Close the journal; nothing is left in it unless a run is under way."""
+        """Close the journal; it is empty unless a run is unfinished."""
         if self.under_way is None:
             self.compact(state)
         self._writer.close()
@@ -205,7 +205,7 @@ class SessionJournal:
     # ---- the steps of a run
 
     def attach(self, program: Program, state: FlowState) -> Sequence[Event]:
-        """Take the run whose steps follow; return those that are recorded of it."""
+        """Attach to a run; return its recorded steps."""
         from garrison.pipeline.flow import event_from_data
 
         self._program, self._flow = program, state
@@ -228,7 +228,7 @@ class SessionJournal:
         return is_skipped or kind in REPEATABLE or IDEMPOTENCY.get(kind) == READ_ONLY
 
     def _pack(self, name: str, value: object) -> object:
-        """Return a value of the context as the journal has it: of a list that has grown, what was added."""
+        """Return a context value in the journal's form: for a list that has grown, its additions."""
         packed: object = {_VALUE: value} if isinstance(value, dict) and (_VALUE in value or _MORE in value) else value
         if isinstance(value, list):
             # A turn of n tool calls would otherwise write its messages n times, and n² in all.
@@ -239,7 +239,7 @@ class SessionJournal:
         return packed
 
     def _unpack(self, name: str, packed: object) -> object:
-        """Return the value that `_pack` was given."""
+        """Return the original value of `_pack`."""
         value = packed
         if isinstance(packed, dict) and _VALUE in packed:
             value = [*self._lists[name][:packed[_MORE]], *packed[_VALUE]] if _MORE in packed else packed[_VALUE]
@@ -249,7 +249,7 @@ class SessionJournal:
 
 
 def _with_updates(step: dict[str, Any], change: Callable[[str, object], object]) -> dict[str, Any]:
-    """Return a step with the values that it writes into the context changed."""
+    """Return a step with its context updates transformed by `change`."""
     outcome = step.get("outcome") or {}
     updates = outcome.get("context_updates")
     if not updates:

@@ -5,8 +5,8 @@
         WorkflowStep("find", "search", {"query": "merge queues"}),
         WorkflowStep("keep", "save", {"papers": "${find.papers}"})]))
 
-A workflow is compiled to a graph and run by the pipeline engine (`executor`), whose journal is the truth;
-`state/workflows/ID.json` is a snapshot of it for people and programs. References between steps (`references`) and the
+A workflow is compiled to a graph and run by the pipeline engine (`executor`), whose journal is authoritative;
+`state/workflows/ID.json` is a snapshot of it for users and programs. References between steps (`references`) and the
 checks before a run (`validation`) are pure. Tools are Python callables, or those of any MCP server (`mcp_tools`, the
 only module that loads the MCP client).
 """

@@ -28,7 +28,7 @@ from garrison.workflow.state_manager import StateManager
 from garrison.workflow.validation import check_same, validate
 
 Ask: TypeAlias = Callable[[str], Awaitable[str]]
-"""Prompt → the model's answer; its session remembers the prompts before."""
+"""Prompt → the model's answer; its session remembers earlier prompts."""
 ATTEMPTS = 3
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 _FORM = """{"name": "short-name", "description": "...", "inputs": {}, "steps": [{"name": "...", "tool": "...",
@@ -48,16 +48,16 @@ def plan_prompt(command: str, tools: Mapping[str, object]) -> str:
     return ("Break this command into a workflow of tool calls:\n\n"
             f"<command>\n{command}\n</command>\n\nTools:\n{tool_list}\n\n"
             "A step may refer to an earlier step's result anywhere in its arguments: ${STEP.KEY}, ${STEP.LIST[0].KEY}; "
-            "alone it keeps its type. Steps that do not depend on one another run at the same time. Use only these "
-            f"tools, as few steps as do it. Answer with one JSON object and nothing else:\n{_FORM}")
+            "a reference alone keeps its type. Independent steps run at the same time. Use only these "
+            f"tools, in as few steps as possible. Answer with one JSON object and nothing else:\n{_FORM}")
 
 
 def retry_prompt(error: str) -> str:
-    return f"That is not a valid workflow: {error}\nAnswer again, with the complete JSON object alone."
+    return f"That is not a valid workflow: {error}\nAnswer again, with only the complete JSON object."
 
 
 def parse_plan(answer: str, tools: Mapping[str, object]) -> Workflow:
-    """Return the workflow in the agent's answer; GarrisonError says what is wrong with it."""
+    """Return the workflow in the agent's answer; GarrisonError if it is invalid."""
     match = _OBJECT.search(answer)
     if match is None:
         raise WorkflowValidationError("it contains no JSON object")
@@ -70,7 +70,7 @@ def parse_plan(answer: str, tools: Mapping[str, object]) -> Workflow:
 
 
 async def make_plan(command: str, tools: Mapping[str, object], ask: Ask) -> Workflow:
-    """Return the workflow into which a model breaks a command; Refused if no answer is a valid one."""
+    """Return a model's workflow for a command; Refused if no answer is valid."""
     prompt, problem = plan_prompt(command, tools), ""
     for _ in range(ATTEMPTS):
         answer = await ask(prompt)
@@ -102,7 +102,7 @@ async def claude_planner(home: Path) -> AsyncIterator[Ask]:
 @dataclass
 class AgentConfig:
     """Settings of an agent. `max_retries` caps the retries of every step, `timeout_seconds` the time of a whole
-    session; `state_dir` defaults to `workflows` in the garrison's home.
+    session; `state_dir` defaults to `workflows` in garrison's home.
     """
 
     max_retries: int = 3
@@ -190,7 +190,7 @@ class WorkflowAgent:
         """Return a workflow of this agent's tools that reaches the goal; checked, not run.
 
         Args:
-            ask: gets a prompt and returns the model's answer (default: Claude, as config.toml of the home says).
+            ask: gets a prompt and returns the model's answer (default: Claude, configured by the home's config.toml).
 
         Raises:
             Refused: no answer was a valid workflow.
@@ -220,7 +220,7 @@ class WorkflowAgent:
             try:
                 yield
             finally:
-                # While it is held: whoever opened the file meanwhile finds that it has lost its name, and tries again.
+                # While it is locked: a process that has opened the file finds that its name is gone, and retries.
                 if not self.state_manager.path(session_id).exists():
                     path.unlink(missing_ok=True)
 

@@ -1,6 +1,6 @@
 """`WorkflowExecutor`: compile a workflow to a pipeline graph and run its steps; results are journaled first.
 
-The graph has `flow=dag` and one `tool` node per step. Nodes are called s1, s2, … in the workflow's order, since a step
+The graph has `flow=dag` and one `tool` node per step. Nodes are named s1, s2, … in the workflow's order, since a step
 may have any name; the label is the step's name. How a step ends:
 
     result                        kept in the run's context; the steps that wait for it start
@@ -41,10 +41,10 @@ from garrison.workflow.tool_call import ToolCaller, advice, to_json
 Tool = Callable[..., object]
 _DETERMINISTIC = (TypeError, AttributeError, NameError, LookupError, ValueError, MissingReference,
                   ToolNotFoundError)
-"""Failures that a retry would meet again."""
+"""Failures that a retry would repeat."""
 SNAPSHOT_INTERVAL_S, SNAPSHOT_PAUSE = 0.5, 20
-"""Minimum seconds between two snapshots of a session at work, and as a multiple of what the last one took: the journal
-is the truth, and a workflow of a thousand steps must not spend its time on snapshots."""
+"""Minimum pause between two snapshots of a running session, in seconds, and as a multiple of the last one's duration:
+the journal is authoritative, and a workflow of a thousand steps must not spend its time on snapshots."""
 MAX_LOGGED_CALL, MAX_LOGGED_RESULT = 500, 2_000
 """Characters of a call's arguments and of a result in the log."""
 MIN_SECRET = 4
@@ -189,7 +189,7 @@ class _Execution:
 
     def _fail(self, step: WorkflowStep, attempt: int, error: Exception, elapsed: float) -> Outcome | Waiting:
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        # A service that fails answers with a page instead of JSON, and with JSON again when it has recovered.
+        # A failing service answers with a page instead of JSON, and with JSON again when it has recovered.
         deterministic = isinstance(error, _DETERMINISTIC) and not isinstance(error, json.JSONDecodeError)
         if attempt <= self._retries(step) and not deterministic:
             self.executor.logger.warning("step %s, attempt %d: %s", step.name, attempt, message)
@@ -212,7 +212,7 @@ class _Execution:
                        context_updates={f"lost.{step.name}": f"failed: {message}"})
 
     def _shown(self, value: object, limit: int) -> str:
-        """Return a value as the log shows it: shortened, with names instead of the variables' values in it."""
+        """Return a value for the log: shortened, with names instead of the variables' values in it."""
         text = json.dumps(value, ensure_ascii=False, default=str)
         for name in self._variables.used:
             secret = os.environ.get(name, "")
@@ -283,7 +283,7 @@ class _Execution:
 
 
 class _EnvironmentNames(dict[str, str]):
-    """Environment as the log shows it: names instead of values, which may be secrets; `used` are those asked for."""
+    """Environment for the log: names instead of values, which may be secrets; `used`: the names that were read."""
 
     def __init__(self) -> None:
         super().__init__()

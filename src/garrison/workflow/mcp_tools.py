@@ -1,6 +1,6 @@
 """Tools of MCP servers, over stdio or HTTP: `server.tool` for a workflow's step.
 
-Only this module loads the MCP client. A server is started at its first use and lives in one task, because the client's
+Only this module loads the MCP client. A server is started at its first use and runs in one task, because the client's
 task groups must be left by the task that entered them; a dead server is restarted at the next call. Every failure of a
 server (crash, invalid data, silence) is an McpError that names the server.
 """
@@ -146,7 +146,7 @@ class OpenServer:
                 self._task = asyncio.create_task(self._run(self._ready, self._requests), name=f"mcp {self.spec.name}")
             assert self._ready is not None
             ready = self._ready
-        # Not awaited itself: to cancel one caller would cancel the start for all who wait for it.
+        # Not awaited itself: cancelling one caller would cancel the start for all that wait for it.
         await asyncio.wait({ready})
         return ready.result()
 
@@ -157,7 +157,7 @@ class OpenServer:
 
     async def _serve(self, ready: asyncio.Future[list[Tool]], requests: asyncio.Queue[_ToolRequest | None],
                      errors: io.TextIOBase) -> None:
-        # The file may have the output of earlier starts of the server, which says nothing about this one.
+        # The file may have the output of earlier starts of the server, which does not concern this one.
         start = errors.seek(0, io.SEEK_END)
         try:
             async with contextlib.AsyncExitStack() as stack:
@@ -183,7 +183,7 @@ class OpenServer:
             if not request.answer.done():
                 request.answer.set_exception(McpError(f"{self.spec.name}.{request.tool}: {self._describe(error)}"))
             if _is_closed(error) and server_task is not None:
-                # Set before its task has ended, or a call in between would go to a queue that nobody reads.
+                # Set before its task has ended, or a call in between would go to a queue that is no longer read.
                 self._dead = True
                 server_task.cancel()  # the next call restarts the server
             return
@@ -243,7 +243,7 @@ def _is_closed(error: BaseException) -> bool:
 
 
 def _last_stderr_line(errors: io.TextIOBase, start: int) -> str:
-    """Return the last stderr line of a server that did not start, which usually says why; '' for none."""
+    """Return the last stderr line of a server that did not start, which usually explains why; '' for none."""
     errors.seek(max(start, errors.seek(0, io.SEEK_END) - 4000))
     lines = [" ".join(line.split()) for line in errors.read().splitlines()]
     last = next((line for line in reversed(lines) if line), "")
@@ -251,7 +251,7 @@ def _last_stderr_line(errors: io.TextIOBase, start: int) -> str:
 
 
 class McpTools(Mapping[str, Callable[..., object]]):
-    """Tools of several servers by `server.tool`, as a workflow agent takes them; an async context manager."""
+    """Tools of several servers by `server.tool`, for a workflow agent; an async context manager."""
 
     def __init__(self, specs: Mapping[str, ServerSpec], logs: Path | None = None, *,
                  start_seconds: float = START_SECONDS) -> None:

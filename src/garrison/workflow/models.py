@@ -84,12 +84,12 @@ def check_types(workflow: object) -> None:
 
 TYPE_NAMES: dict[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number",
                                list: "a list", dict: "a mapping"}
-"""Types as messages name them."""
+"""Names of types in messages."""
 
 
 def check_fields(data: object, what: str, kinds: Mapping[str, type[object] | tuple[type[object], ...]],
                  needed: tuple[str, ...], place: Place = ()) -> dict[str, Any]:
-    """Return the fields of a mapping without empty ones and those that begin with `x_`; `place` leads to it."""
+    """Return the fields of a mapping without empty ones and those that start with `x_`; `place` leads to it."""
     if not isinstance(data, dict):
         raise WorkflowValidationError(f"{what} must be a mapping of fields, not {type(data).__name__}")
     what = f"step {data['name']!r}" if what.startswith("step") and isinstance(data.get("name"), str) else what
@@ -134,7 +134,7 @@ class WorkflowState:
 
 @dataclass
 class WorkflowResult:
-    """Result of a workflow: `results` has every step's that returned one, even if the workflow failed."""
+    """Result of a workflow: `results` has the result of every step that returned one, even if the workflow failed."""
 
     success: bool
     results: dict[str, Any]

@@ -3,7 +3,7 @@
 A value that consists of one reference keeps the type of the referenced value; within other text a reference becomes
 text (JSON, if it is not text). A key that contains a dot or a bracket is quoted: `${step["a.b"]}`. `$${` is a literal
 `${`. `${inputs.NAME}` is an input of the workflow, `${env.NAME}` an environment variable of the process that runs it
-(unless a step is called env).
+(unless a step is named env).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _path(rest: str, reference: str) -> list[str | int]:
 
 
 def resolve(value: object, results: Mapping[str, object], unavailable: Mapping[str, str]) -> object:
-    """Return the value with its references replaced; `unavailable` says why a step has no result.
+    """Return the value with its references replaced; `unavailable`: why a step has no result.
 
     Raises UnavailableResult for a reference to such a step, MissingReference for a key or index that does not exist.
     """

@@ -1,7 +1,7 @@
 """Workflow sessions on disk: `ID.json`, a snapshot with the seed's fields, alongside the engine's journal and the log.
 
     ID.json          snapshot: status, current step, results, errors, and the workflow itself
-    runs/ID/         the engine's run directory; its journal is the truth
+    runs/ID/         the engine's run directory; its journal is authoritative
     logs/ID.log      every call with its arguments and outcome
 
 The snapshot is written atomically, after the journal; only `load_state` reads it.
@@ -32,7 +32,7 @@ class StateManager:
     """Sessions of one directory."""
 
     def __init__(self, state_dir: Path | str | None = None) -> None:
-        """Use `state_dir`; by default `workflows` in the garrison's home."""
+        """Use `state_dir`; by default `workflows` in garrison's home."""
         self.state_dir = Path(state_dir) if state_dir is not None else find_home(None) / "workflows"
 
     def path(self, session_id: str) -> Path:

@@ -4,9 +4,9 @@ A call ends when its step's timeout expires. A blocking function runs in its own
 one that never returns delays neither other calls nor the end of the program. A tool that ends itself
 (`sys.exit`, its own cancellation) fails its step and nothing else.
 
-The class of an error says little by itself: a TypeError of the call means wrong arguments, one from within the tool a
-mistake of the tool, and a file that does not exist may be a program that is not installed. So the advice also depends
-on where the error was raised, and on what it carries.
+The class of an error alone is ambiguous: a TypeError of the call means wrong arguments, one from within the tool is a
+bug of the tool, and a missing file may be a program that is not installed. So the advice also depends
+on where the error was raised, and on its attributes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ToolEnded(AgentError):
 
 
 class ToolCaller:
-    """Call the tools of one session; blocking ones take at most so many `threads` at once."""
+    """Call the tools of one session; blocking ones use at most so many `threads` at once."""
 
     def __init__(self, threads: int = MAX_THREADS) -> None:
         self._threads = asyncio.Semaphore(threads)
@@ -56,7 +56,7 @@ class ToolCaller:
 
 
 def to_json(result: object, tool: str) -> object:
-    """Return a tool's result as JSON data; UnserializableResult says what to return instead."""
+    """Return a tool's result as JSON data; UnserializableResult names supported types."""
     try:
         return check_json({"result": _to_plain(result)}, "result")["result"]
     except (TypeError, ValueError, RecursionError, GarrisonError) as error:
@@ -92,13 +92,13 @@ async def _await_result(call: Awaitable[object]) -> object:
 
 
 async def _contain_cancellation(call: Awaitable[object]) -> object:
-    """Turn an exit of the whole program, or a cancellation that nobody asked for, into ToolEnded."""
+    """Turn an exit of the whole program, or an unrequested cancellation, into ToolEnded."""
     try:
         with _exit_contained():
             return await call
     except asyncio.CancelledError:
         task = asyncio.current_task()
-        # Only a cancellation from outside is counted there; a tool that raises CancelledError itself is not.
+        # Only a cancellation from outside is counted there, not a CancelledError that the tool raises itself.
         if task is not None and task.cancelling():
             raise
         raise ToolEnded("the tool cancelled itself") from None
@@ -109,7 +109,7 @@ def _exit_contained() -> Iterator[None]:
     """Turn an exit of the whole program into ToolEnded."""
     try:
         yield
-    # asyncio raises these two through the event loop, past every handler of the other steps.
+    # asyncio raises these two through the event loop, past all handlers of the other steps.
     except (SystemExit, KeyboardInterrupt) as error:
         raise ToolEnded(f"the tool ended itself ({type(error).__name__}{f': {error}' if str(error) else ''})") from None
 
@@ -128,11 +128,11 @@ BY_CLASS: Mapping[str, str] = {
     "CalledProcessError": "run the command by hand to see why it fails",
     "ToolEnded": "let the tool return or raise an error instead of ending the program",
     "McpError": "read the server's log",
-    "JSONDecodeError": "look at what the tool has read: it is not JSON",
-    "UnicodeDecodeError": "look at what the tool has read: it is not text in the encoding that it expects",
+    "JSONDecodeError": "check what the tool has read: it is not JSON",
+    "UnicodeDecodeError": "check what the tool has read: it is not text in the expected encoding",
     "MemoryError": "give the step less to do at once",
 }
-"""Name of an error class or base class → advice, where nothing else counts."""
+"""Name of an error class or base class → advice, if there is no better one."""
 _BY_NUMBER: Mapping[int, str] = {
     errno.ENOSPC: "free space on the disk", errno.EDQUOT: "free space: the quota of the disk is reached",
     errno.EROFS: "choose a place that can be written: this one is read-only",
@@ -142,11 +142,11 @@ _BY_STATUS: Mapping[int, str] = {
     403: "check what the key or log-in may do", 404: "correct the address in the step's arguments",
     429: "wait for the service's limit, then resume; `retry_count` lets the step wait by itself"}
 _ARGUMENTS = (TypeError, LookupError, AttributeError)
-"""Errors that a wrong argument and a mistake in a tool both raise."""
+"""Errors that may come from a wrong argument or from a bug in a tool."""
 
 
 def advice(error: BaseException, tool: str, timeout: float) -> str:
-    """Return what to do about the error of a step.
+    """Return the advice on the error of a step.
 
     Args:
         timeout: the step's, in seconds.
@@ -171,15 +171,15 @@ def advice(error: BaseException, tool: str, timeout: float) -> str:
 
 
 def _on_status(error: BaseException, _timeout: float) -> str:
-    """Advise on an HTTP status, as clients of HTTP carry it."""
+    """Advise on the HTTP status in an error of an HTTP client."""
     status: object = getattr(getattr(error, "response", None), "status_code", None)
     if status is None and type(error).__name__ == "HTTPError":
         status = getattr(error, "code", None)
     if not isinstance(status, int):
         return ""
     if status >= 500:
-        return "try again later: the service itself fails; `retry_count` lets the step try by itself"
-    return _BY_STATUS.get(status, "read what the service answered, and correct the step's arguments")
+        return "try again later: the service itself fails; `retry_count` makes the step retry by itself"
+    return _BY_STATUS.get(status, "read the service's answer, and correct the step's arguments")
 
 
 def _on_timeout(error: BaseException, timeout: float) -> str:

@@ -1,9 +1,9 @@
 """Tools of workflows: the built-in ones (files, git, commands), and Python functions.
 
-Arguments and results are JSON data. A relative path is resolved in the workflow's working directory, and no file tool
-leaves it, nor changes what git obeys there. A command runs in a sandbox where the toolbox has one.
+Arguments and results are JSON data. A relative path is resolved in the workflow's working directory; no file tool
+leaves it or changes git's own files there. A command runs in a sandbox if the toolbox has one.
 
-A Python function is named `package.module:function`, or `path/to/file.py:function`. A module is searched for alongside
+A Python function is named `package.module:function`, or `path/to/file.py:function`. A module is searched for next to
 the workflow's file first, then on `sys.path`; a file's path is relative to the workflow's file. A missing tool, or one
 that fails to load, is a one-line error that names the tool.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 MAX_READ = 2_000_000
 MAX_OUTPUT = 16 << 20
-"""Bytes that are kept of each output of a command; the rest is read and dropped."""
+"""Bytes of each output of a command that are kept; the rest is read and dropped."""
 MAX_HITS = 1_000
 
 
@@ -74,7 +74,7 @@ class CommandResult(TypedDict):
 class Toolbox:
     """The built-in tools, working in `root`.
 
-    `commands` confines what they run; without it a command runs as it is, as in a process that is confined itself.
+    `commands` confines their commands; without it they run unconfined, as in a process that is itself confined.
     """
 
     def __init__(self, root: Path, commands: CheckoutCommands | None = None) -> None:
@@ -95,7 +95,7 @@ class Toolbox:
         return resolved
 
     def _name(self, path: str) -> str:
-        """Return a path below the working directory with the links that lie on it now followed; none is later."""
+        """Return a path below the working directory with its present links resolved; later ones are not followed."""
         return str(self._below(path).relative_to(self.root))
 
     def read(self, path: str) -> FileText:
@@ -112,9 +112,9 @@ class Toolbox:
     def write(self, path: str, text: str) -> dict[str, object]:
         """Write a text file atomically, creating its folders: {path, bytes}."""
         name = self._name(path)
-        # In lower case, since git on a file system that ignores case obeys `.GIT/config` as well.
+        # In lower case: on a file system that ignores case git also reads `.GIT/config`.
         if any(part.lower() == ".git" for part in Path(name).parts):
-            raise UsageError(f"{path!r:.200} belongs to git, which obeys what is there; use git for that")
+            raise UsageError(f"{path!r:.200} belongs to git; change it with git commands")
         raw = text.encode()
         untrusted.write(self.root, name, raw, as_edit=True)
         return {"path": path, "bytes": len(raw)}
@@ -160,7 +160,7 @@ class Toolbox:
     async def git_log(self, limit: int = 20, revisions: str = "HEAD") -> dict[str, object]:
         """Return the latest commits: {commits: [{commit, author, at, subject}]}."""
         if revisions.startswith("-"):
-            raise UsageError("revisions may not begin with a dash")
+            raise UsageError("revisions may not start with a dash")
         result = await self.run(["git", "log", f"-n{int(limit)}", "--format=%H%x1f%an%x1f%aI%x1f%s", revisions, "--"])
         return {"commits": [dict(zip(("commit", "author", "at", "subject"), line.split("\x1f"), strict=True))
                             for line in result["stdout"].splitlines()]}
@@ -175,7 +175,7 @@ class Toolbox:
                 out, err = await asyncio.gather(_read_bounded(process.stdout), _read_bounded(process.stderr))
                 await process.wait()
             except BaseException:
-                # The whole group, which is its own session: what the command has started would outlive the step.
+                # The whole group, a separate session: else processes that the command started would outlive the step.
                 signal_group(process)
                 await process.wait()
                 raise
@@ -207,14 +207,14 @@ async def _spawn(confined: Confined, cwd: Path) -> asyncio.subprocess.Process:
 
 
 async def _keep(network: NetworkPlace) -> None:
-    """Have a proxy serve a command's network while the command runs."""
+    """Serve a command's network by a proxy while the command runs."""
     while True:
         network.keep()
         await wait_readable(1.0, network.unserved)
 
 
 async def _read_bounded(stream: asyncio.StreamReader | None) -> bytes:
-    """Return the begin of an output, to whose end it is read."""
+    """Read an output to its end; return its bounded start."""
     kept = bytearray()
     while stream is not None and (chunk := await stream.read(1 << 16)):
         # The rest is read and dropped, or the command would block on a full pipe.
@@ -236,7 +236,7 @@ SEPARATOR = ":"
 
 
 def python_tools(workflow: Workflow, base: Path) -> dict[str, Callable[..., object]]:
-    """Return the functions that the workflow's steps name; ToolNotFoundError for one that cannot be loaded."""
+    """Return the functions named in the workflow's steps; ToolNotFoundError for one that cannot be loaded."""
     names = dict.fromkeys(step.tool for step in workflow.steps if SEPARATOR in step.tool)
     return {name: load_tool(name, base) for name in names}
 
@@ -265,7 +265,7 @@ def load_tool(name: str, base: Path) -> Callable[..., object]:
 
 def _import_module(name: str, base: Path) -> ModuleType:
     with _on_path(base):
-        # Python remembers what a folder contains; a module that an earlier step has written would not be found.
+        # Python caches the listing of a folder; a module that an earlier step has written would not be found.
         importlib.invalidate_caches()
         try:
             return importlib.import_module(name)

@@ -1,7 +1,7 @@
 """Workflow validation before a run: dependencies, references, tools and their arguments. Pure.
 
 A tool's parameters come from the signature of a Python function or from the schema of an MCP server. Types are
-compared only where both sides are plain: a value with a reference in it may become anything.
+compared only where both sides are plain: a value with a reference may become anything.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _signature_parameters(tool: Callable[..., object]) -> tuple[dict[str, Types]
 def _signature(tool: Callable[..., object]) -> inspect.Signature:
     try:
         return inspect.signature(tool, eval_str=True)
-    except (NameError, SyntaxError, AttributeError):  # an annotation names something that only a type checker imports
+    except (NameError, SyntaxError, AttributeError):  # an annotation names something imported only for type checkers
         return inspect.signature(tool)
 
 
@@ -202,7 +202,7 @@ def _annotation_types(annotation: object) -> Types:
 def _is_compatible(value: object, kinds: Types) -> bool:
     if not kinds or value is None or (isinstance(value, str) and any(references(value))):
         return True
-    # In Python a bool is an int as well; no tool that takes a number means `true`.
+    # In Python a bool is also an int; no tool that takes a number means `true`.
     if isinstance(value, bool):
         return bool in kinds
     return isinstance(value, (*kinds, int) if float in kinds else kinds)

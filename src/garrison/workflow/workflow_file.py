@@ -105,7 +105,7 @@ def _loader() -> type[yaml.SafeLoader]:
 
 
 def _location(error: yaml.MarkedYAMLError) -> str:
-    """Return where YAML stopped: the start of an unclosed construct, else the place itself."""
+    """Return the position of the error: the start of an unclosed construct, else the place itself."""
     mark = error.context_mark or error.problem_mark
     return f":{mark.line + 1}:{mark.column + 1}" if mark else ""
 
@@ -121,7 +121,7 @@ def _servers(path: Path, body: dict[str, object]) -> tuple[dict[str, ServerSpec]
 
 
 def _line(path: Path, place: Place) -> str:
-    """Return line and column of a field in a workflow's file, as the end of a place; '' if it is not there."""
+    """Return line and column of a field in a workflow's file, in the form of a suffix; '' if it is not there."""
     import yaml
 
     node, mark = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader), None

@@ -46,7 +46,7 @@ def test_a_run_at_work_takes_another_task_and_a_command_is_not_changed(crew: Ser
     page.goto(f"{crew.home}/?run=r1")
     page.get_by_role("button", name="Add task").click()
     form.get_by_label("The task in words").fill("echo more")
-    form.get_by_label("Begins").select_option("slow")
+    form.get_by_label("Starts").select_option("slow")
     page.watch.allowed.append("status of 409")
     form.get_by_role("button", name="Add").click()
     expect(page.locator(".toast")).to_contain_text("which agent is to do echo_more?")

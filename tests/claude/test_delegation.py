@@ -123,7 +123,7 @@ def test_in_an_editors_panel_the_butler_begins_a_run_that_the_user_allows(place:
             found.call("session/load", sessionId=session, cwd=str(place.repo), mcpServers=[])
             assert [update["content"]["text"] for update in found.updates if update["sessionUpdate"] ==
                     "user_message_chunk"] == ["Please make it", "yes", "/status"]
-            assert "begins" in found.said() and "completed" in found.calls().values()
+            assert "is starting" in found.said() and "completed" in found.calls().values()
         assert len(server.messages) == calls, "no model is asked for what is kept"
 
 

@@ -143,7 +143,7 @@ class HostsKeeper:
         """Keep until it is no longer needed."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
-        self._log("begins")
+        self._log("starts")
         try:
             while not self.stopping and self.idle < IDLE_TURNS and self.home.is_dir():
                 self.turn()

@@ -106,7 +106,7 @@ class AgentsInTurn:
         agent = policy.choose_first(self.agents, self._limits, now)
         if agent != self.agents[0]:
             until = self._limits[self.agents[0]]
-            self.record(Failover(now, self.agents[0], agent, TroubleKind.RATE_LIMIT, "its limit still holds", until,
+            self.record(Failover(now, self.agents[0], agent, TroubleKind.RATE_LIMIT, "its limit still applies", until,
                                  started=False))
 
     def _read_limits(self) -> dict[str, float]:

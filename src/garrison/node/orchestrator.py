@@ -96,7 +96,7 @@ POLL_WITH_OUTPUT = 0.25
 
 
 def lacked_room(outcome: WorkResult, output: str, lack: str) -> bool:
-    """Return whether the machine lacked room for an agent that failed: its last output says so. Pure.
+    """Return whether the machine lacked room for a failed agent, by its last output. Pure.
 
     `lack` is what the machine lacks now, '' for nothing. Without it an agent's reported failure is believed: its
     output may be about such a lack, as in a test of descriptors.

@@ -521,7 +521,7 @@ def undo_foreign_move(git: Git, task: Task, worktree: Path, branch: str) -> str:
 def archive_landed_branch(git: Git, task: Task, branch: str, tip: str) -> None:
     """Move a landed branch to its archive ref; an earlier archived commit that is on no other ref becomes a rescue ref.
 
-    GarrisonError if the ref cannot be written; the branch stays then.
+    GarrisonError if the ref cannot be written; then the branch stays.
     """
     ref = f"{ARCHIVE}/{task.run_id}/{task.node}"
     before = git.rev(ref)

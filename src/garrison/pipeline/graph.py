@@ -200,7 +200,7 @@ class ContextView(ReadOnly[object]):
         except KeyError:
             return default
 
-    def items(self) -> ItemsView[str, object]:  # type: ignore[override]  # that of a dict takes values unread
+    def items(self) -> ItemsView[str, object]:  # type: ignore[override]  # dict's own takes values without `__getitem__`
         return ItemsView(self)
 
     def values(self) -> ValuesView[object]:  # type: ignore[override]

@@ -276,7 +276,7 @@ _PLACEHOLDER = re.compile(r"%(.)", re.DOTALL)
 _OF_FILTERS, _OF_DRIVERS = "f", "OABLPSXY"
 _OURS = "/tmp/ours"  # in the sandbox's own file system, otherwise empty
 _FOLDER = "/@folder@"
-"""Stands for the folder that git runs the program in, which is only known then."""
+"""Placeholder for the folder in which git runs the program, known only at run time."""
 _END = ("--remount-ro", "/", "--", *bubblewrap.RUN)
 """Words of bubblewrap between the file system and the command."""
 _HIDE_GIT_DIRECTORY = 'set --; ! test -d .git || set -- --tmpfs "$PWD/.git";'

@@ -1,4 +1,4 @@
-"""Graph policy: decide whether the user's change of the graph of a run is possible, and what the graph is then. Pure.
+"""Graph policy: decide whether the user's change of a run's graph is possible, and build the changed graph. Pure.
 
 A task can be added until the run's flow has ended, and one that has not started can be edited. The resulting graph is
 checked as a whole, by the rules of a launch, before anything is journaled. In a pipeline that follows every

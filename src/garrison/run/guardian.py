@@ -1,7 +1,7 @@
 """Guardian process: owns the run's journal, starts and supervises runners and the merge processor.
 
 It observes and acts; `guardian_policy.py` decides. If the guardian dies, runners continue; its successor replays the
-journal, adopts the living processes, and applies the signals that arrived meanwhile.
+journal, adopts the living processes, and applies the signals that arrived in between.
 """
 
 from __future__ import annotations
@@ -356,7 +356,7 @@ class Guardian:
         return self._agent_limit.allowed
 
     def _share_places(self, view: GuardianView, allowed: int) -> Collection[str] | None:
-        """Take free places of those that all runs of the home share; return the nodes that have one."""
+        """Take free places among those that all runs of the home share; return the nodes that have one."""
         active = [name for name, node in self.state.nodes.items()
                   if node.status == "active" and not is_resting(self.state, view, name)]
         busy = [name for name in active if view.runner(name).living]

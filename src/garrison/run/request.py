@@ -73,7 +73,7 @@ class LaunchRequest(Value):
     hosts: str | None = None
     """Where nodes are done that do not specify it (`records.placement`); None: on this machine."""
     text: str | None = None
-    """Graph of a run without a file; `pipeline` is its name then."""
+    """Graph of a run without a file; then `pipeline` is its name."""
 
 
 def find_subfolder(target: Path, repo: Path) -> str:

@@ -344,7 +344,7 @@ def _line(value: Any) -> str:
 def heartbeat_task(mode: str) -> dict[str, object]:
     """Return the message that ends the prompt of a heartbeat, which has no user message."""
     return {"role": "system", "content": (
-        f"This is a heartbeat: nobody has written to you. {_TASKS.get(mode, '')} Answer with one JSON object, with "
+        f"This is a heartbeat: there is no message for you. {_TASKS.get(mode, '')} Answer with one JSON object, with "
         f"empty lists for what you leave out: {_ANSWER}")}
 
 

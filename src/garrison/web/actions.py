@@ -154,7 +154,7 @@ def named_command_words(table: Mapping[str, Sequence[str]], name: str, body: Map
 
 
 def queue_command_words(repo: str, targets: Sequence[str], body: Mapping[str, object]) -> list[str]:
-    """Return the command of a whole queue's action: that of `target`, one of `targets`, by default the first."""
+    """Return the command of an action on the queue of `target`, one of `targets`, by default the first."""
     target = text_of(body, "target", required=False) or targets[0]
     if target not in targets:
         raise UsageError(f"pass target, one of {', '.join(dict.fromkeys(targets))}")

@@ -330,7 +330,7 @@ class Page:
             actions.answer_command_words(run, asked.node, body), self.phones.name_of(request), place))
 
     async def act_on_queue(self, request: Request) -> Response:
-        """Pause or resume the merge queue of a run's target, or that of the run's own branch."""
+        """Pause or resume the merge queue of a run's target, or of the run's own branch."""
         body, launch = await body_of(request), (await self.broadcaster.stream(run_of(request))).launch
         return await self._command(actions.queue_command_words(launch.repo, (launch.base, launch.onto), body))
 

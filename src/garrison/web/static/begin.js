@@ -27,7 +27,7 @@ const KINDS = [
 ];
 
 /** Ask what to start, start it, and open its run. */
-export const beginTask = () => openDialog({ class: "begin", "aria-label": "Begin a run" }, Begin);
+export const beginTask = () => openDialog({ class: "begin", "aria-label": "Start a run" }, Begin);
 
 /**
  * Show a plan that waits, to continue it.
@@ -132,7 +132,7 @@ function Begin({ close }) {
   };
   const [, , hint] = KINDS.find(([kind]) => kind === given.kind);
   return html`<form onSubmit=${submit}>
-    <h2>Begin a run</h2>
+    <h2>Start a run</h2>
     <div class="row kinds" role="radiogroup" aria-label="What to start">
       ${KINDS.map(
         ([kind, label]) =>
@@ -264,7 +264,7 @@ function TaskForm({ title, yes, text = "", agent = "", nodes = null, close }) {
       /><//>
       ${
         nodes &&
-        html`<${Field} label="Begins">
+        html`<${Field} label="Starts">
           <select value=${given.after} onChange=${event => set("after", event.currentTarget.value)}>
             <option value="">at once</option>
             ${nodes.map(name => html`<option key=${name} value=${name}>after ${name}</option>`)}

@@ -92,8 +92,8 @@ function Above({ shown, sought, earlier }) {
 /**
  * The conversation and its crew.
  *
- * A bubble is {who, text, at, asked, bad, complete}; bubbles are only added, and the text of those of the current answer
- * grows. Earlier messages are shown in pages; sending returns to the end.
+ * A bubble is {who, text, at, asked, bad, complete}; bubbles are only added, and the texts of the current answer's
+ * grow. Earlier messages are shown in pages; sending returns to the end.
  * @param {Object} props
  * @param {Array<Object>|null} props.crew null: not known yet
  * @param {Array<Object>|null} props.kept the conversations of this home

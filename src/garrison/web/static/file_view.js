@@ -20,7 +20,7 @@ const NEAR = 40; // pixels from the end within which the view stays at it
  * @param {string} props.search path of the search, with its query started
  * @param {string} props.name of the downloaded file
  * @param {string} props.nothing text for an empty file
- * @param {string} props.box element that holds the pieces
+ * @param {string} props.box element that contains the pieces
  * @param {(a: Object, b: string|null) => Object} props.prepare properties of a piece, once; `b`: the searched text, if the piece contains it
  * @param {(...given: any[]) => any} props.Piece component of a piece; the first match is in a <mark>, or has the class "hit"
  * @param {(a: Object) => string} props.text a piece as text
@@ -65,7 +65,7 @@ export class FileView extends Component {
     if (at === null) return;
     keepInAddress({ at });
     await navigator.clipboard?.writeText(location.href).catch(() => {});
-    this.say("the address is that of this line");
+    this.say("the address points to this line");
   }
 
   componentWillUnmount() {

@@ -48,7 +48,7 @@ export const RunHead = reading(
             <${Progress} state=${state} /><span class="cost"
               >${state.costs?.windows || dollarsOf(state.costs?.usd, state.costs?.limits?.run)}</span
             ><span class="onto"
-              >${state.target && `onto ${state.target}, `}<${Age} time=${state.created} before="begun " after=" ago"
+              >${state.target && `onto ${state.target}, `}<${Age} time=${state.created} before="started " after=" ago"
             /></span>
           </div>
           <p class="goal" title=${state.goal || null}>${state.goal || state.title}</p>

@@ -18,7 +18,7 @@ export function noAccess(main) {
       </p>
       <p>
         Lost the address? Stop the server with Ctrl-C and start <code>garrison serve</code> again; it prints the same
-        address. Runs continue meanwhile.
+        address. Runs continue.
       </p>
       ${
         canPair() &&

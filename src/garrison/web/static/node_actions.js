@@ -65,7 +65,7 @@ const ACTIONS = {
     async ({ node, post, show }) => {
       const port = await ask({
         title: `Preview ${node}`,
-        lines: ["What its server serves gets an address of its own, on the machine that serves this page."],
+        lines: ["Its server gets its own address, on the machine that serves this page."],
         yes: "Preview",
         kind: "primary",
         field: { label: "Port (empty: its only one)", value: "" },

@@ -1,4 +1,4 @@
-// A large run's nodes by state: what failed, asks or is parked comes first, by name; the mass of those that wait or are
+// A large run's nodes by state: those that failed, ask or are parked come first, by name; the many that wait or are
 // done is a field of small signs below. It needs no layout, so that a thousand nodes are there with the first data.
 
 import { shown } from "./state.js";

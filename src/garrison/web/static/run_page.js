@@ -36,7 +36,7 @@ const DETAIL_AFTER = 300; // milliseconds after the first data: loaded before so
 const PLACES = ["attempt", "comment", "at"]; // in the address: of one node
 
 /**
- * Build the page into `main`, or that of the home if the address names no run.
+ * Build the page into `main`, or the home page if the address names no run.
  * @returns {Promise<Array<[string, string, (event?: KeyboardEvent) => void]>>} its shortcuts
  */
 export async function begin(main) {

@@ -493,7 +493,7 @@ def test_a_target_that_another_home_holds_is_told_and_left_to_who_has_work(world
     for _ in range(5):
         assert not theirs.turn() and not theirs.has_queue
         clock.now += 1.0
-    assert other.state.hindrance == ("runs of another home are landing on main; this one's turn comes once they have "
+    assert other.state.hindrance == ("runs of another home are landing on main; this home's turn comes once they have "
                                      "nothing to test")
     until(lambda: (ours.turn(), world.entry("one").status == "landed" and not ours.has_queue)[1], "the first to land")
     until(lambda: (theirs.turn(), other.entries()[0].status == "landed")[1], "the other home to land")

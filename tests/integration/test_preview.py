@@ -326,7 +326,7 @@ async def test_a_preview_waits_for_a_late_server_serves_it_and_ends_with_the_nod
 
 async def test_a_preview_that_cannot_be_opened_says_why(node: Node, tmp_path: Path) -> None:
     node.serve("127.0.0.1", 3000, 3001)
-    for port, words in ((0, "listens on several ports, name one: 3000 "), (network.PORT, "garrison's own")):
+    for port, words in ((0, "listens on several ports, name one: 3000 "), (network.PORT, "garrison itself")):
         with pytest.raises(Refused, match=words):
             await Preview(tmp_path, PreviewTarget("web", "r1", port), Address(), Fake(node), print).run(print)
     waiting: list[str] = []
@@ -440,7 +440,7 @@ async def test_a_node_on_another_machine_is_shown_through_ssh(by_ssh: bool, node
     assert not list(tmp_path.rglob("*.sock"))
 
 
-@pytest.mark.parametrize(("words", "remedy"), [("exit 2", "garrison host add box` brings yours"),
+@pytest.mark.parametrize(("words", "remedy"), [("exit 2", "garrison host add box` installs yours"),
                                               ("echo garrison: no >&2; exit 1", "its preview on box has ended: no")])
 async def test_a_host_that_cannot_show_a_node_is_named_with_what_helps(words: str, remedy: str, node: Node,
                                                                        tmp_path: Path) -> None:

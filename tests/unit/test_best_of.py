@@ -229,7 +229,7 @@ def test_a_judge_compares_each_pair_in_both_orders(verdict: Callable[[str, str],
 def test_a_judge_may_want_none_or_fail_and_one_candidate_needs_no_judge() -> None:
     history = finished(LINES)
     assert len(judged(history, lambda *_: "none")) == 6
-    assert history.state().nodes["fix"].reason == "owl wants none of the candidates"
+    assert history.state().nodes["fix"].reason == "owl rejected all candidates"
     history = finished(LINES)
     history.decide()
     history.failed("fix__judge", "no model", "")

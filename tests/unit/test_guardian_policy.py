@@ -73,11 +73,11 @@ def test_nodes_and_attempts_are_journaled_before_they_run() -> None:
 def test_no_node_fails_without_a_reason() -> None:
     first = guard(journal(), pipeline=plan({"a": (), "b": ()}, {"a": "failed"})).actions
     assert effect(first[0]) == {"node": "a", "status": "failed", "attempt": 1,
-                                "reason": "it had failed before this run, says its graph"}
+                                "reason": "its graph marks it as failed before this run"}
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
     gave_up = posted("RUNNER_EXITED", payload={"status": "failed", "reason": " "})
     [act] = guard(state, runners={"a": life("runner", "a")}, inbox=[gave_up]).actions
-    assert effect(act)["effect"]["reason"].startswith("its runner gave up")
+    assert effect(act)["effect"]["reason"].startswith("its runner failed and reported no reason")
 
 
 @pytest.mark.parametrize(("active", "limit", "started"), [

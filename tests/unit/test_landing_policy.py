@@ -93,7 +93,7 @@ def test_a_run_merged_by_hand_has_landed_and_one_without_a_change_lands_nothing(
     event = LandingChanged("landed", 1)
     words = describe_landed(reached_exit(LINE, event), "run", "main", "garrison/r1/integration", 2)
     assert words == "2 of 2 landed, all of it already on main"
-    assert describe_event(event) == "the run: landed, all of it was there already"
+    assert describe_event(event) == "the run: landed, all of it was already there"
     state = reached_exit()
     [change] = decide(state, is_new=False)
     store_action(state, change)

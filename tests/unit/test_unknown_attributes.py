@@ -42,10 +42,10 @@ def findings(body: str) -> list[LintFinding]:
     ('a -> end [conditon="outcome=fail"]', "a -> end: conditon is not an attribute of edges; did you mean condition?"),
     ('acceptanc="make test"', "acceptanc is not an attribute of the graph; did you mean acceptance, an attribute of "
      "nodes?"),
-    ('acceptance="make test"', "acceptance is an attribute of nodes and has no effect on the graph; write it at the "
-     "nodes that it is for, or node [acceptance=...] before them"),
-    ('a [condition="outcome=fail"]', "a: condition is an attribute of edges and has no effect on nodes; write it at "
-     "the edges that it is for"),
+    ('acceptance="make test"', "acceptance is an attribute of nodes and has no effect on the graph; write it on its "
+     "nodes, or as node [acceptance=...] before them"),
+    ('a [condition="outcome=fail"]', "a: condition is an attribute of edges and has no effect on nodes; write it on "
+     "its edges"),
     ('a [gate="make"]', "a: gate is an attribute of the graph and has no effect on nodes; write gate=... in the graph "
      "itself"),
 ])

@@ -194,8 +194,7 @@ class Chat extends Component {
       try {
         for await (const [id, event] of source) {
           last = id || last;
-          if (!event.type)
-            throw new Error("The server was restarted; reopen the conversation to see the answer.");
+          if (!event.type) throw new Error("The server was restarted; reopen the conversation to see the answer.");
           yield event;
           if (event.type === "done") return;
         }

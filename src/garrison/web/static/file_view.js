@@ -21,7 +21,7 @@ const NEAR = 40; // pixels from the end within which the view stays at it
  * @param {string} props.name of the downloaded file
  * @param {string} props.nothing text for an empty file
  * @param {string} props.box element that contains the pieces
- * @param {(a: Object, b: string|null) => Object} props.prepare properties of a piece, once; `b`: the searched text, if the piece contains it
+ * @param {(a: Object, b: string|null) => Object} props.prepare properties of a piece, once; `b`: the searched text in it, if any
  * @param {(...given: any[]) => any} props.Piece component of a piece; the first match is in a <mark>, or has the class "hit"
  * @param {(a: Object) => string} props.text a piece as text
  * @param {() => boolean} props.live whether more may come

@@ -96,9 +96,7 @@ const ACTIONS = {
       if (
         await ask({
           title: `End the agent of ${node} and start a successor?`,
-          lines: [
-            "The process and its context are lost; its files stay, and its successor learns what it did.",
-          ],
+          lines: ["The process and its context are lost; its files stay, and its successor learns what it did."],
           yes: "Respawn",
         })
       )

@@ -80,7 +80,8 @@ export function PairForm({ code: given = "" }) {
       /></label>
       <fieldset>
         <legend>It may</legend>
-        ${right("watch", "watch: see runs, and get messages")} ${right("decide", "decide: answer, approve, start, stop")}
+        ${right("watch", "watch: see runs, and get messages")}
+        ${right("decide", "decide: answer, approve, start, stop")}
       </fieldset>
       <p class="trouble-line" role="alert">${problem}</p>
       <button type="submit" class="primary" disabled=${busy || !code.trim() || !name.trim()}>Pair</button>

@@ -241,7 +241,7 @@ def call(tool: Any, **arguments: Any) -> dict[str, Any]:
     return {"id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
 
 
-def test_the_mcp_server_greets_and_lists_its_tools() -> None:
+def test_the_mcp_server_lists_its_tools_and_turns_calls_into_requests_to_the_socket() -> None:
     answers, _ = serve({"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-03-26"}},
                        {"method": "notifications/initialized"}, {"id": 2, "method": "tools/list"},
                        {"id": 3, "method": "ping"}, {"id": 4, "method": "resources/list"}, "garbage\n", "[]\n")
@@ -250,9 +250,6 @@ def test_the_mcp_server_greets_and_lists_its_tools() -> None:
         "report_result", "save_notes", "ask_guardian"]
     assert all(tool["inputSchema"]["type"] == "object" for tool in answers[1]["result"]["tools"])
     assert [answer.get("error", {}).get("code") for answer in answers] == [None, None, None, -32601, -32700]
-
-
-def test_calls_become_requests_to_the_socket_whose_refusal_is_the_error_of_the_call() -> None:
     _, sent = serve(call("report_result", status="failure", summary="red", context_updates={"a": 1}),
                     call("update_phase", phase="executing"), call("save_notes", text="half"),
                     call("ask_guardian", question="Which?"))

@@ -33,7 +33,7 @@ def test_a_setting_that_is_no_number_of_seconds_is_refused(text: str) -> None:
         Timing.read({"GARRISON_RESCAN": text})
 
 
-def test_the_home_is_named_else_the_checkouts_else_the_users_absolute_and_a_link_stays_a_link(
+def test_home_worktrees_and_list_of_homes_follow_variables_the_checkout_and_the_user(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = directories.checkout()
     assert found is not None and (found / "tests/unit/test_config.py").is_file(), "the checkout is this one"
@@ -52,9 +52,6 @@ def test_the_home_is_named_else_the_checkouts_else_the_users_absolute_and_a_link
     monkeypatch.chdir(tmp_path)
     assert find_home("link/../link", {}) == tmp_path / "link"
     assert find_home(None, {"GARRISON_HOME": "real"}) == tmp_path / "real"
-
-
-def test_trees_and_the_list_of_homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert trees_root({"GARRISON_TREES": "/t", "XDG_CACHE_HOME": "/c"}) == Path("/t")
     assert trees_root({"XDG_CACHE_HOME": "/c"}) == Path("/c/garrison")
     assert homes_list({"XDG_STATE_HOME": "/x"}) == Path("/x/garrison/homes")

@@ -346,7 +346,7 @@ def test_resume_runs_only_the_unfinished_branch(tmp_path: Path) -> None:
     assert again == [("r", 2)]
 
 
-def test_a_node_with_side_effects_may_refuse_a_rerun_even_with_another_budget(tmp_path: Path) -> None:
+def test_a_node_with_side_effects_may_refuse_a_rerun_or_ask_first(tmp_path: Path) -> None:
     graph = LINE.replace("a [type=work]", "a [type=work, side_effecting=true, on_resume=fail]")
     for directory, budget in ((tmp_path / "same", None), (tmp_path / "other", 99)):
         interrupted(graph, directory, lambda call: call.node.id == "a", ok)
@@ -354,9 +354,6 @@ def test_a_node_with_side_effects_may_refuse_a_rerun_even_with_another_budget(tm
         assert result.status == "fail"
         assert "on_resume=fail" in result.reason
         assert run(run_dir=directory, resume=True, again=True, handlers={"work": ok}).status == "success"
-
-
-def test_a_node_with_side_effects_may_ask_before_a_rerun(tmp_path: Path) -> None:
     graph = LINE.replace("a [type=work]", "a [type=work, side_effecting=true, on_resume=ask]")
     for number, (answer, calls, status) in enumerate((("rerun", ["a", "b"], "success"), ("skip", ["b"], "success"),
                                                       ("fail", [], "fail"))):

@@ -16,7 +16,7 @@ from garrison.records.events import Event, FlowAdvanced, GuardianSignal, NodeCan
 from garrison.records.identity import Identity
 from garrison.records.journal import Entry
 from garrison.records.run import Launch, Result
-from garrison.records.signals import PostedSignal, ResumeRun, SendPipelineSignal, SetBudget, Signal
+from garrison.records.signals import Payload, PostedSignal, ResumeRun, SendPipelineSignal, SetBudget, Signal
 from garrison.run import flow_policy, guardian_policy
 from garrison.run.flow import RunFlow
 from garrison.run.guardian_view import GuardianView
@@ -78,6 +78,18 @@ class Story:
     def view(self, **seen: Any) -> GuardianView:
         return GuardianView(RUN, 5000.0, "b1", wall=self.wall, **seen)
 
+    def decide(self, **seen: Any) -> list[Action]:
+        """Return the actions of the guardian."""
+        return guardian_policy.decide(self.plan, self.state, self.view(**seen), 2, Policy()).actions
+
+    def guide(self, guidance: Payload) -> GuardianSignal:
+        """Return the record of a request of the user."""
+        return guardian_policy.apply_guidance(self.state, self.view(), guidance, GUIDANCE)
+
+    def resume(self, **options: Any) -> Story:
+        """Apply the request to resume the run, and record what follows for its flow."""
+        return self.record(replace(GUIDANCE, flow=self.guide(ResumeRun(**options)).flow))
+
     def act(self, **seen: Any) -> Action | None:
         """Return the next step that reconciles flow and nodes."""
         return next(iter(flow_policy.reconcile(self.plan, self.state, self.view(**seen))), None)
@@ -128,8 +140,7 @@ def test_a_loop_restarts_a_landed_node_with_the_reason() -> None:
     assert story.land("work").start() == ["test"]
     assert story.state.nodes["test"].attempt == 2
     assert story.land("test").state.flow.over == "done"
-    assert guardian_policy.decide(LOOP, story.state, story.view(), 2, Policy()).actions == [
-        Action(ActionKind.CHANGE_RUN, "done")]
+    assert story.decide() == [Action(ActionKind.CHANGE_RUN, "done")]
     assert story.state.outcomes["test"] == NodeOutcome("success", place="test#2", ends=2)
 
 
@@ -227,12 +238,10 @@ def test_the_loser_of_a_race_is_cancelled_once_and_what_waits_to_land_lands() ->
     assert (story.act().kind, story.act().target) == ("cancel", "b")
     story.settle()
     assert story.state.cancelled == {"b"} and story.act() is None
-    assert guardian_policy.decide(RACE, story.state, story.view(runners=gone("b", status="active")), 2,
-                                  Policy()).actions == []
+    assert story.decide(runners=gone("b", status="active")) == []
     story.node("b", "failed", reason="cancelled", kind="cancelled")
     assert story.state.cancelled == set()
-    assert guardian_policy.decide(RACE, story.state, story.view(), 2, Policy()).actions == [
-        Action(ActionKind.CHANGE_RUN, "done")]
+    assert story.decide() == [Action(ActionKind.CHANGE_RUN, "done")]
 
 
 # ---- gates
@@ -245,8 +254,7 @@ def asked() -> Story:
 def answer(story: Story, text: str, place: str = "ask#1", node: str = "ask") -> Action:
     sent = Signal("s1", {"role": "launch", "name": "launch"}, {"role": "guardian", "name": "p"}, "INPUT_RESPONSE", RUN,
                   AT, node, 0, {"question_id": place, "text": text})
-    view = story.view(inbox=[PostedSignal("s1.json", sent)])  # type: ignore[arg-type]
-    return guardian_policy.decide(ASK, story.state, view, 2, Policy()).actions[0]
+    return story.decide(inbox=[PostedSignal("s1.json", sent)])[0]  # type: ignore[arg-type]
 
 
 def test_a_gate_is_journaled_waits_and_survives_a_snapshot() -> None:
@@ -254,7 +262,7 @@ def test_a_gate_is_journaled_waits_and_survives_a_snapshot() -> None:
     gate = story.state.waits["ask#1"]
     assert (gate.question.text, gate.deadline, gate.question.default) == ("Ship it?", iso(WALL + 3600), "Yes")
     assert story.act() is None
-    assert guardian_policy.decide(ASK, story.state, story.view(), 2, Policy()).actions == []
+    assert story.decide() == []
     assert gate.summary().startswith("asks you: Ship it? (garrison answer ask LABEL, one of [Y] Yes, [N] No)")
     assert replay_run(story.entries).waits == story.state.waits, "the same without the graph"
     copy = RunState(flow=RunFlow(ASK.program, RUN)).apply(Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state)))
@@ -315,7 +323,7 @@ def test_only_the_user_answers_with_an_irreversible_option() -> None:
 
 def test_a_signal_is_kept_for_the_first_node_that_waits_for_it() -> None:
     story = asked()
-    story.record(guardian_policy.apply_guidance(story.state, story.view(), SendPipelineSignal("ready", 7), GUIDANCE))
+    story.record(story.guide(SendPipelineSignal("ready", 7)))
     story.record(answer(story, "Yes").expect(ApplySignal).event).settle()
     assert story.state.flow.over == "done" and story.state.heard == {"ready": []}
     assert story.state.flow.state.context()["signal.ready"] == 7
@@ -329,13 +337,12 @@ def test_a_flow_without_steps_left_stops_its_run_which_continues_with_more() -> 
     story = Story(plan)
     story.start()
     story.land("a")
-    (act,) = guardian_policy.decide(plan, story.state, story.view(), 2, Policy()).actions
+    (act,) = story.decide()
     assert (act.kind, act.target) == ("stop_run", "") and "max_steps" in act.why
     story.tell("run", {"status": "stopped"})
-    story.record(guardian_policy.apply_guidance(story.state, story.view(), SetBudget(9), GUIDANCE))
-    event = guardian_policy.apply_guidance(story.state, story.view(), ResumeRun(), GUIDANCE)
-    assert event.flow == FlowAdvanced({"event": "resumed", "max_steps": 9})
-    story.record(replace(GUIDANCE, flow=event.flow))
+    story.record(story.guide(SetBudget(9)))
+    assert story.guide(ResumeRun()).flow == FlowAdvanced({"event": "resumed", "max_steps": 9})
+    story.resume()
     story.tell("run", {"status": "running"})
     assert story.start() == ["b"]
 
@@ -345,18 +352,16 @@ def test_a_run_that_failed_at_a_node_is_resumed_there_only_on_request() -> None:
     story.start()
     story.fail("a", "red").tell("run", {"status": "failed"})
     assert story.state.over
-    assert guardian_policy.apply_guidance(story.state, story.view(), ResumeRun(), GUIDANCE).flow is None
-    event = guardian_policy.apply_guidance(story.state, story.view(), ResumeRun(retry_failed=True), GUIDANCE)
-    assert event.flow == FlowAdvanced({"event": "resumed", "again": True})
-    story.record(replace(GUIDANCE, flow=event.flow))
+    assert story.guide(ResumeRun()).flow is None
+    assert story.guide(ResumeRun(retry_failed=True)).flow == FlowAdvanced({"event": "resumed", "again": True})
+    story.resume(retry_failed=True)
     assert story.state.status == "running", "a guardian that dies now has no run that is over"
     story.settle()
     node = story.state.nodes["a"]
     assert (node.status, node.attempt, node.step, node.reason) == ("pending", 2, "a#2:1", "red")
     assert story.start() == ["a"]
     assert story.land("a").start() == ["b"]
-    retried = guardian_policy.apply_guidance(story.state, story.view(), ResumeRun(retry_failed=True), GUIDANCE)
-    assert retried.flow is None
+    assert story.guide(ResumeRun(retry_failed=True)).flow is None
 
 
 TWO_FAIL = "flow=dag; start -> a -> c -> exit; start -> b -> exit; start -> d -> exit"
@@ -387,15 +392,12 @@ def test_only_the_chosen_nodes_of_a_failed_run_are_retried() -> None:
     story.start()
     story.fail("a", "red").fail("b", "red").land("d").tell("run", {"status": "failed"})
     assert "garrison resume" in flow_policy.retry_node(story.state, RUN, "a")[1]
-    chosen = ResumeRun(retry_failed=True, nodes=("b",))
-    event = guardian_policy.apply_guidance(story.state, story.view(), chosen, GUIDANCE)
-    story.record(replace(GUIDANCE, flow=event.flow)).settle()
+    story.resume(retry_failed=True, nodes=("b",)).settle()
     assert (story.state.nodes["a"].status, story.state.nodes["b"].status) == ("failed", "pending")
     assert story.start() == ["b"]
     story.land("b")
     assert story.state.flow is not None and story.state.flow.over == "failed"
-    both = guardian_policy.apply_guidance(story.state, story.view(), ResumeRun(retry_failed=True), GUIDANCE)
-    story.record(replace(GUIDANCE, flow=both.flow)).settle()
+    story.resume(retry_failed=True).settle()
     assert story.start() == ["a"]
 
 

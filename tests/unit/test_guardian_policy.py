@@ -119,15 +119,12 @@ def test_decisions_about_a_runner(view: ChildState, deaths: int, expected: list[
     assert [act.kind for act in guard(state, runners={"a": view}).actions] == expected
 
 
-def test_a_run_whose_runners_were_stopped_by_others_names_them_and_how_to_continue() -> None:
+def test_stopped_runners_stop_the_run_with_a_hint_and_start_again_once_unparked() -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), node("b", "active"), RUNNING)
     gone = {name: life("runner", name, "terminated", reason="stopped") for name in "ab"}
     acts = guard(state, plan({"a": (), "b": ()}), runners=gone).actions
     assert [(act.kind, act.target) for act in acts] == [("stop_run", "")]
     assert "the runner of a, b" in acts[0].why and f"garrison resume {RUN}" in acts[0].why
-
-
-def test_a_stopped_runner_starts_again_once_it_is_unparked() -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
     runners = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=3)}
     told = guard(state, runners=runners, inbox=[posted("GUIDANCE", payload={"action": "resume"})])

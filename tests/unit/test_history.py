@@ -95,7 +95,7 @@ def attempt(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_log_is_read_back_to_its_start(tmp_path: Path, attempt: Path) -> None:
+def test_a_log_and_a_transcript_are_read_back_to_their_start(tmp_path: Path, attempt: Path) -> None:
     text = "".join(f"line {number} größe\n" for number in range(60_000))
     (attempt / "output.log").write_text(text)
     piece = read_log(tmp_path, "r1", "a", 1, -400_000)
@@ -106,9 +106,6 @@ def test_a_log_is_read_back_to_its_start(tmp_path: Path, attempt: Path) -> None:
         assert piece.next == at > piece.begin
         whole, at = piece.text + whole, piece.begin
     assert text.startswith(whole)
-
-
-def test_a_transcript_is_read_back_to_its_start(tmp_path: Path, attempt: Path) -> None:
     lines = [json.dumps({"kind": "text", "text": f"{number} {'x' * 300}", "at": ""}) for number in range(3000)]
     stream = attempt / "claude" / "stream.jsonl"
     stream.write_text("\n".join(lines) + '\n{"kind": "te')

@@ -27,12 +27,24 @@ def write(folder: Path, table: Any, account: str = "") -> Path:
     return folder
 
 
-def test_only_a_renewal_is_taken_back(tmp_path: Path) -> None:
+def test_only_a_renewal_of_the_same_account_in_a_valid_file_is_taken_back(tmp_path: Path) -> None:
     home, copied = write(tmp_path / "home", OLD, "me"), write(tmp_path / "copied", {**NEW, "extra": 1}, "me")
     assert log_in.take_back(copied, home) == ""
     assert json.loads((home / log_in.FILE).read_text()) == {"claudeAiOauth": NEW, "mcpOAuth": {"x": str(home)}}
     assert (home / log_in.FILE).stat().st_mode & 0o777 == 0o600
     assert log_in.take_back(copied, home) == "", "the same log-in again changes nothing"
+    home, copied = write(tmp_path / "home", OLD, "me"), write(tmp_path / "copied", NEW, "somebody")
+    assert log_in.take_back(copied, home) == "it is of another account"
+    for content in (b"", b"{", b"[1]", b"\xff", b"[" * 100_000):
+        (copied / log_in.FILE).write_bytes(content)
+        assert log_in.take_back(copied, home) == "it is empty"
+    (copied / log_in.FILE).unlink()
+    (copied / log_in.FILE).symlink_to(home / log_in.FILE)
+    assert log_in.take_back(copied, home) == "it is empty"
+    assert json.loads((home / log_in.FILE).read_text())["claudeAiOauth"] == OLD
+    (home / log_in.FILE).unlink()
+    (copied / log_in.FILE).unlink()
+    assert log_in.take_back(write(copied, NEW), home) == "" and not (home / log_in.FILE).exists(), "none is created"
 
 
 @pytest.mark.parametrize(("table", "why"), [
@@ -48,21 +60,6 @@ def test_a_copy_that_is_no_renewal_changes_nothing(table: Any, why: str, tmp_pat
     before = (home / log_in.FILE).read_bytes()
     assert log_in.take_back(copied, home) == why
     assert (home / log_in.FILE).read_bytes() == before
-
-
-def test_neither_another_account_nor_an_invalid_file_is_taken_back(tmp_path: Path) -> None:
-    home, copied = write(tmp_path / "home", OLD, "me"), write(tmp_path / "copied", NEW, "somebody")
-    assert log_in.take_back(copied, home) == "it is of another account"
-    for content in (b"", b"{", b"[1]", b"\xff", b"[" * 100_000):
-        (copied / log_in.FILE).write_bytes(content)
-        assert log_in.take_back(copied, home) == "it is empty"
-    (copied / log_in.FILE).unlink()
-    (copied / log_in.FILE).symlink_to(home / log_in.FILE)
-    assert log_in.take_back(copied, home) == "it is empty"
-    assert json.loads((home / log_in.FILE).read_text())["claudeAiOauth"] == OLD
-    (home / log_in.FILE).unlink()
-    (copied / log_in.FILE).unlink()
-    assert log_in.take_back(write(copied, NEW), home) == "" and not (home / log_in.FILE).exists(), "none is created"
 
 
 @pytest.mark.parametrize("environ", [

@@ -180,7 +180,7 @@ Some words.
 """
 
 
-def test_a_markdown_list_is_read_with_its_sections_ticks_and_dependencies() -> None:
+def test_a_markdown_list_is_read_with_its_structure_and_otherwise_each_line_is_a_task() -> None:
     tasks = read_list(LIST)
     now = choose_tasks(tasks, ["## now"], "x")
     assert [task.text for task in now] == ['T001 greet people\n- by name\n\n    greet("Ann")', "farewell",
@@ -191,9 +191,6 @@ def test_a_markdown_list_is_read_with_its_sections_ticks_and_dependencies() -> N
     assert [(task.text, task.after) for task in choose_tasks(tasks, ["Later"], "x")] == [
         ("first", ()), ("second\nat length", ("1",))]
     assert len(choose_tasks(tasks, ["TODO"], "x")) == 6
-
-
-def test_without_a_list_each_line_is_a_task_whatever_ends_it() -> None:
     text = decode_text("\ufefffix\tit\r\n\r\n# a remark\r\ntest it (after 1)\r\n".encode(), "x")
     assert [(task.text, task.line, task.after) for task in read_list(text)] == [
         ("fix\tit", 1, ()), ("test it", 4, ("1",))]

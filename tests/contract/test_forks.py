@@ -183,8 +183,9 @@ def test_a_copy_in_a_pane_gets_the_signals_of_its_terminal(folder: Path, what: s
 
 @needs_tmux
 def test_a_copy_that_gets_no_terminal_leaves_the_pane_to_a_new_interpreter(folder: Path) -> None:
-    told, seen = start(folder, tmux=True, before="enter = forks.WaitingCopy.enter\n"
-                                                 "forks.WaitingCopy.enter = lambda copy, tty: enter(copy, '/nowhere')")
+    told, seen = start(folder, tmux=True, before="""
+enter = forks.WaitingCopy.enter
+forks.WaitingCopy.enter = lambda copy, tty, keeper: enter(copy, '/nowhere', keeper)""")
     assert seen["parent"] is None
     assert told["ended"] == 3
     assert seen["fds"]["0"].startswith("/dev/pts/")

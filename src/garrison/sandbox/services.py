@@ -34,7 +34,7 @@ from garrison.sandbox.probe import mode_here
 from garrison.sandbox.proxy.allowed_hosts import RefusedHost, write_refused
 from garrison.sandbox.proxy.forwards import Forward
 from garrison.sandbox.rights import read_rights
-from garrison.system import processes, untrusted
+from garrison.system import forks, processes, untrusted
 from garrison.system.clock import wait_until
 from garrison.system.environment import child_environment
 from garrison.system.machine import module_argv
@@ -181,9 +181,8 @@ def _start_keeper(folder: Path, settings: ServiceSettings, user: ServiceUser) ->
     argv = [*module_argv("garrison.sandbox.service_keeper"), str(folder)]
     marker = f"{settings.home}:{settings.run}:service-{settings.name}#1"
     modes = {name: value for name, value in os.environ.items() if name in (MODE_VARIABLE, AUTO_VARIABLE)}
-    processes.spawn(argv, env=child_environment({**os.environ, "PATH": settings.path}, (),
-                                                {**modes, processes.MARKER: marker}),
-                    cwd=settings.home, log=folder / "keeper.log").close()
+    env = child_environment({**os.environ, "PATH": settings.path}, (), {**modes, processes.MARKER: marker})
+    forks.start(argv, env=env, cwd=settings.home, log=folder / "keeper.log").close()
 
 
 def _record_users(folder: Path, settings: ServiceSettings, user: ServiceUser) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from garrison.ends import End
 from garrison.errors import GarrisonError, Refused
-from garrison.system import process_control, processes, terminal_text, untrusted
+from garrison.system import forks, process_control, processes, terminal_text, untrusted
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -62,7 +62,10 @@ class Job:
         argv's program or `cwd` is missing.
         """
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-        child = processes.spawn(argv, env=env, cwd=cwd, log=log, stdin=stdin, stdout=stdout, extra_fds=extra_fds)
+        if stdin is None and stdout is None and not extra_fds:  # as a copy, if it is a program of garrison's
+            child = forks.start(argv, env=env, cwd=cwd, log=log)
+        else:
+            child = processes.spawn(argv, env=env, cwd=cwd, log=log, stdin=stdin, stdout=stdout, extra_fds=extra_fds)
         return cls(child, env.get(processes.MARKER, ""), started=time.monotonic() if now is None else now,
                    timeout_s=timeout_s, grace=grace, outputs=(log,) if stdout is None else (log, stdout))
 

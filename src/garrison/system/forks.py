@@ -19,6 +19,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import importlib
+import json
 import os
 import select
 import signal
@@ -48,6 +49,10 @@ _AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
 """Beginnings of the names of variables that a program reads when it starts, and never again."""
 _TERMINAL_SECONDS = 10.0
 """Seconds for another process to give its terminal up."""
+_PATIENCE = 0.2
+"""Seconds between two looks at that process."""
+GIVEN_UP = signal.SIGUSR1
+"""Signal by which it tells a waiting copy that it has."""
 _OURS = 4
 """Words that the command lines of all programs of garrison's begin with (`machine.module_argv`)."""
 
@@ -114,10 +119,10 @@ class WaitingCopy:
     def __init__(self, child: Child, told: int, order: int) -> None:
         self.child, self._told, self._order = child, told, order
 
-    def enter(self, tty: str) -> bool:
-        """Have it lead the session of a terminal that another process gives up; False if it cannot, and has ended."""
+    def enter(self, tty: str, keeper: processes.ProcessId) -> bool:
+        """Have it lead the session of a terminal that `keeper` gives up; False if it cannot, and has ended."""
         with suppress(BrokenPipeError):
-            os.write(self._order, os.fsencode(tty) + b"\n")
+            os.write(self._order, json.dumps([tty, keeper.pid, keeper.ticks]).encode() + b"\n")
         is_begun = os.read(self._told, 1)
         self._close()
         if not is_begun:
@@ -280,22 +285,24 @@ def _enter_terminal(order: int) -> None:
     """Wait for the order, and until nobody leads the terminal's session; then lead it, and read and write there."""
     import termios  # only a program with a terminal needs it
 
-    path = b""
-    while not path.endswith(b"\n"):
+    text = b""
+    while not text.endswith(b"\n"):
         if not (part := os.read(order, 1 << 12)):
             raise OSError("the parent has ended, or has no terminal for this program")
-        path += part
+        text += part
     os.close(order)
-    terminal = os.open(path[:-1], os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    path, *keeper = json.loads(text)
+    terminal = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     until = time.monotonic() + _TERMINAL_SECONDS
-    while True:
-        try:
-            fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
-            break
-        except PermissionError:  # another session has it, as long as its leader is starting
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.001)
+    # All signals are blocked still. Without one it might be too early: a process that has just been forked for the pane
+    # does not lead the session yet, and would end if another did.
+    while signal.sigtimedwait([GIVEN_UP], _PATIENCE) is None:
+        if not processes.is_running(*keeper) or time.monotonic() > until:
+            raise OSError(f"{path} was not given up")
+    # As long as its keeper lives, a terminal of that name is no other one's.
+    if not processes.is_running(*keeper):
+        raise OSError(f"{path} is closed")
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
     for number in range(3):
         os.dup2(terminal, number)
     os.close(terminal)

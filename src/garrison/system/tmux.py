@@ -57,12 +57,13 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _OPENED = "#{session_id} #{pane_id} #{pane_pid} #{pid}:#{start_time} #{pane_tty}"
 _LISTED = ("#{session_id} #{pane_id} #{pane_dead} #{pane_pid} #{pid}:#{start_time} "
            "#{@garrison_life} #{@garrison_log} #{@garrison_process} #{session_name}")
-_KEEP_PANE = """\
+_KEEP_PANE = f"""\
 import _signal, fcntl, os, select, sys, termios
 for number in (1, 2, 3, 20):
     _signal.signal(number, _signal.SIG_IGN)
 copy = os.pidfd_open(int(sys.argv[1]))
 fcntl.ioctl(0, termios.TIOCNOTTY)
+_signal.pidfd_send_signal(copy, {int(forks.GIVEN_UP)})
 poller = select.poll()
 poller.register(copy, select.POLLIN)
 poller.poll()
@@ -129,7 +130,7 @@ class TmuxTerminal:
         except BaseException:
             copy.cancel()
             raise
-        if not copy.enter(tty):
+        if not copy.enter(tty, ProcessId(session.pid, session.ticks)):
             self._remove(session)
             return None
         copy.child.close()

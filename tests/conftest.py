@@ -200,11 +200,10 @@ def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def patient_tmux(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a tmux server answer as late as a busy machine makes it, and still count as well."""
-    from garrison.system import tmux_server
+    from garrison.system.tmux_server import TmuxServer
 
-    for name in ("command_seconds", "open_seconds"):
-        monkeypatch.setattr(tmux_server.TmuxServer, name, DEADLINE)
-    monkeypatch.setattr(tmux_server, "REPAIR_TIMEOUT", DEADLINE)
+    for name in ("command_seconds", "open_seconds", "repair_seconds"):
+        monkeypatch.setattr(TmuxServer, name, DEADLINE)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -77,8 +78,17 @@ def make_repository(path: Path) -> None:
         config.write("[user]\n\tname = A User\n\temail = user@example.org\n")
     (path / "calc.py").write_text("def add(a, b):\n    return a + b\n")
     (path / "notes.txt").write_text("".join(f"line {number}\n" for number in range(20)))
+    commit_all(path, "Begin")
+
+
+def commit_all(path: Path, subject: str) -> None:
     git(path, "add", "-A")
-    git(path, "commit", "-qm", "Begin")
+    git(path, "commit", "-qm", subject)
+
+
+def write_program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
 
 
 def clone_or_make(source: Path | None, folder: Path) -> None:
@@ -96,7 +106,7 @@ def clone_or_make(source: Path | None, folder: Path) -> None:
 def wait_for(what: str, condition: Callable[[], Any], seconds: float = DEADLINE) -> Any:
     """Poll until `condition()` is true; return its value. Fails with `what` at the deadline.
 
-    An expensive condition is polled less often: several tests wait at once, and what they wait for needs the CPU, too.
+    An expensive condition is polled less often: several tests wait at once, and what they wait for also needs CPU.
     """
     end = time.monotonic() + seconds
     while True:
@@ -115,6 +125,27 @@ def until(condition: Callable[[], T]) -> T:
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.002)
     return value
+
+
+def fork(work: Callable[[], object]) -> int:
+    """Start a child that does `work`, and exits with the number that this returns, else 0, or with 1 if it raises;
+    return its pid."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            result = work()
+            code = result if isinstance(result, int) else 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return pid
+
+
+def exit_codes(*pids: int) -> list[int]:
+    """Wait for children; return their exit codes, negative for a signal."""
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
 
 
 @dataclass(frozen=True)
@@ -192,7 +223,7 @@ write = ["{root}"]  # ledger, witness and whatever else a test's commands tell i
 """
 """The config.toml of each place: what a user writes whose agents and gates keep books outside of their worktrees."""
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "TERM", "TZ", "TMPDIR", "CONTAINERS_STORAGE_CONF")
-"""Variables of whoever runs the tests that the users in them have, too."""
+"""Variables that the users in the tests take from the environment of the tests."""
 
 
 OWN_PYTHON = ("PYTHON", "LD_", "COVERAGE_", "GARRISON_LIFE")
@@ -232,8 +263,8 @@ def _prestarted() -> Prestarted:
 
 @dataclass
 class UserWorld:
-    """The files of one user: a plain HOME with a checkout in it, and garrison's home and worktrees where they are by
-    default; beside the HOME the folder `root`, the only one outside of a worktree in which agents and gates write."""
+    """The files of one user: a plain HOME with a checkout in it, and garrison's home and worktrees in their
+    default places; next to the HOME the folder `root`, the only one outside a worktree where agents and gates write."""
 
     folder: Path
 
@@ -248,7 +279,7 @@ class UserWorld:
             self.configure()
 
     def configure(self, settings: str = "") -> None:
-        """Write config.toml; the first lines of `settings` go on with the table `[sandbox]`."""
+        """Write config.toml; the first lines of `settings` continue with the table `[sandbox]`."""
         atomic.write(self.home / "config.toml", (CONFIG.format(root=self.root) + settings).encode(), durable=False)
 
     def use_mode(self, mode: str) -> None:
@@ -291,7 +322,7 @@ class Place(UserWorld):
 
     @property
     def for_scripts(self) -> dict[str, str]:
-        """The environment of a checkout's scripts, which look for the home in their checkout unless they are told."""
+        """The environment of a checkout's scripts, which look for the home in their checkout unless given one."""
         return {**self.env, "GARRISON_HOME": str(self.home)}
 
     # ------------------------------------------------------------------------------------------------ graphs
@@ -356,7 +387,6 @@ cat {self.root}/answer-$n
 
     def launch_arguments(self, graph: Path, run: str, *more: object, gate: str = "",
                          repo: Path | None = None) -> list[str]:
-        """Return the arguments of an ordinary launch."""
         gate = gate or 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test -f calc.py'
         return ["launch", str(graph), "--target-dir", str(repo or self.repo), "--run", run, "--gate", gate,
                 "--terminal", self.terminal, "--env", "LEDGER", "--env", "WITNESS",
@@ -557,7 +587,7 @@ cat {self.root}/answer-$n
 
     def check_history(self, run: str = "r1") -> None:
         """Check that each incarnation but the last has its death in its supervisor's journal, and that the last ended
-        gracefully (or died, too, when there was no more to do)."""
+        gracefully (or also died, when there was nothing left to do)."""
         deaths = self.deaths(run)
         for stem, identity in self.identities(run).items():
             died_last = identity["status"] == "crashed" and stem.startswith(("orchestrator-", "processor-"))

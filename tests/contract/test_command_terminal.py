@@ -101,16 +101,15 @@ def test_the_program_dies_with_the_owner_of_its_terminal(tmp_path: Path) -> None
     wait_until((tmp_path / "end").exists, 30, lambda: "it goes on")
 
 
-def test_a_program_that_does_not_read_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_does_not_read_blocks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is typed is kept up to a limit; what the screen does not take is left out there, not in the log."""
-    monkeypatch.setattr(pseudo_terminal, "MAX_SHOWN", 1 << 12)
     keyboard, screen = pty.openpty()
     fcntl.fcntl(keyboard, fcntl.F_SETFL, os.O_NONBLOCK)
     monkeypatch.setattr(pseudo_terminal, "open_own_terminal",
                         lambda: os.open(os.ttyname(screen), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK))
     before = termios.tcgetattr(screen)
     stage = Stage(tmp_path)
-    busy = f"until test -e {tmp_path}/go; do sleep 0.05; done; seq 100000"
+    busy = f"until test -e {tmp_path}/go; do sleep 0.05; done; seq 200000"
     work = stage.start(CommandAgent(CommandProfile("typed", ("/bin/sh", "-c", busy), tty=True)), lends_terminal=True)
     assert work.has_keyboard
     for _ in range(300):
@@ -121,7 +120,7 @@ def test_a_program_that_does_not_read_stops_nobody(tmp_path: Path, monkeypatch: 
     (tmp_path / "go").touch()
     outcome = stage.finish(work)
     assert outcome.status == "success"
-    assert (stage.attempt / "output.log").read_bytes().endswith(b"\r\n99999\r\n100000\r\n")
+    assert (stage.attempt / "output.log").read_bytes().endswith(b"\r\n199999\r\n200000\r\n")
     assert termios.tcgetattr(screen) == before, "the terminal is given back as it was"
     stage.close()
     os.close(keyboard)
@@ -130,7 +129,7 @@ def test_a_program_that_does_not_read_stops_nobody(tmp_path: Path, monkeypatch: 
 
 def test_the_terminal_of_a_process_that_has_other_work_stays_its_own(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`garrison pipeline run` is a person's command: Ctrl-C is for it, and several agents may work at one time."""
+    """`garrison pipeline run` is a user's command: Ctrl-C is for it, and several agents may work at one time."""
     monkeypatch.setattr(pseudo_terminal, "open_own_terminal", lambda: pytest.fail("it was opened"))
     outcome, _ = play(tmp_path, Mode.NONE, "/bin/sh", "-c", "test -t 0")
     assert outcome.status == "success"

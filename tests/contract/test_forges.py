@@ -12,7 +12,6 @@ import pytest
 from doubles.forge_server import ForgeServer
 from doubles.forge_state import OWN_LOGIN, OWN_TOKEN, Issue, Repository
 from garrison.backoff import Backoff
-from garrison.forge import client
 from garrison.forge.client import Forge
 from garrison.forge.credentials import Token, git_environment
 from garrison.forge.errors import ForgeNotFound, ForgeUnreachable, RateLimited, Stale, Unauthorized
@@ -39,18 +38,16 @@ class Place:
         self.server, self.state, self.path = server, server.state, f"{kind}/{name}"
         self.repository: Repository = self.state.create(self.path)
         self.location = parse_remote(server.remote(self.path), kind)
-        self.forge: Forge = open_forge(self.location, Token(OWN_TOKEN), cache)
+        self.forge: Forge = open_forge(self.location, Token(OWN_TOKEN), cache, Backoff(0.001))
         self.commit = self.state.commit(self.path, "work", "changed\n")
 
     def open(self, **changes: object) -> int:
-        draft = PullDraft("work", "main", "Add it", "Body", ("garrison",), **changes)  # type: ignore[arg-type]
+        draft = PullDraft("work", "main", "Add it", "Body", ("garrison",), **changes)
         return self.forge.open_pull(draft, MARKER).number
 
 
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, server: ForgeServer, tmp_path: Path,
-          monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(client, "PAUSES", Backoff(0.001))
+def place(request: pytest.FixtureRequest, server: ForgeServer, tmp_path: Path) -> Iterator[Place]:
     name = request.node.name.partition("[")[0].removeprefix("test_")[:60]
     yield Place(server, request.param, name + str(len(server.state.repositories)), tmp_path)
     for fault in server.faults:
@@ -82,7 +79,7 @@ def test_a_pull_request_is_opened_edited_made_ready_and_merged(place: Place) -> 
 
 
 @pytest.mark.parametrize("fault", ["502-before", "502-after", "drop-before", "drop-after", "unlisted", "not-json"])
-def test_whatever_becomes_of_the_answer_one_pull_request_and_one_comment_exist(place: Place, fault: str) -> None:
+def test_one_pull_request_and_one_comment_exist_even_if_the_answer_is_lost(place: Place, fault: str) -> None:
     place.server.plant(fault, method="POST", path=place.path.rpartition("/")[2])
     for _ in range(3):
         try:
@@ -227,7 +224,7 @@ def test_the_users_proxy_is_used_and_a_netrc_does_not_replace_the_token(
     assert "secret" not in f"{caught.value} {caught.value.__cause__}"
 
 
-def test_what_has_not_changed_is_read_from_the_cache(place: Place) -> None:
+def test_unchanged_answers_are_read_from_the_cache(place: Place) -> None:
     number = place.open()
     place.forge.read_pull(number)
     before = place.forge.requests.not_modified
@@ -254,7 +251,7 @@ def test_git_pushes_with_the_token_and_without_it_does_not(place: Place, tmp_pat
 
 
 @pytest.mark.parametrize("fault", ["lie-nothing", "lie-tree"])
-def test_a_forge_can_lie_about_a_merge_and_the_base_tells(place: Place, fault: str) -> None:
+def test_a_merge_that_the_forge_reports_wrongly_is_checked_against_the_base(place: Place, fault: str) -> None:
     number = place.open(draft=False)
     before = place.state.head_of(place.path, "main")
     place.server.plant(fault, path=f"/{number}/merge")

@@ -12,7 +12,7 @@ from garrison.sandbox.collect import collect, enter
 from garrison.sandbox.git_view import REPOSITORY, GitView, restore_link
 from garrison.system.git import Git, bounds
 from sandbox_support import missing, run_inside
-from support import git, make_repository
+from support import commit_all, git, make_repository, write_program
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 BRANCH = "garrison/run/node"
@@ -88,9 +88,7 @@ def test_git_works_inside_as_in_any_repository_and_the_branch_comes_out(repo, tr
     git(repo, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/main")
     git(repo, "config", "remote.origin.url", "https://user:secret@example.org/x.git")
     git(repo, "config", "credential.helper", "store")
-    hook = repo / ".git/hooks/post-commit"
-    hook.write_text("#!/bin/sh\necho ran > hook-ran\n")
-    hook.chmod(0o755)
+    write_program(repo / ".git/hooks/post-commit", "#!/bin/sh\necho ran > hook-ran\n")
     mounts = view.prepare()
     setup = "git init -q /tmp/vend; cd /tmp/vend; git config user.email a@b; git config user.name n; echo v > v; " \
             "git add v; git commit -qm v; cd - > /dev/null\n"
@@ -113,7 +111,7 @@ def test_git_works_inside_as_in_any_repository_and_the_branch_comes_out(repo, tr
 
 
 def test_commits_in_a_submodule_come_out(repo, tmp_path):
-    """Of a submodule that garrison populated, with one below it; the user's own git directories are borrowed."""
+    """A submodule that garrison populated, with another one in it; the user's own git directories are borrowed."""
     inner, outer = tmp_path / "inner", tmp_path / "outer"
     make_repository(inner)
     make_repository(outer)
@@ -223,8 +221,7 @@ def test_work_of_garrison_on_the_branch_is_not_undone_by_the_view(repo, tree, vi
 def test_uncommitted_states_come_out(repo, tree, view):
     """A merge under way, ignored files added by force, files left out on purpose, another branch checked out."""
     (tree / ".gitignore").write_text("build\n")
-    git(tree, "add", "-A")
-    git(tree, "commit", "-qm", "ignore")
+    commit_all(tree, "ignore")
     mounts = view.prepare()
     run_inside(tree, mounts, """
       git branch side; echo 1 > s; git add s; git commit -qm main-side
@@ -286,13 +283,12 @@ def secret(tmp_path_factory):
     path = tmp_path_factory.mktemp("another") / "secret"
     make_repository(path)
     (path / "key").write_text("the key\n")
-    git(path, "add", "-A")
-    git(path, "commit", "-qm", "secret")
+    commit_all(path, "secret")
     return path
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_a_hostile_view_holds_is_refused_in_one_line(repo, tree, view, secret, name):
+def test_hostile_contents_of_a_view_are_refused_in_one_line(repo, tree, view, secret, name):
     before = tip(repo)
     script = HOSTILE[name].format(common=REPOSITORY, secret=secret, oid=tip(secret, "main"))
     run_inside(tree, view.prepare(), script)
@@ -349,9 +345,11 @@ def test_an_index_that_names_a_folder_has_no_repository_below_it_asked(repo, tre
     assert "deep/sub" in git(tree, "ls-files")
 
 
-def test_a_collection_is_bounded(repo, tree, view, monkeypatch):
-    monkeypatch.setattr(bounds, "MAX_BYTES", 1 << 16)
+def test_a_collection_is_bounded(repo, tree, view):
     run_inside(tree, view.prepare(), "head -c 200000 /dev/urandom > big; git add big; git commit -qm big")
+    (big,) = (path for path in view.common.glob("objects/??/*") if path.stat().st_size > 100_000)
+    big.chmod(0o600)
+    os.truncate(big, bounds.MAX_BYTES + 1)  # sparse
     with pytest.raises(GarrisonError, match=r"larger than|more than"):
         collect(view)
     assert git(repo, "count-objects").startswith("4 objects") or tip(repo) == tip(repo, "main")
@@ -400,15 +398,14 @@ def test_other_kinds_of_repositories(tmp_path):
         assert not view.folder.exists()
 
 
-def test_status_inside_reads_no_file_that_is_unchanged(tree, view):
+def test_status_inside_reads_no_unchanged_file(tree, view):
     """The copied index knows 1,000 files, so that status compares times only."""
     for number in range(10):
         folder = tree / f"d{number}"
         folder.mkdir()
         for name in range(100):
             (folder / f"f{name}").write_text(f"{number} {name}\n")
-    git(tree, "add", "-A")
-    git(tree, "commit", "-qm", "many")
+    commit_all(tree, "many")
     git(tree, "update-index", "--refresh")
     done = run_inside(tree, view.prepare(), "git status --porcelain; strings=$(git ls-files | wc -l); echo $strings; "
                                             "GIT_TRACE2_PERF=/tmp/perf git status > /dev/null; cat /tmp/perf")
@@ -419,7 +416,7 @@ def test_status_inside_reads_no_file_that_is_unchanged(tree, view):
 
 def test_libraries_that_read_refs_themselves_find_them(repo, view, monkeypatch):
     """GitPython refuses a packed-refs file whose header does not promise peeled tags; git needs none. Of the
-    repository's refs none is missed that another process packs meanwhile."""
+    repository's refs none is missed that another process packs at the same time."""
     git(repo, "tag", "-a", "-m", "one", "v1")
     walk = os.walk
     monkeypatch.setattr(os, "walk", lambda *at, **how: git(repo, "pack-refs", "--all") or walk(*at, **how))

@@ -24,6 +24,7 @@ from garrison.sandbox.proxy.apis import APIS, ApiName
 from garrison.sandbox.proxy.process import LOOKUPS
 from garrison.sandbox.proxy.registration import ApiAccess
 from garrison.sandbox.proxy.relay import MAX_OPENING, Patience
+from garrison.values import replace
 from proxy_support import SHORT, Web, body_of, certificate, plain, read_all, read_head, serving, status_of
 from support import until
 
@@ -96,7 +97,7 @@ def test_refuses_and_records_other_hosts(tmp_path: Path) -> None:
             assert (refused["count"], bool(refused["entry"])) == (1, not place.endswith(":80")), place
 
 
-def test_refuses_an_allowed_name_that_leads_into_the_machine_s_network(
+def test_refuses_an_allowed_name_that_leads_into_the_machines_network(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inside = {"127.0.0.1": "loopback", "10.0.0.7": "private", "169.254.169.254": "metadata", "::1": "loopback",
               "fe80::1": "link-local", "::ffff:127.0.0.1": "loopback", "64:ff9b::a00:1": "private",
@@ -133,7 +134,7 @@ def test_connects_to_the_address_that_was_checked(tmp_path: Path, monkeypatch: p
     assert (asked, opened) == (["pypi.org"], ["93.184.215.14"])
 
 
-def test_one_agent_s_flood_of_names_leaves_lookups_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_agents_flood_of_names_leaves_lookups_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, go = [0], threading.Event()
 
     def answer(_host: str) -> list[str]:
@@ -142,13 +143,12 @@ def test_one_agent_s_flood_of_names_leaves_lookups_to_others(tmp_path: Path, mon
         return []
 
     set_name_server(monkeypatch, answer)
-    monkeypatch.setattr(upstream, "CONNECT_TIMEOUT", 0.2)
-    with serving(tmp_path, hosts=("*.example.org",)) as proxy:
+    with serving(tmp_path, replace(SHORT, lookup=0.2), hosts=("*.example.org",)) as proxy:
         clients = [proxy.connect() for _ in range(40)]
         for number, client in enumerate(clients):
             place = f"n{number}.example.org:443"
             client.sendall(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n".encode())
-        assert {status_of(read_head(client)) for client in clients} == {502}, "nobody answers"
+        assert {status_of(read_head(client)) for client in clients} == {502}, "no name server answers"
         assert asked[0] == MAX_OPENING < LOOKUPS, "who gives up leaves a thread behind that still asks"
         go.set()
         until(lambda: status_of(proxy.tunnel("n.example.org:443")[1]) == 403)
@@ -187,7 +187,7 @@ def test_serves_several_requests_of_a_connection(tmp_path: Path) -> None:
         assert proxy.send((one + one + last).encode()).count(b"hello") == 3
 
 
-def test_passes_bodies_both_ways_as_they_come(tmp_path: Path) -> None:
+def test_passes_bodies_both_ways_as_they_arrive(tmp_path: Path) -> None:
     with Web(lambda seen: (200, {}, [seen.body[:3], seen.body[3:]])) as web, \
             serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as proxy:
         place = f"127.0.0.1:{web.port}"
@@ -227,7 +227,7 @@ HOSTILE = {
 }
 
 
-def test_gives_a_hostile_client_nothing(tmp_path: Path) -> None:
+def test_a_hostile_client_gets_nothing(tmp_path: Path) -> None:
     with Web(plain(b"treasure")) as web, serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as proxy:
         for name, request in HOSTILE.items():
             answer = proxy.send(request.replace("HOST", f"127.0.0.1:{web.port}").encode("latin-1"))
@@ -261,13 +261,13 @@ def test_connections_beyond_the_limit_are_closed_and_others_served(tmp_path: Pat
         for client in held:
             client.sendall(b"G")
         request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-        assert proxy.send(request) == b"", "a silent one would be closed in the end without a bound, too"
+        assert proxy.send(request) == b"", "a silent one would in the end be closed even without a bound"
         for client in held:
             client.close()
         until(lambda: status_of(proxy.send(request)) == 400)
 
 
-def test_goes_through_the_user_s_own_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_goes_through_the_users_own_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def answer(request: Any) -> Any:
@@ -300,7 +300,7 @@ def test_adds_the_key_and_drops_what_the_client_sends_as_one(tmp_path: Path) -> 
         assert (line["model"], line["input"], line["output"]) == ("claude-haiku-4", 10, 5)
 
 
-def test_a_client_that_asks_the_proxy_for_the_proxy_s_own_path_is_served(tmp_path: Path) -> None:
+def test_a_client_that_requests_the_proxys_own_path_is_served(tmp_path: Path) -> None:
     with Web(plain(b"{}")) as web, serving(tmp_path, apis=(anthropic(web.url),)) as proxy:
         place = f"127.0.0.1:{proxy.port}"
         answer = proxy.send(f"GET http://{place}/anthropic/v1/models HTTP/1.1\r\nHost: {place}\r\n"
@@ -339,11 +339,11 @@ def test_a_listener_that_others_can_reach_asks_for_its_secret(tmp_path: Path) ->
         assert status_of(proxy.ask("GET", "/anthropic/v1/models", X_Api_Key="sk-ant-api03-garrison-s3cret")) == 200
 
 
-def test_streams_as_it_comes(tmp_path: Path) -> None:
+def test_streams_as_data_arrives(tmp_path: Path) -> None:
     event, seen = b'event: content_block_delta\ndata: {"type": "content_block_delta"}\n\n', threading.Event()
 
     def answer(_seen: object) -> tuple[int, dict[str, str], list[bytes]]:
-        def parts():  # type: ignore[no-untyped-def]
+        def parts():
             yield event
             assert seen.wait(10), "the first part waits for the second"
             yield event
@@ -365,7 +365,7 @@ def test_a_client_that_leaves_ends_the_call_and_pays_for_it(tmp_path: Path) -> N
     gone: list[float] = []
 
     def answer(_seen: object) -> tuple[int, dict[str, str], list[bytes]]:
-        def parts():  # type: ignore[no-untyped-def]
+        def parts():
             yield f"data: {began}\n\n".encode()
             try:
                 for _ in range(400):
@@ -484,7 +484,7 @@ def test_an_https_api_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with Web(plain(b"{}"), server) as web:
         access = anthropic(web.url.replace("127.0.0.1", "localhost"))
         with serving(tmp_path, apis=(access,)) as proxy:
-            assert status_of(proxy.ask("GET", "/anthropic/v1/models")) == 502, "nobody trusts that certificate"
+            assert status_of(proxy.ask("GET", "/anthropic/v1/models")) == 502, "that certificate is not trusted"
             monkeypatch.setattr(upstream, "tls_context", lambda: client)
             assert status_of(proxy.ask("GET", "/anthropic/v1/models")) == 200
 
@@ -515,7 +515,7 @@ def test_a_budget_counts_what_other_nodes_of_the_run_have_spent(tmp_path: Path) 
         assert status_of(proxy.ask("POST", "/anthropic/v1/messages", b"{}")) == 402
 
 
-def test_calls_that_a_program_reports_itself_are_counted_once_but_bound_the_budget(tmp_path: Path) -> None:
+def test_calls_that_a_program_itself_reports_are_counted_once_but_limit_the_budget(tmp_path: Path) -> None:
     body = message("m1", "claude-opus", 200_000, 0)
     with Web(plain(json.dumps(body).encode())) as web, serving(
             tmp_path, apis=(anthropic(web.url),), limits=Limits(node=1.0), reported_by="claude-cli/") as proxy:
@@ -542,7 +542,7 @@ def test_a_stream_without_counts_is_estimated_and_counts_toward_the_budget(tmp_p
 
 
 def test_a_call_waits_for_one_in_progress_that_may_use_up_the_budget(tmp_path: Path) -> None:
-    """The second of two calls at once begins when the first one has ended, with what that left of the budget."""
+    """The second of two calls at once starts when the first one has ended, with what that left of the budget."""
     slow, begun = threading.Event(), threading.Event()
     limits: list[int] = []
 

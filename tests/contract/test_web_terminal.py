@@ -7,7 +7,9 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable
+from operator import not_
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -21,6 +23,7 @@ from garrison.web import terminals
 from support import DEADLINE
 from web_support import READ, Site, Stream, site
 
+T = TypeVar("T")
 pytestmark = pytest.mark.skipif(not supported_version(), reason="there is no tmux >= 3.2 on PATH")
 TERMINAL = "/api/runs/r1/nodes/a/terminal"
 SCREEN = {"columns": 100, "rows": 30}
@@ -43,9 +46,9 @@ async def drawn(stream: Stream, pattern: str) -> str:
     return text
 
 
-async def until(what: str, check: Callable[[], Awaitable[bool]]) -> None:
+async def until(what: str, ask: Callable[[], Awaitable[T]], is_wanted: Callable[[T], bool] = bool) -> None:
     end = time.monotonic() + DEADLINE
-    while not await check():
+    while not is_wanted(await ask()):
         assert time.monotonic() < end, what
         await asyncio.sleep(0.02)
 
@@ -55,7 +58,7 @@ async def keyboard(here: Site, id_: str, *, hold: bool = True) -> tuple[int, str
     return answer.status, answer.json.get("message", "")
 
 
-def test_one_person_types_at_a_time_and_the_journal_says_who(tmp_path: Path) -> None:
+def test_one_user_types_at_a_time_and_the_journal_records_which(tmp_path: Path) -> None:
     async def scene(home: Path, session: TerminalSession) -> None:
         async with site(home) as here, site(home) as other:
             stream, second = await here.stream(TERMINAL), await other.stream(TERMINAL)
@@ -75,42 +78,30 @@ def test_one_person_types_at_a_time_and_the_journal_says_who(tmp_path: Path) -> 
             assert (await here.post(typed, {"text": "hé;\x03\x1bOA\x00\x02d"})).status == 200
             assert (await here.post(typed, {"text": "\x1b[200~p1\np2\x1b[201~"})).status == 200
             await drawn(stream, re.escape("hM-CM-)")), "tmux's own prefix begins no command"
-            screen = TmuxTerminal(home).capture(session)
-            await until("all keys arrive", lambda: _is(lambda: "p1^Mp2" in TmuxTerminal(home).capture(session)))
-            screen = TmuxTerminal(home).capture(session)
-            assert "hM-CM-);^C^[[A^@^Bdp1^Mp2" in screen
+            await until("all keys arrive", lambda: asyncio.to_thread(TmuxTerminal(home).capture, session),
+                        lambda screen: "hM-CM-);^C^[[A^@^Bdp1^Mp2" in screen)
 
             assert (await keyboard(here, ready["terminal"], hold=False))[0] == 200
             assert window(home, session) == "200x50"
             assert (await here.post(typed, {"text": "x"})).status == 409
             assert (await keyboard(other, twin))[0] == 200
             second.close()  # a page that was closed types no longer
-            await until("the keyboard is free", lambda: _is_ok(keyboard(here, ready["terminal"])))
+            await until("the keyboard is free", lambda: keyboard(here, ready["terminal"]),
+                        lambda answer: answer[0] == 200)
             assert (await other.post(f"/api/terminals/{twin}/keys", {"text": "x"})).status == 404, "its id has ended"
             stream.close()
-            await until("its terminal is gone", lambda: _is_status(here.post(typed, {"text": "x"}), 404))
+            await until("its terminal is gone", lambda: here.post(typed, {"text": "x"}),
+                        lambda answer: answer.status == 404)
         texts = [posted.signal.payload["text"] for posted in signals.list_pending(home, Key("runner", "a", "r1"))
                  if posted.signal is not None and posted.signal.signal_type == "X-KEYBOARD"]
         assert texts == 3 * ["the user types to the agent on the page", "the user on the page no longer types"]
-        await until("no client is left", lambda: _is(lambda: not TmuxTerminal(home).list_clients(session, "x")))
+        await until("no client is left", lambda: asyncio.to_thread(TmuxTerminal(home).list_clients, session, "x"), not_)
 
     with agent_in_tmux(tmp_path, ECHO) as (_, session):
         asyncio.run(scene(tmp_path, session))
 
 
-async def _is(check: Callable[[], bool]) -> bool:
-    return await asyncio.to_thread(check)
-
-
-async def _is_ok(answer: Awaitable[tuple[int, str]]) -> bool:
-    return (await answer)[0] == 200
-
-
-async def _is_status(answer: Awaitable[object], status: int) -> bool:
-    return (await answer).status == status  # type: ignore[attr-defined, no-any-return]
-
-
-def test_nobody_without_the_right_reads_or_types(tmp_path: Path) -> None:
+def test_reading_and_typing_need_their_rights(tmp_path: Path) -> None:
     async def scene(home: Path) -> None:
         async with site(home) as here:
             for status, headers in ((401, here.headers(authorization=None)),
@@ -153,12 +144,9 @@ def test_a_hostile_screen_is_drawn_and_nothing_else(tmp_path: Path) -> None:
         asyncio.run(scene())
 
 
-def test_the_terminal_says_why_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminals, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(terminals, "TERMINALS", 2)
-
+def test_the_terminal_says_why_it_ended(tmp_path: Path) -> None:
     async def scene(home: Path, session: TerminalSession) -> None:
-        async with site(home) as here:
+        async with site(home, terminals=terminals.Terminals(home, limit=2, look_every=0.05)) as here:
             stream, second = await here.stream(TERMINAL), await here.stream(TERMINAL)
             await stream.until("ready")
             await second.until("ready")

@@ -41,7 +41,7 @@ from garrison.forge.model import (
     Review,
     ReviewVerdict,
 )
-from garrison.forge.transport import NOTHING, Connections, ForgeSession
+from garrison.forge.transport import NOTHING, PAUSES, Connections, ForgeSession
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
@@ -54,8 +54,6 @@ T_co = TypeVar("T_co", covariant=True)
 
 LOOKS = 4
 """Looks for an object after a write that may have made it."""
-PAUSES = Backoff(0.25)
-"""Delays before the second of them and those that follow."""
 _VERDICTS = {"APPROVED": ReviewVerdict.APPROVED, "CHANGES_REQUESTED": ReviewVerdict.CHANGES,
              "REQUEST_CHANGES": ReviewVerdict.CHANGES,
              "DISMISSED": ReviewVerdict.DISMISSED, "COMMENTED": ReviewVerdict.COMMENT, "COMMENT": ReviewVerdict.COMMENT}
@@ -269,10 +267,12 @@ class Forge(ABC):
     unreadable: ClassVar[tuple[type[ForgeError], ...]] = (ForgeNotFound, ForgeRefused)
     """Failures that mean that a log was deleted, or is not for us."""
 
-    def __init__(self, location: Location, token: Token, cache: EtagCache | None = None) -> None:
+    def __init__(self, location: Location, token: Token, cache: EtagCache | None = None,
+                 pauses: Backoff = PAUSES) -> None:
         self.location = location
         authorization = f"{self.table.authorization} {token.reveal()}"
-        self._session = ForgeSession(Connections(self._address(), authorization), token, cache, size=self.table.size)
+        self._session = ForgeSession(Connections(self._address(), authorization), token, cache, size=self.table.size,
+                                     pauses=pauses)
         self._root = self.table.root.format(location=location, path=quote(location.path, safe=""))
         self._pulls = f"{self._root}/{self.table.pulls}"
 
@@ -556,7 +556,7 @@ def make_once(session: ForgeSession, find: Callable[[], T | None], make: Callabl
 def look_repeatedly(session: ForgeSession, find: Callable[[], T | None]) -> T | None:
     """Look for an object until it is listed, a few times; None if it is not, or the forge does not answer."""
     for look in range(LOOKS):
-        if look and not session.pause(PAUSES.delay(look)):
+        if look and not session.pause(session.pauses.delay(look)):
             return None
         try:
             if (found := find()) is not None:

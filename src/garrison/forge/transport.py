@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx2
 
+from garrison.backoff import Backoff
 from garrison.errors import RecordError
 from garrison.forge.errors import ForgeNotFound, ForgeRefused, ForgeUnreachable, RateLimited, Unauthorized
 from garrison.forge.model import RequestCount
@@ -48,6 +49,8 @@ MAX_PAGES = 20
 PAGE_SIZE = 100
 DEADLINE = 30.0
 """Seconds that a call may take, all its pages and read-backs together."""
+PAUSES = Backoff(0.25)
+"""Delays between looks for an object after a write that may have made it."""
 LOG_TAIL = 16_000
 """Characters of a log that are returned at most."""
 SECONDARY_WAIT = 60.0
@@ -194,11 +197,12 @@ class ForgeSession:
     """The requests of one client. One thread uses it at a time."""
 
     def __init__(self, connections: Connections, token: Token, cache: EtagCache | None = None, *,
-                 size: str = "per_page", clock: Callable[[], float] = time.time) -> None:
+                 size: str = "per_page", clock: Callable[[], float] = time.time, pauses: Backoff = PAUSES) -> None:
         """Prepare; `size` is the parameter that sets the page size on this forge."""
         self._connections, self._cache, self._clock = connections, cache, clock
         self._secret, self._size = token.reveal(), size
         self._end: float | None = None
+        self.pauses = pauses
         self.requests = RequestCount()
         self.is_anew = False
         """True while no read is conditional."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from garrison.backoff import Backoff
     from garrison.config import PullRequestOptions
     from garrison.forge.client import Forge
     from garrison.forge.credentials import Token
@@ -58,17 +59,18 @@ def connect(git: Git, remote: str, home: Path, environ: Mapping[str, str],
     return open_forge(location, token, home), git_environment(location, token)
 
 
-def open_forge(location: Location, token: Token, cache_folder: Path | None = None) -> Forge:
+def open_forge(location: Location, token: Token, cache_folder: Path | None = None,
+               pauses: Backoff | None = None) -> Forge:
     """Return a client for one repository; with a folder it keeps answers and their ETags there."""
     from garrison.forge.gitea import Gitea
     from garrison.forge.github import GitHub
     from garrison.forge.gitlab import GitLab
     from garrison.forge.model import ForgeKind
-    from garrison.forge.transport import EtagCache
+    from garrison.forge.transport import PAUSES, EtagCache
 
     cache = EtagCache(cache_folder / location.host.replace(":", "_"), token) if cache_folder else None
     kinds: dict[ForgeKind, type[Forge]] = {ForgeKind.GITHUB: GitHub, ForgeKind.GITLAB: GitLab, ForgeKind.GITEA: Gitea}
-    return kinds[location.kind](location, token, cache)
+    return kinds[location.kind](location, token, cache, pauses or PAUSES)
 
 
 # ---- pull request preflight ------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ SOCKET_BYTES = 100
 """Longest socket path: Linux allows 107 bytes, of which tmux's own lock file needs a few."""
 _ASKED = 3
 """Times that tmux is asked for its version while it is killed before it answers."""
-REPAIR_TIMEOUT = 2.0
+REPAIR_SECONDS = 2.0
 """Seconds for a server to create its socket again, or to be gone after SIGKILL."""
 
 
@@ -82,6 +82,7 @@ class TmuxServer:
     """Seconds that a tmux command may take."""
     open_seconds = 30.0
     """Seconds for a command that opens a session; a server that does not answer for so long is replaced."""
+    repair_seconds = REPAIR_SECONDS
 
     def __init__(self, run: Path) -> None:
         self.run = run
@@ -91,7 +92,7 @@ class TmuxServer:
     def socket(self) -> Path:
         """Return the path of the socket, whether or not a server listens on it; see `socket_path`."""
         if self._socket is None:
-            self._socket = socket_path(self.run)
+            self._socket = socket_path(self.run, self.repair_seconds)
         return self._socket
 
     def forget_socket(self) -> None:
@@ -138,14 +139,14 @@ class TmuxServer:
     def kill_unresponsive(self) -> None:
         """Kill our servers: an unresponsive one blocks the output of its sessions' agents."""
         self._signal(signal.SIGKILL)
-        wait_until(lambda: not self.processes(), REPAIR_TIMEOUT, 0.01)
+        wait_until(lambda: not self.processes(), self.repair_seconds, 0.01)
 
     def restore_socket(self) -> bool:
         """Let a living server create its removed socket again; False without a server.
 
         True too if another process has just restored it: the server lives, and the caller found it without a socket.
         """
-        if _restore_socket(self.run) is None:
+        if _restore_socket(self.run, self.repair_seconds) is None:
             return False
         self.forget_socket()
         return True
@@ -163,7 +164,7 @@ def scope_prefix() -> list[str]:
     return systemd.scope_prefix(manager) if chosen == "scope" else []
 
 
-def socket_path(run: Path) -> Path:
+def socket_path(run: Path, repair_seconds: float = REPAIR_SECONDS) -> Path:
     """Return the socket path of the home whose `run/` is given; its directory exists with mode 0700.
 
     It is in `run/` itself or, where that path is too long, in a directory under XDG_RUNTIME_DIR or the temporary
@@ -178,7 +179,7 @@ def socket_path(run: Path) -> Path:
         if noted.parent.is_dir():
             _check_private(noted.parent)
             return noted
-        if (restored := _restore_socket(run)) is not None:
+        if (restored := _restore_socket(run, repair_seconds)) is not None:
             return restored  # the runtime directory was emptied under a living server
     folder = _short_folder(hashlib.sha256(os.fsencode(run)).hexdigest()[:16])
     untrusted.write(run, _note(run).name, f"{folder / 'tmux.sock'}\n".encode())
@@ -236,7 +237,7 @@ def home_of(pid: int) -> Path | None:
     return configuration.parents[1] if configuration.parts[-2:] == ("run", "tmux.conf") else None
 
 
-def _restore_socket(run: Path) -> Path | None:
+def _restore_socket(run: Path, seconds: float) -> Path | None:
     """Let our living server create its socket again; return its path, None without a server."""
     for server in _servers(run) if run.is_dir() else ():  # a removed home is not created again
         words = processes.read_argv(server.pid)
@@ -247,6 +248,6 @@ def _restore_socket(run: Path) -> Path | None:
         os.makedirs(socket.parent, mode=0o700, exist_ok=True)  # noqa: PTH103
         if not socket.exists():
             processes.send(server.pid, server.ticks, signal.SIGUSR1)
-        if wait_until(socket.exists, REPAIR_TIMEOUT, 0.01):
+        if wait_until(socket.exists, seconds, 0.01):
             return socket
     return None

@@ -63,12 +63,12 @@ class Page:
     """Web application: the home, its runs, its conversations, and the access rules."""
 
     def __init__(self, home: Path, rules: access.Rules, broadcaster: Broadcaster, open_butler: chat.OpenButler,
-                 webhooks: Webhooks) -> None:
+                 webhooks: Webhooks, terminals: Terminals | None = None) -> None:
         self.home, self.rules, self.broadcaster, self.webhooks = home, rules, broadcaster, webhooks
         self.conversations = chat.Conversations(home, open_butler)
         self.histories = Histories(home)
         self.changes = changes.ChangeReader(home)
-        self.terminals = Terminals(home)
+        self.terminals = terminals or Terminals(home)
         self.beginnings = Beginnings(home)
         self.phones = Phones(home, rules)
 

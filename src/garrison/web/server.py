@@ -31,6 +31,7 @@ from garrison.web.chat import OpenButler, claude_butler
 from garrison.web.connections import CAPACITY, Capacity, HttpConnection, capacity_of, raise_file_limit
 from garrison.web.phones import scope_of_device
 from garrison.web.routes import Page
+from garrison.web.terminals import Terminals
 from garrison.web.webhooks import Webhooks
 
 BACKLOG = 1024
@@ -205,7 +206,8 @@ class Server(uvicorn.Server):
 async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: Callable[[int], None], *,
                 until: int | None = None, stop: asyncio.Event | None = None,
                 open_butler: OpenButler = claude_butler, webhooks: Webhooks | None = None,
-                capacity: Capacity | None = None, observe_every: float = OBSERVE_EVERY) -> None:
+                capacity: Capacity | None = None, observe_every: float = OBSERVE_EVERY,
+                terminals: Terminals | None = None) -> None:
     """Serve until a signal, until the process `until` has ended, or until `stop`; `ready` is called with the port.
 
     The socket is listening by then, so that a browser that connects at once gets a response.
@@ -215,7 +217,8 @@ async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: C
     rules = access.Rules(access.origins(endpoint.host_names, port, endpoint.scheme), tokens, f"garrison-{port}",
                          partial(scope_of_device, home))
     capacity = capacity or capacity_of(raise_file_limit())
-    page = Page(home, rules, Broadcaster(home, capacity, observe_every), open_butler, webhooks or Webhooks(home))
+    page = Page(home, rules, Broadcaster(home, capacity, observe_every), open_butler, webhooks or Webhooks(home),
+                terminals)
     server = Server(_config(page, endpoint), capacity, page.leave, Certificate(endpoint.tls) if endpoint.tls else None)
     waiting = asyncio.create_task(_stop_after(stop, server)) if stop is not None else None
     page.broadcaster.start()

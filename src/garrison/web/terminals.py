@@ -54,13 +54,13 @@ class KeyboardTaken(signals.Payload):
 class PageTerminal:
     """One terminal on one page."""
 
-    def __init__(self, home: Path, agent: AgentSession) -> None:
+    def __init__(self, home: Path, agent: AgentSession, look_every: float = LOOK_EVERY) -> None:
         """Start to show it; Refused for a terminal other than tmux, or if the session has ended."""
         if not isinstance(agent.terminal, TmuxTerminal):
             raise Refused(f"the terminal {agent.terminal.kind} of {agent.key.name} cannot be shown on the page; "
                           f"`garrison attach {agent.key.name} --run {agent.key.run}` shows it")
         self.id = secrets.token_urlsafe(18)
-        self.home, self.agent = home, agent
+        self.home, self.agent, self.look_every = home, agent, look_every
         self.viewer = TmuxViewer(agent.terminal, agent.session)
         self._size_before = self.viewer.size
         self._lock: int | None = None
@@ -99,7 +99,7 @@ class PageTerminal:
                 await asyncio.sleep(len(data) / BYTES_A_SECOND)
             elif data == b"":
                 break
-            if loop.time() - looked >= LOOK_EVERY:
+            if loop.time() - looked >= self.look_every:
                 looked = loop.time()
                 await self._look()
             if data is None:
@@ -118,7 +118,7 @@ class PageTerminal:
         loop.add_reader(descriptor, self._wake.set)
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY):
+                async with asyncio.timeout(self.look_every):
                     await self._wake.wait()
         finally:
             loop.remove_reader(descriptor)
@@ -212,8 +212,8 @@ class PageTerminal:
 class Terminals:
     """All terminals of a server."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, home: Path, limit: int = TERMINALS, look_every: float = LOOK_EVERY) -> None:
+        self.home, self.limit, self.look_every = home, limit, look_every
         self._open: dict[str, PageTerminal] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._opening = asyncio.Lock()
@@ -221,10 +221,11 @@ class Terminals:
     async def open(self, run: str, node: str) -> PageTerminal:
         """Open a terminal; NotFound or Refused if a node has none."""
         async with self._opening:  # else the limit could be exceeded
-            if len(self._open) >= TERMINALS:
-                raise Overloaded(f"{TERMINALS} terminals are open, which is the limit; close one of them")
+            if len(self._open) >= self.limit:
+                raise Overloaded(f"{self.limit} terminals are open, which is the limit; close one of them")
             key = Key("orchestrator", node, run)
-            terminal = await asyncio.to_thread(lambda: PageTerminal(self.home, open_session(Store(self.home), key)))
+            terminal = await asyncio.to_thread(
+                lambda: PageTerminal(self.home, open_session(Store(self.home), key), self.look_every))
             self._open[terminal.id] = terminal
         return terminal
 

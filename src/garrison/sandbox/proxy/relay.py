@@ -39,6 +39,7 @@ from garrison.sandbox.proxy.target import (
 )
 from garrison.sandbox.proxy.token_counts import CallCounts, ResponseReader
 from garrison.sandbox.proxy.upstream import (
+    CONNECT_TIMEOUT,
     Stream,
     UpstreamFailed,
     UpstreamRefused,
@@ -72,6 +73,8 @@ _OF_BODY = frozenset({b"content-length", b"content-encoding"})
 class Patience(ClientWaits):
     """Longest waits for a client, and for servers, in seconds."""
 
+    lookup: float = CONNECT_TIMEOUT
+    """For the addresses of an allowed host."""
     answer: float = 900.0
     """For the next part of a response: a model may think for minutes before it writes."""
     tunnel: float = 900.0
@@ -174,7 +177,8 @@ class Relay(Connection):
                                       "`garrison status` shows how")
         try:
             async with self.access.opening:
-                return await open_checked(target.host, target.port, rule, self.access.lookups)
+                return await open_checked(target.host, target.port, rule, self.access.lookups,
+                                          self.access.patience.lookup)
         except UpstreamRefused as refused:
             self.access.ledger.refuse_host(target.place, str(refused), refused.entry)
             raise RequestRefused(403, f"{target.place} is refused: {refused}") from refused

@@ -102,17 +102,19 @@ class Stream:
             self.writer.close()
 
 
-async def resolve(host: str, port: int, lookups: asyncio.Semaphore | None = None) -> list[str]:
+async def resolve(host: str, port: int, lookups: asyncio.Semaphore | None = None,
+                  seconds: float = CONNECT_TIMEOUT) -> list[str]:
     """Return the addresses of a host; UpstreamFailed if there is none.
 
     Args:
         lookups: bounds an agent's share of the threads that look names up. No time limit ends such a thread, so that
             its place is taken until the name server has answered, or the C library gives up.
+        seconds: for which the answer is awaited.
     """
     if parse_address(host) is not None:
         return [host]
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT):
+        async with asyncio.timeout(seconds):
             if lookups is not None:
                 await lookups.acquire()
             looking = asyncio.get_running_loop().run_in_executor(None, partial(socket.getaddrinfo, host, port, type=1))
@@ -131,11 +133,12 @@ def _end_lookup(lookups: asyncio.Semaphore | None, looking: asyncio.Future[objec
         lookups.release()
 
 
-async def open_checked(host: str, port: int, rule: HostRule, lookups: asyncio.Semaphore | None = None) -> Stream:
+async def open_checked(host: str, port: int, rule: HostRule, lookups: asyncio.Semaphore | None = None,
+                       lookup_seconds: float = CONNECT_TIMEOUT) -> Stream:
     """Connect to an allowed host, at an address that was checked; UpstreamRefused or UpstreamFailed if impossible."""
     proxy = user_proxy("https" if port == 443 else "http", host)
     try:
-        found = await resolve(host, port, lookups)
+        found = await resolve(host, port, lookups, lookup_seconds)
         addresses, reason = permitted_addresses(found, rule)
     except UpstreamFailed:
         if proxy is None or parse_address(host) is not None:

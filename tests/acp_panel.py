@@ -43,7 +43,6 @@ class Editor:
         self._write({"method": method, "params": params})
 
     def _write(self, message: dict[str, Any]) -> None:
-        assert self.child.stdin is not None
         self.child.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
         self.child.stdin.flush()
 
@@ -110,7 +109,6 @@ class Editor:
 
     def hang_up(self) -> None:
         """Close the agent's input, as the end of an editor does, and wait for the agent's end."""
-        assert self.child.stdin is not None
         self.child.stdin.close()
         assert self.child.wait(timeout=DEADLINE) == 0
 
@@ -138,7 +136,6 @@ def editor(place: Place, *words: str, **env: str) -> Iterator[Editor]:
         try:
             yield found
         finally:
-            assert child.stdin is not None
             child.stdin.close()
             try:
                 child.wait(timeout=DEADLINE)

@@ -27,7 +27,7 @@ BLOCK = '```garrison-result\n{"status": "success", "summary": "made it"}\n```'
 
 
 class Stage:
-    """The place of one attempt; `start` begins an incarnation of its agent."""
+    """The place of one attempt; `start` starts an incarnation of its agent."""
 
     def __init__(self, folder: Path, **task: Any) -> None:
         self.folder = folder
@@ -68,7 +68,7 @@ class Stage:
         return agent.start(replace(self.assignment(), **changes), time.monotonic())
 
     def next_attempt(self, number: int) -> Path:
-        """Begin the attempt with that number; return the folder of the one before."""
+        """Start the attempt with that number; return the folder of the one before."""
         refused, self.attempt = self.attempt, self.folder / f"attempt-{number}"
         self.attempt.mkdir()
         self.task, self.files = replace(self.task, attempt=number), AttemptFiles(self.attempt)
@@ -82,7 +82,6 @@ class Stage:
 
     def poll(self, work: Work) -> WorkResult | None:
         """Serve the socket and poll the agent."""
-        assert self._channel is not None
         self._channel.poll(time.monotonic())
         return work.poll(time.monotonic())
 
@@ -112,7 +111,6 @@ class Stage:
         return list(self.session()["prompts"])
 
     def prompts_of(self, session: str) -> list[str]:
-        """Return the prompts of one of the double's sessions."""
         return list(json.loads((self.home / "acp-double" / f"{session}.json").read_text())["prompts"])
 
     def session(self) -> Mapping[str, Any]:
@@ -122,7 +120,7 @@ class Stage:
         return dict(json.loads(kept[0].read_text()))
 
     def sessions(self) -> int:
-        """Return how many sessions the double has begun."""
+        """Return how many sessions the double has started."""
         return len(list((self.home / "acp-double").glob("*.json")))
 
     def endings(self) -> list[str]:
@@ -135,7 +133,6 @@ class Stage:
         return f"{self.files.read_endings()}\n{output.read_text() if output.exists() else ''}"
 
     def close(self) -> None:
-        """Close the socket."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None

@@ -22,7 +22,7 @@ from garrison.testing import isolation
 from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
 from garrison.testing.turn import Fault, Turn, Usage, say, thinking, use
-from support import git, make_repository
+from support import git, make_repository, write_program
 
 WRAPPER = '#!/bin/sh\nexec setpriv --pdeathsig TERM "$CLAUDE_CLI" "$@"\n'
 
@@ -34,13 +34,11 @@ class Stage:
         self.folder, self.server, self.tree, self.stderr = folder, server, folder / "tree", list[str]()
         make_repository(self.tree)
         self.wrapper = folder / "wrapper"
-        self.wrapper.write_text(WRAPPER)
-        self.wrapper.chmod(0o755)
+        write_program(self.wrapper, WRAPPER)
         os.environ["ANTHROPIC_BASE_URL"] = server.url
         os.environ["CLAUDE_CLI"] = str(Path(sdk.__file__).parent / "_bundled" / "claude")
 
     def options(self, **more: Any) -> sdk.ClaudeAgentOptions:
-        """Return the options of claude-sessions, and `more`."""
         given: dict[str, Any] = {
             "cwd": self.tree, "setting_sources": [], "strict_mcp_config": True, "permission_mode": "dontAsk",
             "tools": ["Bash", "Write"], "allowed_tools": ["Bash", "Write"], "cli_path": self.wrapper,

@@ -30,7 +30,6 @@ def work(name: str, before: str = "") -> Turn:
 
 
 def report(status: str = "success", summary: str = "written") -> Turn:
-    """Return the turn that reports."""
     return say(use(f"{TOOL}report_result", status=status, summary=summary, evidence=["git log"]))
 
 

@@ -7,7 +7,7 @@ two of the `YOUNGEST` files are damaged (records, hooks, signals, journals, laun
 objects of candidates) and in which of `WAYS`. Then `garrison resume` or `garrison up` must end the run: each node
 landed once, with its own work, on a tree that the gate passed; nothing is left over. A quarter of the seeds damage one
 file under the living run instead, and resume it only if it does not end by itself. In two of five the run lands as a
-whole (land=run: two queues, and a landing of its own in the journal); in two of five a person has to approve two nodes,
+whole (land=run: two queues, and a landing of its own in the journal); in two of five a user has to approve two nodes,
 and no work of theirs may land that was not approved.
 Exit code 0: that was so for all seeds.
 """
@@ -44,7 +44,7 @@ BRANCH = f"garrison/{RUN}/integration"
 REVIEWED = ("b", "d")
 """Nodes that have to be approved, if any have."""
 REVIEW_SECONDS = 0.3
-"""Seconds between two looks of the person who approves."""
+"""Seconds between two looks of the user who approves."""
 TIMING = {"GARRISON_RESCAN": "0.3", "GARRISON_DAMAGE_PATIENCE": "0.5", "GARRISON_RESTART_WINDOW": "3",
           "GARRISON_PROBE_AFTER": "1", "GARRISON_SPAWN_DEADLINE": "20"}
 
@@ -100,7 +100,7 @@ def records(place: Place) -> list[Path]:
                 "merge-queue/*/*/tests/*/*", "run/plain/*.json")
     found: list[Path] = []
     for pattern in patterns:
-        with contextlib.suppress(FileNotFoundError):  # a living process removes a folder meanwhile
+        with contextlib.suppress(FileNotFoundError):  # a living process has just removed a folder
             found += [path for path in place.home.glob(pattern) if path.is_file()]
     return found
 
@@ -120,13 +120,12 @@ def youngest(place: Place) -> list[Path]:
     """Return the files that were written last, the youngest first."""
     found = []
     for path in (*records(place), *candidate_objects(place)):
-        with contextlib.suppress(FileNotFoundError):  # a living process has moved it meanwhile
+        with contextlib.suppress(FileNotFoundError):  # a living process has just moved it
             found.append((-path.stat().st_mtime_ns, str(path), path))
     return [path for *_, path in sorted(found)][:YOUNGEST]
 
 
 def damage(path: Path, way: str, old: bytes | None, dice: random.Random) -> None:
-    """Damage one file."""
     data = WAYS[way](path.read_bytes(), old, dice)
     path.chmod(0o600)
     if data is None:
@@ -155,12 +154,10 @@ class Landing:
 
     @staticmethod
     def draw(seed: int) -> Landing:
-        """Return that of a seed."""
         dice = random.Random(f"landing of {seed}")
         return Landing(dice.random() < 0.4, dice.random() < 0.4, dice.random() < 0.5)
 
     def nodes(self) -> list[Node]:
-        """Return the nodes of the graph."""
         return [replace(node, attributes=", ".join(filter(None, (node.attributes, "approve=true"))))
                 if self.is_reviewed and node.name in REVIEWED else node for node in NODES]
 
@@ -239,7 +236,7 @@ class Trial:
         return int(child.returncode)
 
     def _wait_for(self, what: str, condition: Callable[[], bool]) -> None:
-        """Wait for a condition, and approve meanwhile what waits for it; AssertionError if the run stands still."""
+        """Wait for a condition, approving what waits for approval; AssertionError if the run stands still."""
         try:
             wait_for(what, lambda: condition() or self._approve(), SECONDS)
         except AssertionError as error:
@@ -319,7 +316,7 @@ class Trial:
 
 
 def nodes(place: Place) -> dict[str, dict[str, Any]]:
-    """Return node → its last change in the run's journal; a rebuilt journal begins with a snapshot."""
+    """Return node → its last change in the run's journal; a rebuilt journal starts with a snapshot."""
     found: dict[str, dict[str, Any]] = {}
     for record in place.journal(RUN):
         if record["kind"] == "snapshot":

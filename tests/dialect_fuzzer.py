@@ -108,7 +108,7 @@ def damaged(random_: random.Random) -> str:
 
 
 def cost(fragment: str, count: int) -> float:
-    """Return the CPU seconds for a graph whose body is `count` of a fragment, with no garbage collected meanwhile."""
+    """Return the CPU seconds for a graph whose body is `count` of a fragment, without garbage collection."""
     text = "digraph { " + fragment * count + " }"
     gc.disable()
     try:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from doubles.clock import FakeClock
 from doubles.dispatch import MemoryDispatcher, MemoryEngine
 from garrison.errors import NotFound
-from garrison.hosts.attempts import AttemptId, NodeAttempt
+from garrison.hosts.attempts import AttemptId, AttemptResult, Claim, ClaimToken, Dispatcher, HeartbeatReply, NodeAttempt
 from garrison.hosts.keeper import LocalServer
 from garrison.hosts.lease import worker_clock
 from garrison.hosts.relay import HostRelay, RelayClient
 from go_betweens import Forwarder
 from support import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from garrison.hosts.attempts import AttemptResult, Claim, ClaimToken, Dispatcher, HeartbeatReply
 
 
 class Worker(Protocol):
@@ -65,13 +61,10 @@ class Lab(Protocol):
 
 def attempt(lab: Lab, node: str = "work", *, run: str = "r1", max_claims: int = 1, payload: str = "do it",
             number: int = 1) -> NodeAttempt:
-    """Return an attempt for a lab."""
     return NodeAttempt(AttemptId(run, node, number), payload, lease=lab.lease, max_claims=max_claims)
 
 
 class MemoryWorker(MemoryDispatcher):
-    """Worker of the in-memory dispatcher."""
-
     def cut(self) -> None:
         self.is_cut = True
 
@@ -83,8 +76,6 @@ class MemoryWorker(MemoryDispatcher):
 
 
 class MemoryLab:
-    """The in-memory dispatcher."""
-
     lease = 5.0
     poll = 0.0
 
@@ -113,7 +104,7 @@ class RelayLab(MemoryLab):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.relay = HostRelay(self.dispatcher, path)
-        self.dispatcher = RelayClient(self.relay.path)  # type: ignore[assignment]  # the run's side of one
+        self.dispatcher = RelayClient(self.relay.path)  # the run's side of one
 
     def close(self) -> None:
         self.relay.close()

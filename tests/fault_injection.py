@@ -50,7 +50,7 @@ class Op:
     keeps: bool = False
     """Whether earlier values are kept (journals, inboxes) or replaced."""
     begins: bool = True
-    """Whether value 1 exists before; else the write makes its folders, too."""
+    """Whether value 1 exists before; else the write also makes its folders."""
 
     def begin(self, folder: Path) -> None:
         if self.begins:
@@ -110,7 +110,7 @@ def _writer(folder: Path) -> journal.Writer:
 
 
 def _open_and_append(folder: Path, number: int) -> None:
-    """Begin as a process does: open (cut, read, next epoch), append, close."""
+    """Start as a process does: open (cut, read, next epoch), append, close."""
     writer = _writer(folder)
     try:
         writer.append("value", {"value": _text(number)}, AT, sync=True)
@@ -131,7 +131,7 @@ def _blobs(folder: Path) -> list[int]:
 
 
 def _compact(writer: journal.Writer, number: int) -> None:
-    """Compact a journal: its snapshot is the value; a record after it must be found, too."""
+    """Compact a journal: its snapshot is the value; a record after it must also be found."""
     writer.append("value", {"value": _text(number)}, AT, sync=True)
     writer.compact({"value": _text(number)}, AT)
 
@@ -207,7 +207,6 @@ def _results(folder: Path) -> list[int]:
 
 def _live(folder: Path, number: int) -> None:
     lock = LifeLock.try_acquire(folder / "x.life")
-    assert lock is not None
     try:
         lock.beat(number * 10 ** 9, number * 10 ** 9)
     finally:
@@ -314,7 +313,6 @@ class Faults:
         assert self._hear() == "ready"
 
     def close(self) -> None:
-        assert self._server.stdin is not None
         self._server.stdin.close()
         self._server.wait()
         self._word.close()
@@ -333,7 +331,6 @@ class Faults:
         folder.mkdir()
         # A close that fails has closed all the same; strace leaves it out, and a lock so kept would stop a second try.
         tries = 1 if any(each.startswith("close:") for each in inject) else 2
-        assert self._server.stdin is not None
         self._server.stdin.write(json.dumps({"op": op.name, "folder": str(folder), "tries": tries}) + "\n")
         self._server.stdin.flush()
         pid = json.loads(self._hear())["pid"]
@@ -343,7 +340,6 @@ class Faults:
         traced = [word for each in inject for word in ("-e", f"inject={each}")]
         tracer = subprocess.Popen(["strace", "-o", str(log), "-e", "trace=%file,%desc", "-e", "signal=none", *traced,
                                    "-p", str(pid)], stderr=subprocess.PIPE, text=True)
-        assert tracer.stderr is not None
         assert "attached" in tracer.stderr.readline()
         os.kill(pid, signal.SIGCONT)
         try:

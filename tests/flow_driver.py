@@ -17,7 +17,6 @@ Script = Mapping[str, Sequence[Outcome | str] | Outcome | str] | Callable[[Visit
 
 
 def fail(reason: str = "broken", failure_class: str = "") -> Outcome:
-    """Return a failed outcome."""
     return Outcome(FAIL, failure_reason=reason, failure_class=failure_class)
 
 
@@ -42,7 +41,6 @@ class FlowRun:
         self.changes.append(change)
 
     def apply(self, event: Event) -> FlowChange:
-        """Apply one event to the state."""
         self.events.append(event)
         self.changes.append(advance(self.program, self.state, event))
         return self.changes[-1]
@@ -59,7 +57,6 @@ class FlowRun:
         return line if isinstance(line, Outcome) else Outcome(line)
 
     def finish(self, place: Visit) -> FlowChange:
-        """Finish one place with its scripted outcome."""
         self.trace.append(place.node)
         return self.apply(Finished(place.id, self.outcome(place), place.attempt))
 

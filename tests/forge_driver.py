@@ -116,8 +116,7 @@ class Driver:
     # --- what the guardian's other parts do
 
     def work(self) -> None:
-        """The node works, merges into the run's branch, and the flow goes on to its exit."""
-        assert self.state.flow is not None
+        """The node works, merges into the run's branch, and the flow continues to its exit."""
         for place in list(self.state.flow.places.values()):
             self.reworks += 1
             self.told.append(place.reason)
@@ -137,9 +136,8 @@ class Driver:
     # --- a turn
 
     def turn(self) -> bool:
-        """Take one turn as a guardian; return whether anything was done. Killed by a fault, it begins again."""
+        """Take one turn as a guardian; return whether anything was done. Killed by a fault, it starts again."""
         flow = self.state.flow
-        assert flow is not None
         if flow.over != "done":
             self.work()
             return True

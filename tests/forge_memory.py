@@ -2,7 +2,7 @@
 
 Its branches are those of a bare repository, so pushes are real. A fault is a name that `Faults.next` returns before a
 request: the request is then refused, or carried out without an answer. `Killed` is what a kill -9 of the caller looks
-like: nothing of the caller goes on.
+like: the caller runs no further.
 """
 
 from __future__ import annotations
@@ -241,5 +241,5 @@ class MemoryForge:
 
 
 def approve(world: World, author: str = "eve", commit: str = "") -> None:
-    """A person approves; the forge tells which commit, if it is given."""
+    """A user approves; the forge tells which commit, if it is given."""
     world.reviews.append(model.Review(f"v{len(world.reviews)}", author, ReviewVerdict.APPROVED, commit=commit))

@@ -1,4 +1,4 @@
-"""A real run with a pull request: the double of a forge over HTTP beside a `Place`, and people who act at the forge.
+"""A real run with a pull request: the double of a forge over HTTP alongside a `Place`, and people who act at the forge.
 
 Launcher, guardian, runners and gate are real processes; the forge is `doubles.forge_server` with real git.
 What people do is done to the forge's state and bare repository; what the run did is read from there.
@@ -96,14 +96,14 @@ class ForgePlace:
         self.server.state.report(self.repository, self.head(self.pulls[-1].head), name, state, log[:80], log or None)
 
     def comment_line(self, text: str, path: str, author: str = "eve") -> int:
-        """Somebody comments on a line; return the comment's id."""
+        """Someone comments on a line; return the comment's id."""
         state, number = self.server.state, self.pulls[-1].number
         with state.lock:
             review = state.review(self.repository, number, "COMMENTED", author)
             return state.comment_line(self.repository, number, path, 1, text, author, review=review.id).id
 
     def commit(self, branch: str, name: str, text: str, parent: str = "") -> str:
-        """Somebody pushes a file onto a branch (from `parent`: forced); '' if another was quicker."""
+        """Someone pushes a file onto a branch (from `parent`: forced); '' if another was quicker."""
         old = self.head(branch)
         with tempfile.TemporaryDirectory() as folder:
             env = {"PATH": os.environ["PATH"], **PERSON, "GIT_INDEX_FILE": f"{folder}/index"}
@@ -184,7 +184,6 @@ def rework(name: str) -> str:
 
 
 def files_with(folder: Path, text: str) -> list[str]:
-    """Return the files below a folder that contain a text."""
     found = []
     for path in folder.rglob("*"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Storm on pull requests: kill the guardian at its requests, fail them, lose answers, and let people act meanwhile.
+"""Storm on pull requests: kill the guardian at its requests, fail them, lose answers, while people act.
 
     python -m tests.forge_storm --faults 500 [--seeds N..]
 
@@ -57,7 +57,7 @@ class Story:
             raise Killed
 
     def people(self) -> None:
-        """Somebody does something at the forge."""
+        """Someone does something at the forge."""
         driver, world = self.driver, self.driver.world
         head = world.branch(BRANCH)
         act = self.random.choice(("check", "comment", "stranger", "push", "base", "edit", "delete", "dismiss", "green"))
@@ -82,7 +82,7 @@ class Story:
         driver.now += 1000
 
     def _commit(self, branch: str) -> str:
-        """Somebody commits onto a branch at the forge."""
+        """Someone commits onto a branch at the forge."""
         bare, name = self.driver.bare, f"theirs-{len(self.theirs)}.txt"
         there = bare.parent / f"clone-{len(self.theirs)}"
         git(bare.parent, "clone", "-q", "-b", branch, str(bare), str(there))

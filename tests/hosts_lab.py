@@ -15,14 +15,11 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from support import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from support import wait_for, write_program
 
 USER = "builder"
 FILLER = "filler"
@@ -114,7 +111,6 @@ class LabHost:
         return run("ip", "-n", self.space, *words)
 
     def switch_on(self) -> None:
-        """Switch it on if it is off."""
         if self._process is not None:
             return
         (self.folder / "passwd").write_text(
@@ -250,9 +246,8 @@ class HostsLab:
         (self.keys / "known").write_text("".join(trusted))
         programs = self.folder / "bin"
         programs.mkdir()
-        # ssh reads the configuration of the user whom the system knows, whatever HOME is.
-        (programs / "ssh").write_text(f"#!/bin/sh\nexec {shutil.which('ssh')} -F {self.keys}/config \"$@\"\n")
-        (programs / "ssh").chmod(0o755)
+        # ssh reads the configuration of the system's user, whatever HOME is.
+        write_program(programs / "ssh", f"#!/bin/sh\nexec {shutil.which('ssh')} -F {self.keys}/config \"$@\"\n")
         venv = Path(sys.executable).parent
         self.environ = {"PATH": f"{programs}:{venv}:{os.environ['PATH']}", "HOME": str(self.folder),
                         "GARRISON_HOME": str(self.home), "GARRISON_TREES": str(self.folder / "trees"),

@@ -1,8 +1,8 @@
 """Seeded schedules of faults on three hosts with real ssh and a real Temporal server; a checker decides.
 
-`python tests/hosts_storm.py --seeds 1..200` sets three hosts up once, then begins a run for each seed and lets the
-faults of its schedule happen meanwhile. What must hold: every node landed once and tested, and of two workers of one
-node the first had stopped before the second began, by the agents' own journals on the clock of the one machine.
+`python tests/hosts_storm.py --seeds 1..200` sets three hosts up once, then starts a run for each seed and lets the
+faults of its schedule happen. What must hold: every node landed once and tested, and of two workers of one
+node the first had stopped before the second started, by the agents' own journals on the clock of the one machine.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from typing import TYPE_CHECKING
+
+from collections.abc import Callable, Iterator
 
 from hosts_lab import HostsLab, LabHost, find_hindrance
 from storm import make_parser, play_all, send
 from support import landed_subjects, processes, read_process, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 AGENT = '''
 import json, os, subprocess, sys, time
@@ -69,7 +67,7 @@ LIMIT = 900.0
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: when it begins after the launch, what it is, where, and for how long."""
+    """One fault: when it starts after the launch, what it is, where, and for how long."""
 
     at: float
     kind: str
@@ -102,8 +100,8 @@ class Schedule:
     seed: int
     long: bool = False
     did: Counter[str] = field(default_factory=Counter)
-    """Agents that began a node after another one (`successors`); those of them that began while a stopped host's agent
-    had yet to notice, for which the token alone answers (`overlaps of stopped hosts`)."""
+    """Agents that started a node after another one (`successors`); those of them that started before a stopped host's
+    agent noticed, which only the token prevents from harm (`overlaps of stopped hosts`)."""
     problems: list[str] = field(default_factory=list)
 
     def play(self) -> list[str]:
@@ -304,7 +302,7 @@ class Storm:
                 trial.problems.append(f"{name}: {successor} began {last - first:.2f} s before {host} had stopped")
 
     def spans(self, run: str, name: str) -> Iterator[tuple[float, float, str]]:
-        """Yield when each agent of a node began and was last alive, and on which host."""
+        """Yield when each agent of a node started and was last alive, and on which host."""
         for host in self.lab.hosts.values():
             times: dict[str, list[float]] = {}
             for line in (host.home / "agents.jsonl").read_text(errors="replace").splitlines():

@@ -57,7 +57,7 @@ def _link_packages(source: Path) -> None:
 
 
 def install_in(folder: Path) -> Path:
-    """Make another such environment, for what a test installs beside garrison; return its Python."""
+    """Make another such environment, for what a test installs alongside garrison; return its Python."""
     install()
     shutil.copytree(FOLDER, folder, symlinks=True, copy_function=_link)
     return folder / "bin/python"

@@ -53,7 +53,7 @@ class LocalHosts:
                 stderr=log, start_new_session=True)
 
     def kill_keeper(self) -> None:
-        """Kill the keeper; its server goes on."""
+        """Kill the keeper; its server continues."""
         state = read_state(self.place.home)
         os.kill(state.pid, signal.SIGKILL)
         wait_for("the keeper is dead", lambda: is_gone(state.pid))
@@ -124,6 +124,5 @@ class LocalHosts:
 
 
 def refs(repo: Path, prefix: str) -> dict[str, str]:
-    """Return the refs below a prefix."""
     return dict(line.split() for line in git(repo, "for-each-ref", "--format=%(refname) %(objectname)",
                                              prefix).splitlines())

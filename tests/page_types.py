@@ -1,6 +1,6 @@
 """Types of the page's data, written from the records that the server sends: src/garrison/web/static/records.d.ts.
 
-    python -m tests.page_types            write the file anew
+    python -m tests.page_types            write the file again
     python -m tests.page_types --check    exit 1 if it is not what the records say (a unit test asks)
 """
 

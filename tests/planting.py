@@ -287,7 +287,7 @@ class _Mender(ast.NodeTransformer):
             case ast.BinOp(left=None, right=rest) | ast.BinOp(left=rest, right=None):
                 return rest
             case ast.AST(body=[]) if not isinstance(node, ast.Module):
-                node.body = [ast.Pass()]  # type: ignore[attr-defined]  # every node that has a body
+                node.body = [ast.Pass()]  # every node that has a body
         return node
 
 

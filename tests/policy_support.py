@@ -62,7 +62,7 @@ def posted(kind: str, id_: str = "s1", **changes: Any) -> PostedSignal:
     body: dict[str, Any] = {"id": id_, "source": {"role": "runner", "name": "a", "incarnation": 1},
                             "target": {"role": "guardian", "name": "p"}, "signal_type": kind, "run_id": RUN,
                             "timestamp": AT, "node_id": "a", "attempt": 1}
-    return PostedSignal(f"{id_}.json", Signal(**{**body, **changes}))  # type: ignore[arg-type]
+    return PostedSignal(f"{id_}.json", Signal(**{**body, **changes}))
 
 
 def signal(id_: str, type: str = "GUIDANCE", **effects: Any) -> tuple[str, dict[str, Any]]:
@@ -73,8 +73,7 @@ def signal(id_: str, type: str = "GUIDANCE", **effects: Any) -> tuple[str, dict[
 def record(action: Action) -> Entry:
     """Return the journal record that an action leads to."""
     event = action.payload.event if isinstance(action.payload, ApplySignal) else action.payload
-    assert event is not None
-    return Entry(99, 1, "t", AT, event.kind, encode(event))  # type: ignore[arg-type, union-attr]
+    return Entry(99, 1, "t", AT, event.kind, encode(event))
 
 
 COMMON = ("id", "type", "node", "attempt", "from", "incarnation", "why")
@@ -92,7 +91,7 @@ def effect(action: Action) -> dict[str, Any]:
             return {**data, "stop": True} if isinstance(event, GuardianSignal) and event.stop else data
         case SendSignal():
             return action.payload.payload.to_data()
-    return encode(action.payload)  # type: ignore[arg-type]
+    return encode(action.payload)
 
 
 def parked(full: str, incarnation: int = 1, why: str = "six deaths", ago: float = 1.0) -> tuple[str, dict[str, Any]]:

@@ -54,7 +54,7 @@ PATIENCE = 30.0
 """Seconds that a test waits for what the bug may keep from happening: twice the longest wait of a sound one."""
 WARM = ("_pytest.assertion.rewrite", "_pytest.pytester", "click", "coverage", "hypothesis.strategies", "msgspec",
         "multiprocessing.connection", "pytest", "pytest_cov.plugin", "pytest_timeout", "xdist.plugin")
-"""What each proof would load anew: libraries, and nothing of ours."""
+"""What each proof would load again: libraries, and nothing of ours."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a bug: who found it ('' nobody), what was said, its processor time and duration in seconds."""
+    """What became of a bug: who found it ('' no one), what was said, its processor time and duration in seconds."""
 
     by: str
     why: str
@@ -78,7 +78,6 @@ class Verdict:
 
 
 def name_cell(cell: Cell) -> str:
-    """Return the name of a cell's bug."""
     return f"{cell.fault} × {cell.component}: {cell.function.removeprefix('test_')}"
 
 
@@ -108,7 +107,7 @@ class _Planted(importlib.machinery.SourceFileLoader):
         super().__init__(name, path)
         self.tree = tree
 
-    def get_code(self, fullname: str) -> object:  # type: ignore[override]
+    def get_code(self, fullname: str) -> object:
         return compile(ast.fix_missing_locations(self.tree), self.path, "exec", dont_inherit=True)
 
 
@@ -119,7 +118,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self.trees = {str(ROOT / name): tree for name, tree in changed(plantings, ROOT).items()}
 
     def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        spec = importlib.machinery.PathFinder.find_spec(name, path)  # type: ignore[arg-type]
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.origin in self.trees:
             spec.loader = _Planted(name, spec.origin, self.trees[spec.origin])
         return spec
@@ -198,7 +197,7 @@ def end_with_parent() -> None:
 
 
 def prove(proof: Proof, count: int) -> Verdict:
-    """Return who finds a bug; a test's stands in the files of this copy meanwhile."""
+    """Return what finds a bug; a test's is in the files of this copy for that time."""
     if not proof.test:
         return hunt(proof, count)
     before: dict[Path, str] = {}

@@ -29,8 +29,6 @@ NOT_SEEN = "not seen red"
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of the table."""
-
     fault: str
     component: str
     promise: str

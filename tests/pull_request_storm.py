@@ -70,7 +70,7 @@ class Story:
             return "drop-before" if kind == "kill-before" else "" if name == "kill" else kind
 
     def act(self) -> None:
-        """Somebody does something at the forge."""
+        """Someone does something at the forge."""
         there, dice = self.there, self.dice
         branch, number = there.branch(), self.did.total() - count_faults(self.did)
         what = dice.choice(("red", "comment", "stranger", "push", "base", "edit", "close", "force", "dismiss", "delete",
@@ -102,7 +102,7 @@ class Story:
                 self.undo(what, branch)
 
     def undo(self, what: str, branch: str) -> None:
-        """Somebody closes it, removes its branch, makes it a draft or gives it another base; then undoes that."""
+        """Someone closes it, removes its branch, makes it a draft or gives it another base; then undoes that."""
         there, pull = self.there, self.there.pulls[-1]
         before, title = there.head(branch), pull.title
         if what == "close":
@@ -126,7 +126,7 @@ class Story:
             pull.base = "main"
 
     def force(self, branch: str) -> None:
-        """Somebody forces another commit onto the branch, and a while later what was there before."""
+        """Someone forces another commit onto the branch, and a while later what was there before."""
         there = self.there
         before = there.head(branch)
         made = there.commit(branch, "forced.txt", "forced\n", parent=there.head())
@@ -146,7 +146,7 @@ class Story:
 
     def _play(self) -> list[str]:
         graph = self.place.graph(Node("work", command=rework("work")), Node("more", command=rework("more")))
-        self.is_calm = True  # the pre-flight runs beside the user, who reads what it says
+        self.is_calm = True  # the pre-flight runs alongside the user, who reads what it says
         self.child = self.place.launch(graph, "r1", "--land", "pr", "--base", "origin:main", "--max-rework", "9",
                                        "--max-respawn", "99")
         self.resumes = 0
@@ -179,14 +179,14 @@ class Story:
         return bool(there.pulls) and there.pulls[-1].merged
 
     def _wait(self, condition: object) -> bool:
-        """Wait for something, resume what gave up meanwhile; return whether it came."""
+        """Wait for something, resuming what gives up; return whether it came."""
         until, synced = time.monotonic() + PATIENCE, time.monotonic()
         while time.monotonic() < until:
-            if condition():  # type: ignore[operator]
+            if condition():
                 return True
             if self.child.poll() is not None and self.place.journal():
                 if self.resumes >= RESUMES or self.child.returncode == 0:
-                    return bool(condition())  # type: ignore[operator]
+                    return bool(condition())
                 self.resumes += 1
                 self.child = self.place.resume()
             if time.monotonic() - synced > 5:

@@ -23,9 +23,9 @@ from garrison.testing.checker.promises import living_processes
 from queue_journal import FINAL, Record, fold, read_journal
 
 PROXY_SECONDS = 15.0
-"""Seconds in which a proxy notices that nobody uses it any more, on a loaded machine."""
+"""Seconds in which a proxy notices that no one uses it any more, on a loaded machine."""
 OF_PROXY = {"layers", "proxy.lock"}
-"""What the proxy of a gate without a run leaves beside its jobs."""
+"""What the proxy of a gate without a run leaves alongside its jobs."""
 PINS = "refs/garrison/mq/"
 TRAILERS = "%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
 

@@ -112,7 +112,6 @@ class World:
 
     @property
     def target(self) -> str:
-        """Return the target of the entries."""
         return "origin:main" if self.upstream else "main"
 
     def _commit(self, name: str, files: dict[str, str], start: str = "main") -> None:
@@ -350,7 +349,6 @@ def kill(child: BaseProcess) -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Return all descendants."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

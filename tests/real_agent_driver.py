@@ -34,7 +34,7 @@ HANG = Fault("hang", "stream")
 
 
 class Model:
-    """The model's side: what it does next is told by `phase`, which the test sets."""
+    """The model's side: `phase`, which the test sets, decides what it does next."""
 
     def __init__(self, agent: RealAgent) -> None:
         self.agent, self.phase, self.keys = agent, "hang", set[str]()
@@ -159,7 +159,7 @@ class Drama:
         return find
 
     def _sessions(self, node: str) -> list[str]:
-        """Return how each connection's session began: (begun or resumed, id)."""
+        """Return how each connection's session started: (started or resumed, id)."""
         output = self._attempt(node) / "output.log"
         text = output.read_text() if output.exists() else ""
         return re.findall(r"── session (\S+ (?:begun|resumed)),", text)

@@ -61,7 +61,7 @@ def report(agent: RealAgent, asked: Request) -> Block | str:
     name = next((tool for tool in asked.tools if tool.endswith("report_result")), "")
     if name:
         return use(name, **REPORT)
-    if agent.name == "codex":  # its model calls tools from JavaScript, and is told of them there
+    if agent.name == "codex":  # its model calls tools from JavaScript, where they are described
         call = f"await tools.mcp__garrison__report_result({json.dumps(REPORT)})"
         return use("exec", text=f"text(JSON.stringify({call}));")
     return f"Done.\n```garrison-result\n{json.dumps(REPORT)}\n```"

@@ -5,7 +5,7 @@
 
 The rule of this room: what is done to the run is drawn from the seed, what it did is judged by `support.Place`, which
 asks no garrison code. Home, repository and trees lie on small disks of their own (tmpfs in a mount namespace, where
-that is allowed), so that filling them harms nobody. A reboot is: everything killed at once, and another boot id for who
+that is allowed), so that filling them harms no one. A reboot is: everything killed at once, and another boot id for who
 comes after. Each life of an agent leaves a file uncommitted before it works: none of them may be lost.
 Exit code 0: every node landed once, tested, by work that was not done twice; nothing is left, each respawn explained.
 """
@@ -137,7 +137,7 @@ class Storm(Weather):
         return False
 
     def calm(self, seconds: float) -> bool:
-        """Let the run end undisturbed: unpark what was parked and resume what was stopped or failed, as a person does.
+        """Let the run end undisturbed: unpark what was parked and resume what was stopped or failed, as a user does.
         Return whether the run is done."""
         self.note("calm")
         self.let_go(at_once=True)
@@ -257,7 +257,7 @@ echo "$GARRISON_RUN NAME $GARRISON_ATTEMPT $GARRISON_INCARNATION" >> "$LEDGER"
 
 CREW = ("command", "scripted", "acp", "stream")
 """Agents of a mixed crew, in turn: a node's own command; the scripted agent; the double of an ACP agent, whose session
-is resumed; and a program that prints a stream as `claude -p` does, whose session is resumed, too."""
+is resumed; and a program that prints a stream as `claude -p` does, whose session is also resumed."""
 BLOCK = '```garrison-result\n{"status": "success", "summary": "done"}\n```'
 _SAID = {"begin": {"type": "system", "subtype": "init", "session_id": "storm", "model": "double"},
          "end": {"type": "result", "subtype": "success", "is_error": False, "result": "done", "session_id": "storm"}}

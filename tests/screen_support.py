@@ -65,7 +65,7 @@ class Screen:
         return os.waitstatus_to_exitcode(status), self.seen.decode(errors="replace")
 
     def leave(self, keys: str) -> tuple[int, str]:
-        """Press `keys` until that ends it: tmux takes keys that come faster than a person types for pasted text."""
+        """Press `keys` until that ends it: tmux takes keys that come faster than a user types for pasted text."""
         end = time.monotonic() + DEADLINE
         pressed = 0.0
         while self.read():

@@ -50,7 +50,6 @@ def delegations(*items: dict[str, Any]) -> str:
 
 
 def delegation(intent: str, **more: Any) -> dict[str, Any]:
-    """Return one delegation of an intent."""
     return {"intent": f"delegate_{intent}", "reasoning": f"{intent} knows", **more}
 
 
@@ -79,7 +78,6 @@ class ScriptedCrew:
         return body
 
     def orchestrator(self, conversation: Conversation | None = None, **options: Any) -> AgentOrchestrator:
-        """Return the orchestrator of this crew."""
         async def sleep(_: float) -> None:
             return
         return AgentOrchestrator(self.crew, conversation, clock=lambda: NOW, sleep=sleep,

@@ -2,10 +2,10 @@
 
     python -m tests.soak [--minutes 60] [--seeds 1] [--repo DIR] [--lap 5] [--json FILE]
 
-The time is divided into laps. In a lap new runs begin all the time, at most `--runs` at once: crews of random shape
+The time is divided into laps. In a lap new runs start all the time, at most `--runs` at once: crews of random shape
 and graphs that decide, whose agents work, fail, print megabytes or edit the same file. Meanwhile processes get random
-signals, and a person stops, resumes, answers, retries, cancels, parks, tells, pauses, unpauses and cleans. At the end
-of a lap the faults cease, every run is brought to its end as a person would, `garrison verify` checks each of them,
+signals, and a user stops, resumes, answers, retries, cancels, parks, tells, pauses, unpauses and cleans. At the end
+of a lap the faults cease, every run is brought to its end as a user would, `garrison verify` checks each of them,
 and `garrison clean` removes them. Then nothing of them may be left: what remains after the last lap is compared with
 what remained after the first (`GROWTH`). Every minute the figures are printed.
 
@@ -73,8 +73,6 @@ class Figures:
 
 
 class Soak(Weather):
-    """One soak."""
-
     def __init__(self, options: argparse.Namespace, seed: int, root: Path) -> None:
         clone_or_make(options.repo, root)
         super().__init__(Place(root, env={**TIMING, "GARRISON_RESCUE_EVERY": "5"}), random.Random(seed), forgotten=0.0)
@@ -83,7 +81,7 @@ class Soak(Weather):
         """Runs of this lap."""
         self.children: list[tuple[str, subprocess.Popen[str]]] = []
         self.parked: set[tuple[str, str]] = set()
-        """Run and node that a person parked, which may not have begun yet."""
+        """Run and node that a user parked, which may not have started yet."""
         self.start = git(self.place.repo, "rev-parse", "main")
 
     def play(self) -> list[str]:
@@ -137,7 +135,7 @@ class Soak(Weather):
     # ------------------------------------------------------------------------------------------------ a lap
 
     def lap(self, seconds: float) -> None:
-        """Begin runs, disturb them, and do what people do."""
+        """Start runs, disturb them, and do what people do."""
         until = time.monotonic() + seconds
         minute = time.monotonic() + 60
         while time.monotonic() < until:
@@ -188,7 +186,7 @@ class Soak(Weather):
                    "--new", "--detach")
 
     def act(self) -> None:
-        """Do what a person does."""
+        """Do what a user does."""
         run = self.dice.choice(self.runs)
         node = self.dice.choice(("n0", "n1", "n2", "work", "ask"))
         words: tuple[object, ...] = self.dice.choice((
@@ -209,7 +207,7 @@ class Soak(Weather):
     # ------------------------------------------------------------------------------------------------ its end
 
     def drain(self) -> None:
-        """Bring every run to its end, as a person does; what does not end is wrong."""
+        """Bring every run to its end, as a user does; what does not end is wrong."""
         self.note("drain")
         self.collect()
         until = time.monotonic() + DRAIN
@@ -279,7 +277,7 @@ class Soak(Weather):
                             seconds=300)
         for run in re.findall(r"run (\S+) stays", done.stderr):
             done = self.command("clean", "--run", run, "--force", "--yes", "--archives", "--rescues",
-                                "--include-unlanded", seconds=300)  # it failed to land, and a person gives it up
+                                "--include-unlanded", seconds=300)  # it failed to land, and a user gives it up
         left = [path.name for path in (self.place.home / "runs").glob("*")]
         if done.returncode or left:
             self.wrong.append(f"clean left {left}: {done.stderr[-400:]}")
@@ -342,7 +340,7 @@ def crew(dice: random.Random, run: str) -> str:
 
 
 def decides(dice: random.Random) -> str:
-    """Return a graph that checks, goes back and asks a person."""
+    """Return a graph that checks, goes back and asks a user."""
     return ('digraph decides { goal="a soak"; start [shape=Mdiamond]; exit [shape=Msquare]; '
             f'work [shape=box, command="date +%N > decided-$GARRISON_RUN.txt; {task("work-$GARRISON_RUN", dice)}"]; '
             'check [shape=parallelogram, tool_command="test -e decided-$GARRISON_RUN.txt || true"]; '
@@ -352,7 +350,7 @@ def decides(dice: random.Random) -> str:
 
 
 def walk(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield every file below a folder with its size; what goes meanwhile is left out."""
+    """Yield every file below a folder with its size; what disappears is left out."""
     for parent, folders, names in os.walk(folder):
         for name in (*names, *(one for one in folders if folder.name == "trees")):
             path = Path(parent) / name

@@ -53,14 +53,14 @@ def parse_seeds(text: str) -> Iterable[int]:
 
 def make_parser(prog: str, about: str | None, seeds: str = "1", minutes: float | None = None,
                 ) -> argparse.ArgumentParser:
-    """Return a parser with the options of every storm; `minutes`: the default of one that may go on for long."""
+    """Return a parser with the options of every storm; `minutes`: the default of one that may continue for long."""
     parser = argparse.ArgumentParser(prog=prog, description=(about or "").partition("\n")[0])
     parser.add_argument("--seeds", "--seed", type=parse_seeds, default=seeds, metavar="N|A..B|A..",
                         help=f"which trials to play ({seeds})")
     if minutes is not None:
         parser.add_argument("--minutes", type=float, default=minutes,
                             help=f"begin no trial after that time ({minutes:g})")
-    parser.add_argument("--keep", action="store_true", help="keep the folder of a trial that went well, too")
+    parser.add_argument("--keep", action="store_true", help="keep the folder even of a trial that went well")
     return parser
 
 
@@ -123,7 +123,7 @@ class Weather:
         self.did: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.stopped: dict[int, tuple[int, float]] = {}
-        """pid → its start ticks, and when it is let go on; as many as are `forgotten` stay stopped."""
+        """pid → its start ticks, and when it is continued; as many as are `forgotten` stay stopped."""
         self.log = (place.root / "storm.log").open("a", buffering=1)
 
     def note(self, text: str) -> None:

@@ -11,7 +11,7 @@ Invariants:
    process whose command line or environment names this run's temporary directory. Only by pid.
  * Nothing of the caller reaches the tests but PATH, locale and the like: signals that it ignores or blocks, a closed
    standard input, and variables of git, pytest and garrison do not.
- * A test that fails beside the others and passes alone is a failure, unless `tests/unsteady.txt` lists it.
+ * A test that fails alongside the others and passes alone is a failure, unless `tests/unsteady.txt` lists it.
 
 Standard library only, and nothing of garrison: the checks must run when garrison is broken.
 """
@@ -88,7 +88,7 @@ def smoke_files(root: Path, folder: str = "") -> list[str]:
 
 @dataclass(frozen=True)
 class Unsteady:
-    """A test that may fail beside the others if it passes alone."""
+    """A test that may fail alongside the others if it passes alone."""
 
     test: str
     since: date
@@ -129,7 +129,7 @@ def entry_of(test: str, listed: list[Unsteady]) -> Unsteady | None:
 
 @dataclass
 class Check:
-    """One check: a command, its output if it runs beside the others, its exit code and duration once it has ended."""
+    """One check: a command, its output if it runs alongside others, its exit code and duration once it has ended."""
 
     name: str
     command: list[str]
@@ -155,14 +155,12 @@ class Check:
         return self
 
     def watch(self) -> None:
-        """Note when and how the process ends, whatever runs in front meanwhile."""
-        assert self.process is not None
+        """Note when and how the process ends, whatever runs in the foreground."""
         self.code = self.process.wait()
         self.seconds = time.monotonic() - self.began
 
     def wait(self) -> Check:
         """Wait until it has ended; print what it printed."""
-        assert self.watcher is not None
         self.watcher.join()
         if self.output:
             sys.stdout.write(self.output.read_text(errors="replace"))
@@ -289,7 +287,7 @@ class Suite:
         coverage = self.tier.coverage and not again
         name = "claude-again.json" if again else "claude.json"
         inner = self.pytest(markers, name, *words, coverage=coverage)
-        # What is measured beside other tests has a file of its own.
+        # What is measured alongside other tests has a file of its own.
         isolated = [str(self.bin / "python"), "-P", "-m", "garrison.testing.isolation", "--env",
                     f"COVERAGE_FILE={self.scratch}/coverage-claude", "--", *inner]
         return self.check("pytest claude, once more" if again else "pytest claude", *isolated, beside=not again)
@@ -339,7 +337,6 @@ class Suite:
             check.end()
         end = time.monotonic() + GRACE
         for check in running:
-            assert check.process is not None
             with contextlib.suppress(subprocess.TimeoutExpired):
                 check.process.wait(max(0.0, end - time.monotonic()))
 

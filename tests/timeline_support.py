@@ -24,7 +24,7 @@ GRAPH = """digraph story { flow=dag; start [shape=Mdiamond]; exit [shape=Msquare
 
 @dataclass
 class TimedHome(HomeBuilder):
-    """Home whose clock is set by hand: `minute` is the time since the run's begin."""
+    """Home whose clock is set by hand: `minute` is the time since the run's start."""
 
     begin: float = BEGIN
     minute: float = 0.0
@@ -56,7 +56,7 @@ class Story:
 
     def _write(self, path: object, token: str, minute: float, kind: str, data: dict[str, object]) -> None:
         if str(path) not in self.writers:
-            self.writers[str(path)] = Writer(path, token)  # type: ignore[arg-type]
+            self.writers[str(path)] = Writer(path, token)
         self.writers[str(path)].append(kind, data, iso(self.builder.begin + 60 * minute))
 
     def node(self, minute: float, node: str, status: str, attempt: int = 1, **data: object) -> None:

@@ -20,14 +20,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from tests.simulator.mutations import at, bug
 
-if TYPE_CHECKING:
-    from garrison.node.worktree import AttemptWorktree
-    from garrison.records.run import Launch
-    from garrison.system.git import Git
+from garrison.node.worktree import AttemptWorktree
+from garrison.records.run import Launch
+from garrison.system.git import Git
 
 T = TypeVar("T")
 HOUR = 3600.0
@@ -43,7 +42,7 @@ PLANTED = (
         at("system/machine.py", "find_hindrance", "return", "None")),
     bug("trouble: registration", "a damaged registration of a worktree is left as it is",
         at("system/git/repository.py", "Repository._mend", "condition", "True", "REPAIR")),
-    bug("trouble: gc", "nobody looks whether a gc took what was written before it had a ref",
+    bug("trouble: gc", "nothing checks whether a gc took what was written before it had a ref",
         at("system/git/damage.py", "GcWatch.has_seen_gc", "return", "False")),
     bug("trouble: clock", "a paused queue waits for a time that was skipped when the clock was set back",
         at("merge/state.py", "Pause.is_retry_due", "comparison", "0 <= x1 - from_iso(p1.at)", "retry_after", 2)),
@@ -80,7 +79,7 @@ class Story:
         self.accepted: dict[int, tuple[str, str, str]] = {}
         """Work that has landed → its home, merge entry and commit."""
         self.undone: set[int] = set()
-        """Of those what was taken back since."""
+        """The part of it that has been taken back since."""
         self.refused: dict[int, str] = {}
         """Work that must never land → its commit, '' once it may be gone."""
         self.ended: list[tuple[Launch, int]] = []
@@ -127,7 +126,7 @@ exec {real} "$@"
         self.queue.configure(self.world.config)
 
     def ask(self, *words: str, check: bool = True) -> str:
-        """Ask git itself, beside the engine."""
+        """Ask git itself, alongside the engine."""
         from merge_support import git
 
         return git(self.repo, *words, check=check)
@@ -243,7 +242,7 @@ exec {real} "$@"
         self._end(launch, number, worktree, landed=False)
 
     def do_reject(self) -> None:
-        """A person rejects a node's work."""
+        """A user rejects a node's work."""
         from garrison.merge import commands
 
         launch, number, worktree, commit = self._begin()
@@ -273,7 +272,7 @@ exec {real} "$@"
         if everything:
             for each in {number, self.found.pop(launch.run_id, number)} & self.refused.keys():
                 self.refused[each] = ""
-            if number in self.undone:  # a person took it back, and wants nothing of it
+            if number in self.undone:  # a user took it back, and wants nothing of it
                 self.undone.remove(number)
                 del self.accepted[number]
             left = self.ask("for-each-ref", "--format=%(refname)", f"refs/heads/garrison/{launch.run_id}",
@@ -314,7 +313,7 @@ exec {real} "$@"
         self.random.choice([self.do_fail, self.do_reject])()
 
     def do_by_hand(self) -> None:
-        """A person makes a branch of the name that the next run's node will have: before the launch, or just after."""
+        """A user makes a branch of the name that the next run's node will have: before the launch, or just after."""
         if self.random.random() < 0.5:
             self._surprise = True
             return self.do_run()
@@ -328,7 +327,7 @@ exec {real} "$@"
         self.refused[number] = self.world.branch(branch, {f"work-{number}": f"{number}\n"})
 
     def do_moved(self) -> None:
-        """A person moves the target: on by a commit of their own, or back behind landings."""
+        """A user moves the target: on by a commit of their own, or back behind landings."""
         line = self.ask("rev-list", "--first-parent", f"{self.world.start}..main").split()
         if len(line) < 2 or self.random.random() < 0.3:
             self.ask("commit", "-q", "--allow-empty", "-m", "by hand")
@@ -389,7 +388,7 @@ exec {real} "$@"
         names = self.ask("ls-tree", "-r", "--name-only", "main").split()
         found = {int(name.partition("-")[2]) for name in names if name.startswith("work-")}
         if wrong := found & self.refused.keys():
-            raise Broken(f"main has work {sorted(wrong)}, which nobody accepted")
+            raise Broken(f"main has work {sorted(wrong)}, which no one accepted")
         if lost := self.accepted.keys() - self.undone - found:
             raise Broken(f"main has not work {sorted(lost)}, which landed")
         if rest := [name for name in names if name.startswith("rest-")]:

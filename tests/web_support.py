@@ -31,8 +31,6 @@ class Answer:
 
 @dataclass
 class ServerEvent:
-    """Server-sent event."""
-
     id: str
     event: str
     data: Any

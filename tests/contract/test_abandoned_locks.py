@@ -35,7 +35,7 @@ def leave(repo: Path, name: str, seconds: float = OLD) -> Path:
     return lock
 
 
-def test_an_old_lock_that_nobody_can_have_made_is_abandoned(repo: Path) -> None:
+def test_an_old_lock_without_a_possible_owner_is_abandoned(repo: Path) -> None:
     """One of garrison's own refs waits less long."""
     for name in ("packed-refs", "config", "refs/heads/topic", "refs/heads/garrison/r/a"):
         lock = leave(repo, name)
@@ -50,7 +50,7 @@ def test_an_old_lock_that_nobody_can_have_made_is_abandoned(repo: Path) -> None:
     assert damage.find_locks(repo / ".git") == [own]
 
 
-def test_a_lock_stays_while_a_git_lives_that_was_there_before_it(repo: Path, tmp_path: Path) -> None:
+def test_a_lock_stays_while_a_git_process_older_than_it_lives(repo: Path, tmp_path: Path) -> None:
     """One that came later, or works elsewhere, did not make it; one in a worktree is one of the repository."""
     assert damage.find_locks(repo / ".git") == []
     git(repo, "worktree", "add", "-q", str(tmp_path / "tree"), "topic")
@@ -86,7 +86,7 @@ def test_git_s_messages_name_what_is_removed_and_other_files_stay(repo: Path, tm
     assert not lock.exists()
 
 
-def test_what_would_fail_at_an_abandoned_lock_goes_on(repo: Path, tmp_path: Path) -> None:
+def test_what_would_fail_at_an_abandoned_lock_continues(repo: Path, tmp_path: Path) -> None:
     """Regression: a run that had landed never ended, since its branches could not be deleted."""
     ours, tip = Git(repo), git(repo, "rev-parse", "main")
     git(repo, "pack-refs", "--all")

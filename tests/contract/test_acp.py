@@ -57,8 +57,8 @@ def test_it_works_and_reports_with_a_block(stage: Stage) -> None:
     assert "Traceback" not in shown
 
 
-def test_a_refused_session_goes_on_with_the_refusal_once(stage: Stage) -> None:
-    """The refusal is the next message of the session; a second one begins a fresh session with the whole task."""
+def test_a_refused_session_continues_with_the_refusal_once(stage: Stage) -> None:
+    """The refusal is the next message of the session; a second one starts a fresh session with the whole task."""
     stage.play([{"say": BLOCK}], [{"say": BLOCK}])
     sessions, agent = [], AcpAgent("double", AcpSettings(argv=agent_argv(stage.script)))
     for number, refusal in enumerate(["", "It was refused.", "It was refused again."], 1):
@@ -99,7 +99,7 @@ def test_it_gets_the_further_mcp_servers_of_its_profile_unless_it_only_judges(st
     stage.next_attempt(2)
     stage.play(turn)
     refused = stage.start(AcpAgent("double", settings))
-    wait_for("it says so", lambda: stage.poll(refused) or stage.files.read_endings())
+    wait_for("it is refused", lambda: stage.poll(refused) or stage.files.read_endings())
     assert "it calls no MCP server over http, as mcp_servers.far wants" in stage.files.read_endings()[-1].reason
 
 
@@ -122,14 +122,14 @@ def test_an_agent_whose_last_words_say_that_it_could_not_asks(stage: Stage) -> N
 
 
 def test_a_result_block_that_stays_invalid_fails(stage: Stage) -> None:
-    """It is told why; work that its agent calls something unreadable is not taken to have succeeded."""
+    """It learns why; work whose agent reported something unreadable does not count as successful."""
     stage.play([{"say": BLOCK.replace("{", "{{")}], [{"say": "I have said it."}])
     outcome = stage.finish(stage.acp())
     assert (outcome.status, outcome.reason.partition(": ")[0]) == ("fail", "it was warned, and made no other report")
     assert stage.prompts()[1].startswith("You ended your turn without a report (its result block is invalid: ")
 
 
-def test_an_agent_that_goes_round_is_told_once_and_then_asked_about(stage: Stage) -> None:
+def test_an_agent_in_a_loop_is_warned_once_and_then_leads_to_a_question(stage: Stage) -> None:
     turn = [{"run": f"sleep 0.05; ls  # look {word}"} for word in ("here", "there", "again") * 15]
     stage.play(turn, [{**step, "at_end": True} for step in turn], [{"say": BLOCK}])
     work = stage.acp()
@@ -142,7 +142,7 @@ def test_an_agent_that_goes_round_is_told_once_and_then_asked_about(stage: Stage
 
 
 def test_a_question_by_the_tool_waits_without_a_process_and_the_answer_is_the_next_prompt(stage: Stage) -> None:
-    """With what a person says meanwhile."""
+    """Together with what the user has said since."""
     stage.play([{"tool": "ask_guardian", "with": {"question": "Which colour?"}}], [{"say": BLOCK}])
     work = stage.acp()
     stage.until(work, lambda: bool(work.question) and work.process() is None)
@@ -195,7 +195,7 @@ def test_a_killed_agent_is_resumed_in_its_session_or_hands_over(stage: Stage, ho
     else:
         assert stage.endings() == ["crash", "reported"], "the program that lacks the session begins another one"
         told = stage.prompts_of(str(second.session))[0]
-        assert "Do the task." in told and HANDED_OVER in told and "Hurry." in told, "it is told all again"
+        assert "Do the task." in told and HANDED_OVER in told and "Hurry." in told, "it gets everything again"
         shown = (stage.attempt / "output.log").read_text()
         assert "continue" in shown and "; it begins another one" in shown
         assert [line["kind"] for line in read_lines(stage.files.prompts)] == ["task", "continue", "hand_over"]
@@ -224,7 +224,7 @@ def test_a_session_in_place_of_a_lost_one_keeps_the_hand_over_if_it_dies_before_
         assert "Do the task." in told and HANDED_OVER in told
 
 
-def test_a_program_that_begins_no_other_session_either_is_started_anew(stage: Stage) -> None:
+def test_a_program_that_opens_no_new_session_either_is_restarted(stage: Stage) -> None:
     stage.play([{"run": "true"}, {"die": 9}])
     assert stage.finish(stage.acp()).killed
     stage.play([{"say": BLOCK}], resume_error="no such thing", sulks=True)
@@ -235,11 +235,10 @@ def test_a_program_that_begins_no_other_session_either_is_started_anew(stage: St
 
 
 def agent_pid(stage: Stage) -> int:
-    """Return the pid of the agent's program."""
     return int(read_json(stage.files.process)["pid"])
 
 
-def test_a_session_whose_agent_died_before_it_answered_is_told_the_task_again(stage: Stage) -> None:
+def test_a_session_whose_agent_died_before_it_answered_gets_the_task_again(stage: Stage) -> None:
     """It may have died between the session's beginning and the prompt's arrival."""
     stage.play([{"die": 9}], [{"say": BLOCK}])
     assert stage.finish(stage.acp()).killed
@@ -249,7 +248,7 @@ def test_a_session_whose_agent_died_before_it_answered_is_told_the_task_again(st
     assert "could not be continued" not in second, "it is the same session, which nothing was done in"
 
 
-def test_an_adapter_that_is_stopped_or_killed_takes_its_agent_along_and_the_session_goes_on(stage: Stage) -> None:
+def test_an_adapter_that_is_stopped_or_killed_ends_its_agent_and_the_session_continues(stage: Stage) -> None:
     stage.play(*([{"run": f"touch {stage.folder}/{how}"}, {"await": str(stage.folder / "never")}]
                  for how in ("stop", "kill")), [{"say": BLOCK}])
     for how in ("stop", "kill"):
@@ -275,7 +274,6 @@ def test_an_answer_that_came_while_the_agent_was_dead_reaches_its_successor(stag
     stage.play(ask)
     first = stage.acp(allow=())
     stage.until(first, lambda: first.question is not None)
-    assert first.question is not None
     question = first.question.id
     os.kill(agent_pid(stage), signal.SIGKILL)
     assert stage.finish(first).killed
@@ -340,7 +338,7 @@ def test_an_agent_that_breaks_the_protocol_ends_with_one_reason(stage: Stage, st
     assert "\n" not in outcome.reason and stage.endings() == ["protocol"]
     assert "Traceback" not in (stage.attempt / "output.log").read_text()
     used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    # A child of an earlier test may have used more, and each begins with what this process itself has at the fork.
+    # A child of an earlier test may have used more, and each starts with what this process itself has at the fork.
     ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert used <= max(400 << 10, before, ours), f"{used} KiB"
 
@@ -352,7 +350,7 @@ def test_an_agent_that_asks_after_a_silent_turn_is_asked_for_its_report(stage: S
     assert stage.endings() == ["silent", "reported"]
 
 
-def test_an_exit_in_the_middle_of_a_turn_is_a_death_and_another_agent_may_go_on_after_three(stage: Stage) -> None:
+def test_an_exit_in_the_middle_of_a_turn_is_a_death_and_another_agent_may_take_over_after_three(stage: Stage) -> None:
     stage.play([{"exit": 3}])
     for count in (1, 2, 3):
         work = stage.acp()
@@ -370,12 +368,10 @@ def test_a_session_that_is_always_refused_ends(stage: Stage) -> None:
         stage.until(work, lambda: work.question is not None or work.outcome is not None)
         if work.outcome is not None:
             break
-        assert work.question is not None
         work.answer(work.question.id, "go on")
         answered = work.question.id
         stage.until(work, lambda answered=answered: work.outcome is not None or (
             work.question is not None and work.question.id != answered))
-    assert work.outcome is not None
     assert work.outcome.reason == "its session was lost 6 times: the agent cannot continue a session"
 
 
@@ -384,7 +380,7 @@ def test_another_version_of_the_protocol_is_named(stage: Stage) -> None:
     assert stage.finish(stage.acp()).reason.endswith("version 7 of the protocol; garrison speaks 1")
 
 
-def test_what_a_person_says_is_a_prompt_after_the_turn_and_its_report_is_set_aside(stage: Stage) -> None:
+def test_a_user_message_is_a_prompt_after_the_turn_and_sets_its_report_aside(stage: Stage) -> None:
     report = {"tool": "report_result", "with": {"status": "success", "summary": "too early"}}
     stage.play([{"run": f"touch {stage.folder}/here"}, {"await": str(stage.folder / "go")}, report],
                [{"say": BLOCK}])
@@ -401,7 +397,7 @@ def test_what_a_person_says_is_a_prompt_after_the_turn_and_its_report_is_set_asi
     assert stage.endings() == ["reported"] and messages.pending(stage.files) is None
 
 
-def test_what_a_person_says_outlives_kills_before_the_agent_has_answered(stage: Stage) -> None:
+def test_a_user_message_survives_kills_before_the_agent_has_answered(stage: Stage) -> None:
     """The prompt may not have arrived: it is said again, and once the agent has answered, not any more."""
     here, go = stage.folder / "here", stage.folder / "go"
     hang = [{"await": str(stage.folder / "never")}]
@@ -414,7 +410,6 @@ def test_what_a_person_says_outlives_kills_before_the_agent_has_answered(stage: 
     for count, who in ((2, "agent"), (3, "adapter")):
         stage.until(work, lambda count=count: len(stage.prompts()) == count)
         victim = work.process() if who == "adapter" else (agent_pid(stage), 0)
-        assert victim is not None
         os.kill(victim[0], signal.SIGKILL)
         assert stage.finish(work).killed
         assert messages.pending(stage.files) is not None
@@ -425,14 +420,13 @@ def test_what_a_person_says_outlives_kills_before_the_agent_has_answered(stage: 
     assert "Hurry." not in stage.prompts()[4]
 
 
-def test_a_report_that_no_connection_has_taken_waits_for_what_a_person_said(stage: Stage) -> None:
-    """The adapter is killed after the report and before the turn's end; then a person says something."""
+def test_a_report_that_no_connection_has_taken_waits_for_a_user_message(stage: Stage) -> None:
+    """The adapter is killed after the report and before the turn's end; then the user says something."""
     stage.play([{"tool": "report_result", "with": {"status": "success", "summary": "too early"}},
                 {"run": f"touch {stage.folder}/here"}, {"await": str(stage.folder / "never")}], [{"say": BLOCK}])
     first = stage.acp()
     stage.until(first, (stage.folder / "here").exists)
     process = first.process()
-    assert process is not None
     os.kill(process[0], signal.SIGKILL)
     assert stage.finish(first).killed
     _tell(stage, "Hurry.")

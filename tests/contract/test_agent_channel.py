@@ -203,7 +203,7 @@ def test_an_endless_request_is_cut_off(near):
 
 
 @pytest.mark.parametrize("near", [0.5], indirect=True)
-def test_a_slow_client_is_dropped_and_others_are_served_meanwhile(near):
+def test_a_slow_client_is_dropped_while_others_are_served(near):
     slow = near.connect()
     slow.sendall(b'{"type": ')
     near.turn(0.2)
@@ -214,7 +214,7 @@ def test_a_slow_client_is_dropped_and_others_are_served_meanwhile(near):
 
 
 @pytest.mark.parametrize("near", [0.5], indirect=True)
-def test_a_client_that_does_not_read_its_reply_blocks_nobody(near):
+def test_a_client_that_does_not_read_its_reply_blocks_no_other(near):
     question = near.connect()
     question.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
     question.sendall(b'{"type": "question", "text": "?"}\n')
@@ -275,7 +275,7 @@ def test_a_flood_wakes_the_orchestrator_a_few_times_a_second(near):
     assert near.send({"type": "note", "text": "x"}) == '{"ok": true}'
 
 
-def test_a_byte_at_a_time_is_no_way_round_the_limit(near):
+def test_sending_byte_by_byte_does_not_evade_the_limit(near):
     client = near.connect()
     client.setblocking(False)
     end = time.monotonic() + FLOOD_SECONDS
@@ -381,7 +381,7 @@ def test_a_confined_agent_is_heard_by_the_socket_alone(served, tmp_path, mode, d
     assert served.reports.notes == (channel_client.INSIDE if mode is Mode.BUBBLEWRAP else str(served.path))
 
 
-def test_without_a_watch_of_the_kernel_the_socket_waits_and_says_why(tmp_path: Path, monkeypatch) -> None:
+def test_without_a_kernel_watch_the_socket_waits_and_gives_the_reason(tmp_path: Path, monkeypatch) -> None:
     class NoWatches:
         """An epoll of a user whose watches are all taken."""
 

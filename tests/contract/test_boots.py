@@ -1,4 +1,4 @@
-"""A pid that was recorded before a boot is nobody's: every place that keeps one asks which boot it is of."""
+"""A pid that was recorded before a boot is no one's: every place that keeps one asks which boot it is of."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ def test_a_gates_wrapper_names_its_boot(tmp_path: Path, rebooted: pytest.MonkeyP
                           start_new_session=True) as gate:
         wait_for("it said who it is", lambda: read_pid(tmp_path))
         found = processes.probe(gate.pid)
-        assert found is not None
         assert read_pid(tmp_path) == (found.pid, found.ticks)
         assert is_job_alive(str(tmp_path))
         rebooted.setenv("GARRISON_BOOT_ID", "boot-2")
@@ -69,7 +68,7 @@ def test_a_gates_wrapper_names_its_boot(tmp_path: Path, rebooted: pytest.MonkeyP
     assert not is_job_alive("")
 
 
-def test_a_plain_session_of_another_boot_is_over_and_its_pid_nobodys(
+def test_a_plain_session_of_another_boot_is_over_and_its_pid_belongs_to_no_process(
         tmp_path: Path, rebooted: pytest.MonkeyPatch, other: processes.ProcessInfo) -> None:
     terminal = ProcessTerminal(tmp_path)
     session = terminal.open("a@r1", ["/bin/true"], env={}, cwd=tmp_path, log=tmp_path / "log")

@@ -1,4 +1,4 @@
-"""What a person is shown of a change, read by the real git from repositories that agents wrote to."""
+"""What a user is shown of a change, read by the real git from repositories that agents wrote to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from garrison.system.git import Git
 from garrison.views.changes import read_conflicts
 from garrison.views.comments import CommentState, compose_reason, find_file, show_comments, take_comments
 from garrison.views.diff import BIG_FILE, LINES, WHOLE_FILE, CommitRange, changed_files, read_diff
-from support import git
+from support import git, write_program
 
 HOSTILE = '<script>alert(1)<script>\x1b[2J\u202egpj.py'
 
@@ -54,7 +54,7 @@ def test_each_kind_of_change_is_shown_or_summarised(repo: Path) -> None:
     found, files = changes(commit(repo))
 
     def shown(name: str) -> tuple[list[str], str]:
-        diff = read_diff(found, files[name])  # type: ignore[arg-type]
+        diff = read_diff(found, files[name])
         return [f"{line.kind}{line.text}" for line in diff.lines if line.kind != "@"], diff.note
 
     assert shown("calc.py")[0] == [" line 9", " line 10", " line 11", "-line 12", "+line twelve", " line 13",
@@ -65,14 +65,13 @@ def test_each_kind_of_change_is_shown_or_summarised(repo: Path) -> None:
     assert shown("link") == (["+/etc/passwd"], ""), "the link, never what it leads to"
     assert shown("empty") == ([], "empty")
     assert shown(HOSTILE)[0] == ["+evil‹U+001B›]0;title‹U+0007›"]
-    assert "‹U+202E›gpj.py" in files[HOSTILE].spelled().path  # type: ignore[attr-defined]
+    assert "‹U+202E›gpj.py" in files[HOSTILE].spelled().path
 
 
 def test_neither_attributes_nor_programs_of_the_repository_decide_what_is_shown(repo: Path, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     program = tmp_path / "program"
-    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
-    program.chmod(0o755)
+    write_program(program, f"#!/bin/sh\ntouch {ran}\n")
     (repo / ".gitattributes").write_text("calc.py -diff\nold.txt diff=evil\n")
     for key in ("diff.external", "diff.evil.command", "diff.evil.textconv"):
         git(repo, "config", key, str(program))
@@ -82,7 +81,7 @@ def test_neither_attributes_nor_programs_of_the_repository_decide_what_is_shown(
     git(repo, "config", "diff.orderFile", str(tmp_path / "absent"))
     found, files = changes(repo)
     for name, text in (("calc.py", "+hidden"), ("old.txt", "+other")):
-        lines = read_diff(found, files[name]).lines  # type: ignore[arg-type]
+        lines = read_diff(found, files[name]).lines
         assert text in [f"{line.kind}{line.text}" for line in lines], name
     assert not ran.exists()
 
@@ -179,17 +178,17 @@ def test_a_file_is_shown_whole_a_long_diff_in_pieces_and_a_big_one_when_it_is_as
     found, files = changes(commit(repo))
     begin, seen = 0, []
     while begin is not None:
-        piece = read_diff(found, files["long.txt"], begin)  # type: ignore[arg-type]
+        piece = read_diff(found, files["long.txt"], begin)
         assert len(piece.lines) <= LINES
         seen += [line.text for line in piece.lines]
-        begin = piece.next  # type: ignore[assignment]
+        begin = piece.next
     assert seen == [str(at) for at in range(2 * LINES + 10)]
-    whole = read_diff(found, files["calc.py"], context=WHOLE_FILE).lines  # type: ignore[arg-type]
+    whole = read_diff(found, files["calc.py"], context=WHOLE_FILE).lines
     assert [line.new for line in whole if line.kind in " +"] == list(range(1, 31))
-    big = read_diff(found, files["big.txt"])  # type: ignore[arg-type]
+    big = read_diff(found, files["big.txt"])
     assert big.can_load and big.note.startswith("a big file: 2,30") and not big.lines
-    assert len(read_diff(found, files["big.txt"], big=True).lines) == LINES  # type: ignore[arg-type]
+    assert len(read_diff(found, files["big.txt"], big=True).lines) == LINES
     change = CommitRange("r", "n", 1, found.rev("HEAD~1") or "", found.rev("HEAD") or "", "main", "")
-    other = read_diff(found, find_file(found, change, list(files.values()), "old.txt"),  # type: ignore[arg-type]
+    other = read_diff(found, find_file(found, change, list(files.values()), "old.txt"),
                       context=WHOLE_FILE)
     assert len(other.lines) == 50 and other.file.status == "unchanged"

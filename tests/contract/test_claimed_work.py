@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,9 +23,6 @@ from garrison.hosts.attempts import (
 )
 from garrison.hosts.lease import ClaimEnd, MachinePace, work_on
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 DONE = AttemptResult(Completion.DONE, "exit code 0")
 
 
@@ -40,7 +37,6 @@ class ProcessWork:
         self.process = subprocess.Popen([sys.executable, "-ISc", "input()"], stdin=subprocess.PIPE, text=True)
 
     def poll(self) -> AttemptResult | None:
-        assert self.process is not None
         code = self.process.poll()
         return None if code is None else AttemptResult(Completion.DONE, f"exit code {code}")
 
@@ -96,7 +92,7 @@ class FakePace:
         return answer
 
     def wait(self, answer: Future[HeartbeatReply] | None, seconds: float) -> None:
-        assert self.lab.now() < self.start + 100, "the worker goes on for ever"
+        assert self.lab.now() < self.start + 100, "the worker never stops"
         if answer is not None and answer.done():
             return
         self.lab.clock.advance(max(seconds, 0.001))
@@ -147,7 +143,7 @@ def test_work_that_outlasts_many_leases_is_done_by_its_first_worker(bench: Bench
 
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["unreachable", "no-answer"])
-def test_the_work_of_a_worker_that_is_cut_off_is_killed_before_a_successor_can_begin(bench: Bench, hangs: bool) -> None:
+def test_the_work_of_a_worker_that_is_cut_off_is_killed_before_a_successor_can_start(bench: Bench, hangs: bool) -> None:
     bench.pace.hangs = hangs
     began: list[bool] = []
 
@@ -215,7 +211,7 @@ def test_cancelled_work_is_killed_and_completed_as_cancelled(bench: Bench) -> No
 
 def test_orders_and_messages_do_not_wait_for_the_next_heartbeat(bench: Bench) -> None:
     times: dict[str, float] = {}
-    bench.work.deliver = lambda message: times.setdefault(message.id, bench.lab.now())  # type: ignore[method-assign]
+    bench.work.deliver = lambda message: times.setdefault(message.id, bench.lab.now())
     bench.pace.at(6.1, lambda: bench.lab.dispatcher.send(bench.offered.id, WorkerMessage("m1", "hello")))
     bench.pace.at(7.2, lambda: bench.lab.dispatcher.cancel(bench.offered.id, "not wanted any more"))
     assert bench.run() is ClaimEnd.COMPLETED
@@ -223,24 +219,18 @@ def test_orders_and_messages_do_not_wait_for_the_next_heartbeat(bench: Bench) ->
     assert bench.lab.now() - bench.pace.start <= 7.2 + 0.15
 
 
-def test_a_result_that_comes_while_the_worker_is_cut_off_is_kept_until_its_lease_ends(bench: Bench) -> None:
+@pytest.mark.parametrize(("heals", "end"), [(True, ClaimEnd.COMPLETED), (False, ClaimEnd.CUT_OFF)])
+def test_a_result_of_a_worker_that_is_cut_off_is_kept_until_its_lease_ends(
+        bench: Bench, heals: bool, end: ClaimEnd) -> None:
     def cut_and_finish() -> None:
         bench.worker.cut()
         bench.work.finish()
 
     bench.pace.at(6.5, cut_and_finish)
-    bench.pace.at(8.5, bench.worker.heal)
-    assert bench.run() is ClaimEnd.COMPLETED
-    assert bench.state is AttemptState.DONE
-
-
-def test_a_result_that_cannot_be_delivered_within_the_lease_is_given_up(bench: Bench) -> None:
-    def cut_and_finish() -> None:
-        bench.worker.cut()
-        bench.work.finish()
-
-    bench.pace.at(6.5, cut_and_finish)
-    assert bench.run() is ClaimEnd.CUT_OFF
+    if heals:
+        bench.pace.at(8.5, bench.worker.heal)
+    assert bench.run() is end
+    assert (bench.state is AttemptState.DONE) is heals
 
 
 def test_work_is_killed_when_the_loop_fails(bench: Bench) -> None:
@@ -253,7 +243,7 @@ def test_work_is_killed_when_the_loop_fails(bench: Bench) -> None:
     assert not bench.work.is_running
 
 
-def test_by_the_clock_of_the_machine_work_starts_hears_and_is_completed(
+def test_by_the_clock_of_the_machine_work_starts_gets_messages_and_is_completed(
         bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.lab.dispatcher.send(bench.offered.id, WorkerMessage("m1", "that will do"))
     threads: list[str] = []
@@ -276,7 +266,7 @@ def test_by_the_clock_of_the_machine_work_starts_hears_and_is_completed(
     assert threads and threading.main_thread().name not in threads
 
 
-def test_by_the_clock_of_the_machine_a_heartbeat_that_hangs_keeps_nothing_from_stopping(
+def test_by_the_clock_of_the_machine_a_hanging_heartbeat_does_not_prevent_stopping(
         monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(lease=0.5)
     released = threading.Event()

@@ -15,13 +15,13 @@ pytest.importorskip("claude_agent_sdk")
 
 from garrison.agents.claude.client import ClaudeClient, ClaudeSilence, ProcessError, build_options
 from garrison.agents.conversation.start_watch import StartWatch
+from support import write_program
 
 
 def start(script: str, folder: Path, watch: StartWatch | None = None) -> Exception:
     """Return how a CLI that is this script fails to start."""
     cli = folder / "cli"
-    cli.write_text(f"#!/bin/sh\n{script}\n")
-    cli.chmod(0o755)
+    write_program(cli, f"#!/bin/sh\n{script}\n")
 
     async def connect() -> Exception:
         client = ClaudeClient(build_options(
@@ -62,7 +62,7 @@ def test_a_cli_that_hangs_at_its_start_is_shown_within_seconds_and_then_given_up
 @pytest.mark.parametrize("program", [
     "while True: pass", "import socket, time; held = socket.create_connection(('127.0.0.1', {port})); time.sleep(60)",
     "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"])
-def test_a_start_that_works_or_waits_for_others_is_no_hang(program: str) -> None:
+def test_a_start_that_works_or_waits_for_others_does_not_count_as_a_hang(program: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         child = subprocess.Popen([sys.executable, "-c", program.format(port=server.getsockname()[1])])
         try:

@@ -27,7 +27,7 @@ from garrison.system import failpoint
 from garrison.system.git import Git
 from garrison.values import replace
 from sandbox_support import missing, run_inside
-from support import git
+from support import commit_all, git
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 BRANCH = "garrison/run/node"
@@ -86,8 +86,8 @@ def test_a_successor_continues_in_its_predecessors_view(repo, node):
                                                                                  + git(repo, "rev-parse", "--short",
                                                                                        BRANCH) + " a", "  mine"]
     assert git(repo, "log", "-1", "--format=%s", BRANCH) == "a"
-    git(node.path, "commit", "-q", "--allow-empty", "-m", "a person's")
-    assert work(node, "git log -1 --format=%s") == "a person's"
+    git(node.path, "commit", "-q", "--allow-empty", "-m", "the user's")
+    assert work(node, "git log -1 --format=%s") == "the user's"
     assert not git(repo, "stash", "list")
 
 
@@ -95,8 +95,7 @@ def test_commits_in_a_partial_clone_are_collected_without_what_was_never_fetched
     for name in ("docs/a", "docs/b", "src/c"):
         (repo / name).parent.mkdir(exist_ok=True)
         (repo / name).write_text(f"{name}\n")
-    git(repo, "add", "-A")
-    git(repo, "commit", "-qm", "more")
+    commit_all(repo, "more")
     git(repo, "config", "uploadpack.allowFilter", "true")
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "-q", "--filter=blob:none", "--sparse", f"file://{repo}", "clone")
@@ -119,7 +118,7 @@ def test_commits_in_a_partial_clone_are_collected_without_what_was_never_fetched
     assert count_missing() == lacking
 
 
-def test_a_later_attempt_begins_in_a_view_of_its_own_with_the_merge_to_finish(repo, node, tmp_path):
+def test_a_later_attempt_starts_in_its_own_view_with_the_merge_to_finish(repo, node, tmp_path):
     work(node, "echo mine > calc.py; git commit -qam mine")
     (repo / "calc.py").write_text("theirs\n")
     git(repo, "commit", "-qam", "theirs")
@@ -153,7 +152,7 @@ def test_commits_that_cannot_be_on_the_branch_are_saved(repo, node):
     reason = collect_commits(node.git, node.path, "run", "node", 1)
     assert "refs/garrison/rescue/run/node/1-branch" in reason
     assert git(repo, "log", "-1", "--format=%s", "refs/garrison/rescue/run/node/1-branch") == "a"
-    assert tip(repo) != tip_of_main(repo), "somebody else's commit is not overwritten"
+    assert tip(repo) != tip_of_main(repo), "another's commit is not overwritten"
     assert "was moved to" in undo_foreign_move(node.git, TASK, node.path, BRANCH)
     assert collect_commits(node.git, node.path, "run", "node", 1) == ""
     assert git(repo, "log", "-1", "--format=%s", BRANCH) == "a"
@@ -170,11 +169,11 @@ def test_what_an_agent_does_to_its_branch_is_never_a_move_from_elsewhere(repo, n
         assert collect_commits(node.git, node.path, "run", "node", 1) == ""
         assert undo_foreign_move(node.git, TASK, node.path, BRANCH) == "", script
     assert git(repo, "log", "-1", "--format=%s", BRANCH) == "g"
-    git(node.path, "commit", "-q", "--allow-empty", "-m", "a person's, in the worktree")
+    git(node.path, "commit", "-q", "--allow-empty", "-m", "the user's, in the worktree")
     assert undo_foreign_move(node.git, TASK, node.path, BRANCH) == ""
 
 
-def test_what_git_refuses_keeps_no_files_from_being_saved(repo, node):
+def test_a_refusal_by_git_does_not_keep_files_from_being_saved(repo, node):
     work(node, f"echo a > a; git add a; git commit -qm a; cd {REPOSITORY}; rm -rf objects/??; mkfifo x; "
                "rm HEAD; mkfifo HEAD; chmod 0 refs")
     ref = save_worktree(node.git, node.path, "run", "node", 1, "left")
@@ -219,16 +218,16 @@ def test_commits_of_a_worktree_that_vanished_are_on_its_branch_and_in_the_next_w
         git(node.path, "checkout", "-q", "--", ".")
 
 
-def test_a_person_who_takes_over_commits_to_the_repository_and_the_agent_continues_there(repo, node):
+def test_a_user_who_takes_over_commits_to_the_repository_and_the_agent_continues_there(repo, node):
     work(node, "echo a > a; git add a; git commit -qm a")
     with lend_worktree(node.git, node.path, "run", "node", 1):
         assert git(node.path, "log", "-1", "--format=%s") == "a"
-        git(node.path, "commit", "-q", "--allow-empty", "-m", "a person's")
+        git(node.path, "commit", "-q", "--allow-empty", "-m", "the user's")
     mounts = GitView(node.git, node.path).mounts()
-    assert run_inside(node.path, mounts, "git log -1 --format=%s; git status --porcelain").stdout == "a person's\n"
+    assert run_inside(node.path, mounts, "git log -1 --format=%s; git status --porcelain").stdout == "the user's\n"
     run_inside(node.path, mounts, "git commit -q --allow-empty -m more")
     assert collect_commits(node.git, node.path, "run", "node", 1) == ""
-    assert git(repo, "log", "-2", "--format=%s", BRANCH).splitlines() == ["more", "a person's"]
+    assert git(repo, "log", "-2", "--format=%s", BRANCH).splitlines() == ["more", "the user's"]
 
 
 def test_objects_of_git_lfs_come_out_if_they_are_what_their_names_say(repo, node):
@@ -262,9 +261,9 @@ def test_a_lock_that_a_killed_git_left_on_the_branch_keeps_no_worktree_from_bein
     assert node.git.branch_tip(BRANCH) == tip_of_main(repo)
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["once", "beside one that runs"])
-def test_what_a_gc_takes_before_its_ref_is_there_is_brought_over_again(repo, node, monkeypatch, again):
-    """The agent's git directory has all; a ref without its objects would break the person's own `git gc` for ever."""
+@pytest.mark.parametrize("again", [False, True], ids=["once", "alongside one that runs"])
+def test_objects_that_a_gc_takes_before_their_ref_exists_are_collected_again(repo, node, monkeypatch, again):
+    """The agent's git directory has all; a ref without its objects would break the user's own `git gc` for ever."""
     work(node, "echo a > a; git add a; git commit -qm a; echo b > b; git add b; git commit -qm b")
     calls = []
 

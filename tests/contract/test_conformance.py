@@ -91,7 +91,7 @@ EDGES: list[tuple[str, str, dict[str, Any], str]] = [
      {"a": labelled("Go")}, "b"),
     ("a suggestion by an edge that does not hold", 'a -> b; a -> c [condition="context.x=1"]',
      {"a": labelled("", "c")}, "b"),
-    ("partial is success where nobody asks", "a -> b [condition=pass]; a -> c [condition=fail]",
+    ("partial is success where no edge asks", "a -> b [condition=pass]; a -> c [condition=fail]",
      {"a": "partial_success"}, "b"),
     ("partial where an edge asks", "a -> b [condition=pass]; a -> c [condition=partial]", {"a": "partial_success"},
      "c"),
@@ -202,7 +202,7 @@ FANS: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("policy", "says", "line", "status"), FANS)
-def test_a_parallel(policy: str, says: dict[str, Any], line: str, status: str) -> None:
+def test_a_parallel_joins_as_documented(policy: str, says: dict[str, Any], line: str, status: str) -> None:
     result, _ = gone(FAN.format(policy), says)
     assert told(result) == line
     assert result.node_outcomes["f"].status == status

@@ -22,7 +22,7 @@ from garrison.sandbox import container
 from garrison.sandbox.confine import Confined, confine
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.values import replace
-from support import wait_for
+from support import wait_for, write_program
 
 RUN = f"r-{os.getpid()}"
 __all__ = ["container_engine"]
@@ -90,7 +90,7 @@ def test_a_command_has_the_images_system_its_worktree_and_no_more(place: Place, 
 
 
 def test_calls_that_no_place_allows_are_refused(place: Place) -> None:
-    """Of these two are keyctl and io_uring_setup."""
+    """Two of them are keyctl and io_uring_setup."""
     done = run(place, """
         python3 -c 'from ctypes import CDLL; print(CDLL(None).syscall(250, 1, 0), CDLL(None).syscall(425, 1, 0))'
         python3 -c 'import socket; socket.socket(40, 1); print("vsock")'
@@ -126,13 +126,12 @@ exec podman {options} "$@"
 """
 
 
-def test_a_container_of_docker_ends_with_its_launcher_as_well(
+def test_a_docker_container_ends_with_its_launcher(
         place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Docker itself runs in no test: its words are run by Podman, which takes the same."""
     found = container.ready(IMAGE)
     program = tmp_path / "docker"
-    program.write_text(DOCKER.format(options=" ".join(found.options)))
-    program.chmod(0o755)
+    write_program(program, DOCKER.format(options=" ".join(found.options)))
     engine = container.ContainerEngine(str(program), (), found.limits, IMAGE, found.image_id, found.path)
     monkeypatch.setattr(container, "ready", lambda image: engine)
     made = confined(place, f"cat; echo > /run/garrison-line; id -u > {READY}; sleep 1000")
@@ -142,13 +141,12 @@ def test_a_container_of_docker_ends_with_its_launcher_as_well(
         assert child.poll() is None, child.communicate()[1]
         [name] = names()
         child.kill()
-        assert child.stderr is not None
         assert "Permission denied" in child.stderr.read(), "what is inside cannot hold its own line"
     wait_for("no container", lambda: not names())
     subprocess.run(["podman", "rm", "--force", "--ignore", name], capture_output=True, check=False)
 
 
-def test_what_is_inside_gets_a_term_and_the_container_ends_with_it(
+def test_the_program_inside_gets_a_term_and_the_container_ends_with_it(
         place: Place, running: subprocess.Popen[bytes]) -> None:
     os.kill(running.pid, signal.SIGTERM)
     time.sleep(0.2)
@@ -163,7 +161,7 @@ def test_what_is_inside_gets_a_term_and_the_container_ends_with_it(
     assert running.wait(30) == 0
 
 
-def test_a_container_that_nobody_holds_is_found_by_its_labels_and_removed() -> None:
+def test_a_container_without_an_owner_is_found_by_its_labels_and_removed() -> None:
     done = subprocess.run(["podman", "run", "--detach", "--label", "garrison.owner=1 1 another-boot", "--label",
                            f"garrison.run={RUN}", *container.ready(IMAGE).limits, "--network", "none", IMAGE, "sleep",
                            "1000"], capture_output=True, text=True, check=False)
@@ -183,7 +181,7 @@ def test_a_terminal_is_one_inside_as_well(place: Place) -> None:
         os.close(inner)
         os.write(outer, b"typed\n")
         told = b""
-        with contextlib.suppress(OSError):  # EIO once nobody has the other end
+        with contextlib.suppress(OSError):  # EIO once no one has the other end
             while piece := os.read(outer, 1000):
                 told += piece
         assert child.wait(30) == 0
@@ -226,7 +224,7 @@ def test_an_agents_program_is_of_the_image_or_mounted_or_refused(place: Place, t
         describe_program_inside("gone", tmp_path, place.rights)
 
 
-def test_an_image_that_nothing_has_is_refused_with_its_name() -> None:
+def test_an_image_that_exists_nowhere_is_refused_with_its_name() -> None:
     with pytest.raises(Refused, match="no container of localhost/no-such-image runs here: podman: "):
         container.ready("localhost/no-such-image")
 

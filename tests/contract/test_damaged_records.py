@@ -103,7 +103,7 @@ def test_the_identity_of_a_dead_process_is_rebuilt(runtime: Runtime, way: str) -
     store = runtime.store
     for _ in living(runtime, CHILD):
         pass
-    store.update(Hook, CHILD, lambda old: replace(old, incarnation=4) if old else old)  # type: ignore[arg-type, return-value]
+    store.update(Hook, CHILD, lambda old: replace(old, incarnation=4) if old else old)
     path = store.path(Identity, CHILD)
     path.unlink() if way == "gone" else path.write_bytes(DAMAGE[way])
     rebuilt = rebuild_identity(runtime.observer, CHILD, 3)
@@ -129,11 +129,11 @@ def test_a_name_without_any_record_is_not_made_up(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("way", DAMAGE)
-def test_a_start_begins_a_new_hook_in_place_of_a_damaged_one(runtime: Runtime, way: str) -> None:
+def test_a_start_replaces_a_damaged_hook(runtime: Runtime, way: str) -> None:
     """Seen to end the spawner."""
     for _ in living(runtime, CHILD):
         pass
-    runtime.store.update(Identity, CHILD, lambda old: replace(old, status="terminated"))  # type: ignore[type-var, arg-type]
+    runtime.store.update(Identity, CHILD, lambda old: replace(old, status="terminated"))
     runtime.store.path(Hook, CHILD).write_bytes(DAMAGE[way])
     acquire_lease(runtime.observer, SpawnRequest(CHILD), 10.0)
     found = runtime.store.get(Hook, CHILD)
@@ -154,7 +154,6 @@ def test_a_supervisor_outlives_the_damage_of_a_child(runtime: Runtime, alive: In
         assert supervisor.child_state(CHILD).identity == child.identity
         path.write_bytes(b"")
     dead = supervisor.child_state(CHILD)
-    assert dead.identity is not None
     assert (dead.living, dead.identity.status) == (False, "crashed")
     path.unlink()
     assert supervisor.child_state(CHILD).identity is not None, "its hook shows that it was started"
@@ -178,7 +177,7 @@ def test_a_supervisor_sees_every_change_of_a_child_that_rests(runtime: Runtime, 
         assert [status(), status()] == ["active", "active"]
     ended = runtime.store.get(Identity, CHILD)
     for word in ("terminated", "parked", "terminated"):
-        runtime.store.update(Identity, CHILD, lambda _, word=word: replace(ended, status=word))  # type: ignore[misc]
+        runtime.store.update(Identity, CHILD, lambda _, word=word: replace(ended, status=word))
         assert [status(), status()] == [word, word]
     runtime.store.path(Identity, CHILD).unlink()
     assert supervisor.observe_children({"it": CHILD})["it"].identity is not None, "it was lost, and is rebuilt"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,10 +23,6 @@ from garrison.hosts.attempts import (
     WorkerOrder,
 )
 from garrison.hosts.lease import Duty, HeldLease
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 DONE = AttemptResult(Completion.DONE, "green")
 CANCELLED = AttemptResult(Completion.CANCELLED)
@@ -127,7 +124,7 @@ def test_two_workers_do_two_attempts(lab: Lab) -> None:
         assert lab.dispatcher.watch(each.id).result == AttemptResult(Completion.DONE, each.id.node)
 
 
-def test_a_worker_is_told_to_cancel_and_ends_it(lab: Lab) -> None:
+def test_a_worker_that_is_ordered_to_cancel_ends_its_attempt(lab: Lab) -> None:
     offered = submit(lab)
     worker = lab.worker("a")
     mine = claim(lab, worker)
@@ -144,7 +141,7 @@ def test_a_worker_is_told_to_cancel_and_ends_it(lab: Lab) -> None:
     assert lab.dispatcher.watch(offered.id).state is AttemptState.CANCELLED
 
 
-def test_what_no_worker_has_is_cancelled_at_once(lab: Lab) -> None:
+def test_an_attempt_without_a_worker_is_cancelled_at_once(lab: Lab) -> None:
     offered = submit(lab)
     lab.dispatcher.cancel(offered.id, "not wanted any more")
     wait_for_state(lab, offered.id, AttemptState.CANCELLED)
@@ -202,7 +199,7 @@ def test_the_work_of_a_killed_worker_is_claimed_by_another_once_its_lease_is_ove
     assert lab.dispatcher.watch(offered.id).worker in ("b", "")
 
 
-def test_a_worker_that_was_cut_off_stops_before_its_successor_begins_and_is_refused(lab: Lab) -> None:
+def test_a_worker_that_was_cut_off_stops_before_its_successor_starts_and_is_refused(lab: Lab) -> None:
     offered = submit(lab, max_claims=2)
     a, b = lab.worker("a"), lab.worker("b")
     first = claim(lab, a)

@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -34,13 +36,7 @@ from support import DEADLINE, wait_for
 
 pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
 
-from typing import TYPE_CHECKING
-
 from garrison.hosts.temporal import TemporalDispatcher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 DONE = AttemptResult(Completion.DONE, "green")
@@ -74,7 +70,7 @@ def lab(running: TemporalServer) -> Iterator[TemporalLab]:
 
 
 def first_claim(worker: TemporalDispatcher | object) -> Claim:
-    found = wait_for("a claim", lambda: worker.claim(0.3))  # type: ignore[attr-defined]
+    found = wait_for("a claim", lambda: worker.claim(0.3))
     assert isinstance(found, Claim)
     return found
 
@@ -85,7 +81,7 @@ def patient(call: object, *arguments: object) -> object:
 
     def answered() -> bool:
         try:
-            answers.append(call(*arguments))  # type: ignore[operator]
+            answers.append(call(*arguments))
         except DispatcherLost:
             return False
         return True
@@ -130,7 +126,7 @@ def test_a_worker_of_several_queues_polls_no_more_of_them_than_it_has_slots(lab:
     queues = ["host:a", "label:gpu", "any"]
     for number, queue in enumerate(queues):
         lab.dispatcher.submit(replace(attempt(lab, f"n{number}"), queue=queue))
-    worker = TemporalDispatcher(lab.dispatcher.address, lab.crew, worker="a")  # type: ignore[attr-defined]
+    worker = TemporalDispatcher(lab.dispatcher.address, lab.crew, worker="a")
     try:
         got: list[str] = []
         while len(got) < 3:
@@ -149,13 +145,13 @@ def test_a_worker_of_several_queues_polls_no_more_of_them_than_it_has_slots(lab:
         worker.close()
 
 
-def test_workers_go_on_while_the_runs_side_is_away(running: TemporalServer, lab: TemporalLab) -> None:
+def test_workers_continue_while_the_side_of_the_run_is_away(running: TemporalServer, lab: TemporalLab) -> None:
     offered = attempt(lab)
     lab.dispatcher.submit(offered)
     worker = lab.worker("a")
     mine = first_claim(worker)
     assert worker.heartbeat(mine.token).order is WorkerOrder.OK
-    lab.dispatcher.close()  # type: ignore[attr-defined]
+    lab.dispatcher.close()
     worker.complete(mine.token, DONE)
     lab.dispatcher = TemporalDispatcher(running.address, lab.crew, serves_workflows=True)
     lab.dispatcher.submit(offered)
@@ -163,7 +159,7 @@ def test_workers_go_on_while_the_runs_side_is_away(running: TemporalServer, lab:
     assert lab.dispatcher.watch(offered.id).result == DONE
 
 
-def test_a_message_that_was_sent_to_nobody_reaches_the_successor(running: TemporalServer, lab: TemporalLab) -> None:
+def test_a_message_sent_without_a_worker_reaches_the_successor(running: TemporalServer, lab: TemporalLab) -> None:
     """The worker's process is killed, not only its connection."""
     offered = attempt(lab, max_claims=2)
     lab.dispatcher.submit(offered)
@@ -201,7 +197,7 @@ def test_two_homes_on_one_server_do_not_meet(running: TemporalServer, lab: Tempo
         other.close()
 
 
-def test_an_address_where_no_server_is_gets_one_line() -> None:
+def test_an_address_without_a_server_gives_a_one_line_error() -> None:
     with pytest.raises(GarrisonError, match=r"the Temporal server at 127\.0\.0\.1:1 did not answer: "):
         TemporalDispatcher("127.0.0.1:1", "crew")
 
@@ -244,7 +240,6 @@ def test_the_work_of_a_worker_that_is_cut_off_is_dead_when_its_successor_claims(
 
     def succeed() -> tuple[Claim, int | None]:
         claim = first_claim(successor)
-        assert work.process is not None
         return claim, work.process.poll()
 
     with MachinePace() as pace, ThreadPoolExecutor(1) as beside:

@@ -34,7 +34,6 @@ def grandchild() -> Iterator[tuple[int, int]]:
               "time.sleep(99)")
     shell = 'printf "%s\\n" "$$"; "$0" -c "$1" & echo $!; wait; wait'
     parent = subprocess.Popen(["/bin/sh", "-c", shell, sys.executable, script], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
     parent.stdout.readline()
     lines = {parent.stdout.readline().strip(), parent.stdout.readline().strip()}
     (pid,) = [int(line) for line in lines if line.isdigit()]
@@ -76,7 +75,7 @@ def test_a_kernel_without_exit_information(grandchild: tuple[int, int], monkeypa
     assert looked.exit_code(*grandchild) is None
 
 
-def test_our_own_childs_status_is_known_to_any_kernel(tmp_path: Path) -> None:
+def test_the_status_of_our_own_child_is_known_on_any_kernel(tmp_path: Path) -> None:
     child = processes.spawn(["/bin/sh", "-c", "exit 4"], env={}, cwd=tmp_path, log=tmp_path / "log")
     assert wait_for("it ended", lambda: ExitMonitor().exit_code(child.pid, child.ticks)) == 4
     child.close()
@@ -144,11 +143,9 @@ def test_a_real_out_of_memory_kill_is_detected(tmp_path: Path) -> None:
     with own_cgroup(48 << 20) as cgroup:
         script = "import sys; print('up', flush=True); sys.stdin.readline(); print(len(bytearray(300 << 20)))"
         child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert child.stdout is not None
         child.stdout.readline()
         (cgroup / "cgroup.procs").write_text(str(child.pid))
         found = processes.probe(child.pid)
-        assert found is not None
         looked = ExitMonitor()
         looked.watch(found.pid, found.ticks)
         assert not looked.out_of_memory(found.pid, found.ticks)
@@ -206,7 +203,7 @@ class own_cgroup:
     ({"code": -1, "server_died": True}, "the tmux server died; process 7 is gone"),
 ])
 def test_the_cause_is_described(known: dict[str, object], said: str) -> None:
-    assert describe_death("process 7 is gone", **known) == said  # type: ignore[arg-type]
+    assert describe_death("process 7 is gone", **known) == said
 
 
 def test_a_hangup_is_described_by_what_closed_the_terminal() -> None:

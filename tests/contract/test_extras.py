@@ -101,7 +101,7 @@ def test_what_needs_a_missing_extra_says_the_line_that_installs_it_and_every_oth
             assert code == 0 or "--help" not in words, (words, told)
 
 
-def test_the_table_of_extras_is_the_projects() -> None:
+def test_the_table_of_extras_matches_the_project_file() -> None:
     stated = PROJECT["optional-dependencies"]
     assert set(stated) == {*EXTRAS, "all", "dev"}
     assert set(Requirement(stated["all"][0]).extras) == set(EXTRAS)
@@ -124,7 +124,7 @@ def test_what_the_extras_register_is_there() -> None:
     ({"pipx_metadata.json": "{}"}, {"url": "file:///src/g", "dir_info": {}}, "pipx install --force '/src/g[ALL]'"),
     ({"uv-receipt.toml": ""}, {}, "uv tool install --force 'garrison[ALL]'"),
 ])
-def test_the_line_is_that_of_the_installer(tmp_path: Path, marks: dict[str, str], source: dict[str, object],
+def test_the_install_line_fits_the_installer(tmp_path: Path, marks: dict[str, str], source: dict[str, object],
                                            line: str) -> None:
     for name, text in marks.items():
         (tmp_path / name).write_text(text)

@@ -49,7 +49,7 @@ def test_a_lock_excludes_every_way_to_take_it(tmp_path: Path, how: str) -> None:
     assert path.stat().st_mode & 0o077 == 0 or how == "FileLock"
 
 
-def test_an_error_within_it_frees_it_and_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
+def test_an_error_inside_frees_the_lock_and_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
     path = tmp_path / "queue.lock"
     with pytest.raises(ZeroDivisionError), atomic.locked(path, 1.0):
         raise ZeroDivisionError

@@ -12,6 +12,7 @@ import pytest
 from garrison.errors import GarrisonError, Refused
 from garrison.system.git import ABSENT, Git, GitError, common_dir, repository_key, validate_repository
 from garrison.system.git.commits import Ident
+from support import write_program
 
 
 def git(path, *arguments):
@@ -211,7 +212,7 @@ def test_obstacles_to_a_worktree_are_handled_and_locks_cleared_in_it_alone(repo,
     assert ours.current_branch(path) == "one"
     ours.remove_worktree(path)
     path.mkdir()
-    (path / "left").write_text("somebody's\n")  # a left-over directory is nobody's to delete
+    (path / "left").write_text("somebody's\n")  # a left-over directory is no one's to delete
     ours.add_worktree(path, "one", "main")
     assert (tmp_path / "t.left-1" / "left").read_text() == "somebody's\n"
     ours.add_worktree(tmp_path / "u", "two", "main")
@@ -245,9 +246,7 @@ def test_dirty_commit_all_and_the_author(repo, ours, monkeypatch):
     assert nameless.commit_all(repo, "nothing") is None
     (repo / "new").write_text("n\n")
     (repo / "ignored").write_text("i\n")
-    hook = repo / ".git/hooks/pre-commit"
-    hook.write_text("#!/bin/sh\nexit 1\n")
-    hook.chmod(0o755)
+    write_program(repo / ".git/hooks/pre-commit", "#!/bin/sh\nexit 1\n")
     assert nameless.is_dirty(repo)
     made = nameless.commit_all(repo, "left-overs")
     assert git(repo, "show", "-s", "--format=%an <%ae>", made) == "garrison <garrison@localhost>"
@@ -294,7 +293,7 @@ def test_a_snapshot_leaves_out_what_git_would_read_for_hours(repo, ours):
 
 
 @pytest.mark.parametrize("what", ["rules", "markers"])
-def test_what_an_agent_s_settings_cost_git_has_a_bound(repo, ours, tmp_path, what):
+def test_the_cost_of_an_agents_settings_to_git_is_bounded(repo, ours, tmp_path, what):
     """Seen: 200,000 rules kept `git status` at work for an hour; a size of conflict markers took gigabytes."""
     ours.max_seconds, ours.max_memory = 1.0, 256 << 20
     tree = tmp_path / "t"
@@ -354,12 +353,11 @@ def instead(tmp_path, script):
     real = shutil.which("git")
     path = tmp_path / "bin" / "git"
     path.parent.mkdir()
-    path.write_text(f"#!/bin/sh\n{script}\nexec {real} \"$@\"\n")
-    path.chmod(0o755)
+    write_program(path, f"#!/bin/sh\n{script}\nexec {real} \"$@\"\n")
     return {**os.environ, "PATH": f"{path.parent}:{os.environ['PATH']}"}
 
 
-def test_a_ref_that_lies_nowhere_needs_no_git_and_a_packed_one_is_found(repo, tmp_path):
+def test_a_ref_without_a_file_needs_no_git_and_a_packed_one_is_found(repo, tmp_path):
     git(repo, "branch", "loose")
     git(repo, "branch", "packed")
     git(repo, "update-ref", "refs/garrison/archive/r/n", "HEAD")
@@ -386,7 +384,7 @@ def test_a_git_that_a_signal_ended_answers_nothing(repo, tmp_path):
 
 
 def test_a_ref_for_which_there_is_no_room_is_neither_refused_nor_deleted(repo, tmp_path):
-    """Seen to leave a landed branch without its archive, and nobody said so."""
+    """Seen to leave a landed branch without its archive, and no one said so."""
     said = "echo 'fatal: cannot lock: No space left on device' >&2; exit 128"
     ours = Git(repo, instead(tmp_path, f'case "$*" in *update-ref*) {said};; esac'))
     with pytest.raises(GitError, match="No space left"):
@@ -403,8 +401,7 @@ def asked(tmp_path, monkeypatch):
     folder, log = tmp_path / "bin", tmp_path / "asked"
     folder.mkdir()
     log.touch()
-    (folder / "git").write_text(f'#!/bin/sh\necho "$1" >>{log}\nexec {shutil.which("git")} "$@"\n')
-    (folder / "git").chmod(0o755)
+    write_program(folder / "git", f'#!/bin/sh\necho "$1" >>{log}\nexec {shutil.which("git")} "$@"\n')
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
     def take() -> list[str]:
@@ -415,7 +412,7 @@ def asked(tmp_path, monkeypatch):
     return take
 
 
-def test_what_a_start_wants_to_know_is_asked_of_git_once(repo, tmp_path, asked, monkeypatch):
+def test_a_start_asks_git_each_question_once(repo, tmp_path, asked, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     tree = tmp_path / "tree"
     Git(repo).add_worktree(tree, "topic", "main")

@@ -12,6 +12,7 @@ import pytest
 
 from garrison.system.git import Git, GitError, neutral
 from garrison.system.git.neutral import ALWAYS, RULES, KeyGroup, Setting, find_git_dirs, find_group, neutralise
+from support import write_program
 
 ENVIRON = {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
            "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@x", "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@x",
@@ -51,8 +52,7 @@ def place(tmp_path: Path) -> Place:
     git(repo, "commit", "-qm", "first")
     git(repo, "branch", "other")
     git(repo, "worktree", "add", "-q", "-b", "topic", str(tree))
-    script.write_text(f"#!/bin/sh\necho \"$0 $*\" >> {marker}\n[ $# -gt 0 ] || exec cat\n")
-    script.chmod(0o755)
+    write_program(script, f"#!/bin/sh\necho \"$0 $*\" >> {marker}\n[ $# -gt 0 ] || exec cat\n")
     return Place(repo, tree, script, marker)
 
 
@@ -67,11 +67,11 @@ def change(place: Place) -> None:
 
 @dataclass(frozen=True)
 class Plant:
-    """Lines of the configuration (`{}`: the script) and files that an agent leaves, and what a person does then."""
+    """Lines of the configuration (`{}`: the script) and files that an agent leaves, and what a user does then."""
 
     config: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
-    person: tuple[str, ...] = ("add", "-A")
+    user: tuple[str, ...] = ("add", "-A")
     text: str = ""
 
 
@@ -80,10 +80,10 @@ REMOTE = {"remote.up.url": "../repo"}
 ASK = "protocol=https\nhost=x.invalid\n\n"
 PLANTS = {
     "hooks_path": Plant({"core.hooksPath": "{}.d"}, {"script.d/reference-transaction": "{}"}, ("branch", "b1")),
-    "hooks": Plant(files={"repo/.git/hooks/reference-transaction": "{}"}, person=("branch", "b1")),
-    "checkout_hook": Plant(files={"repo/.git/hooks/post-checkout": "{}"}, person=("checkout", "-q", "--detach")),
+    "hooks": Plant(files={"repo/.git/hooks/reference-transaction": "{}"}, user=("branch", "b1")),
+    "checkout_hook": Plant(files={"repo/.git/hooks/post-checkout": "{}"}, user=("checkout", "-q", "--detach")),
     "index_hook": Plant(files={"repo/.git/hooks/post-index-change": "{}"}),
-    "fsmonitor": Plant({"core.fsmonitor": "{}"}, person=("status",)),
+    "fsmonitor": Plant({"core.fsmonitor": "{}"}, user=("status",)),
     "clean": Plant({"filter.e.clean": "{}"}, ATTRIBUTES),
     "process": Plant({"filter.e.process": "{}", "filter.e.required": "true"}, ATTRIBUTES),
     "smudge": Plant({"filter.e.smudge": "{}"}, ATTRIBUTES, ("checkout", "-f", "HEAD~1", "--", ".")),
@@ -95,23 +95,23 @@ PLANTS = {
                         {"evil": "[include]\npath = evil2\n", "evil2": '[filter "e"]\nclean = {}\n', **ATTRIBUTES}),
     "worktree_config": Plant({"extensions.worktreeConfig": "true"}, {
         "repo/.git/worktrees/tree/config.worktree": '[filter "e"]\nclean = {}\n', **ATTRIBUTES}),
-    "external_diff": Plant({"diff.external": "{}"}, person=("diff", "HEAD~1")),
+    "external_diff": Plant({"diff.external": "{}"}, user=("diff", "HEAD~1")),
     "textconv": Plant({"diff.e.textconv": "{}"}, ATTRIBUTES, ("diff", "HEAD~1")),
     "diff_command": Plant({"diff.e.command": "{}"}, ATTRIBUTES, ("diff", "HEAD~1")),
     "merge_driver": Plant({"merge.e.driver": "{}"}, {"repo/.git/info/attributes": "* merge=e\n"},
                           ("merge-tree", "--write-tree", "main", "topic")),
-    "editor": Plant({"core.editor": "{}"}, person=("commit", "--allow-empty")),
-    "gpg": Plant({"gpg.program": "{}", "commit.gpgSign": "true"}, person=("commit", "--allow-empty", "-m", "x")),
-    "ssh": Plant({"remote.up.url": "ssh://x.invalid/r", "core.sshCommand": "{}"}, person=("ls-remote", "up")),
-    "git_proxy": Plant({"remote.up.url": "git://x.invalid/r", "core.gitProxy": "{}"}, person=("ls-remote", "up")),
-    "upload_pack": Plant({**REMOTE, "remote.up.uploadpack": "{}"}, person=("ls-remote", "up")),
-    "receive_pack": Plant({**REMOTE, "remote.up.receivepack": "{}"}, person=("push", "up", "HEAD:refs/x")),
-    "ext": Plant({"remote.up.url": "ext::{} x", "protocol.ext.allow": "always"}, person=("ls-remote", "up")),
+    "editor": Plant({"core.editor": "{}"}, user=("commit", "--allow-empty")),
+    "gpg": Plant({"gpg.program": "{}", "commit.gpgSign": "true"}, user=("commit", "--allow-empty", "-m", "x")),
+    "ssh": Plant({"remote.up.url": "ssh://x.invalid/r", "core.sshCommand": "{}"}, user=("ls-remote", "up")),
+    "git_proxy": Plant({"remote.up.url": "git://x.invalid/r", "core.gitProxy": "{}"}, user=("ls-remote", "up")),
+    "upload_pack": Plant({**REMOTE, "remote.up.uploadpack": "{}"}, user=("ls-remote", "up")),
+    "receive_pack": Plant({**REMOTE, "remote.up.receivepack": "{}"}, user=("push", "up", "HEAD:refs/x")),
+    "ext": Plant({"remote.up.url": "ext::{} x", "protocol.ext.allow": "always"}, user=("ls-remote", "up")),
     "instead_of": Plant({**REMOTE, "url.ext::{} x.insteadOf": "../repo", "protocol.ext.allow": "always"},
-                        person=("ls-remote", "up")),
-    "helper": Plant({"credential.helper": "{}"}, person=("credential", "fill"), text=ASK),
-    "url_helper": Plant({"credential.https://x.invalid.helper": "{}"}, person=("credential", "fill"), text=ASK),
-    "ask_pass": Plant({"core.askPass": "{}"}, person=("credential", "fill"), text=ASK),
+                        user=("ls-remote", "up")),
+    "helper": Plant({"credential.helper": "{}"}, user=("credential", "fill"), text=ASK),
+    "url_helper": Plant({"credential.https://x.invalid.helper": "{}"}, user=("credential", "fill"), text=ASK),
+    "ask_pass": Plant({"core.askPass": "{}"}, user=("credential", "fill"), text=ASK),
 }
 
 
@@ -127,8 +127,7 @@ ALONE = tuple((name,) for name in PLANTS if not any(name in names for names in T
 def plant(place: Place, name: str) -> Plant:
     it, base = PLANTS[name], place.repo.parent
     script = base / f"script-{name}"
-    script.write_text(place.script.read_text().replace('echo "', f'echo "{name}: '))
-    script.chmod(0o755)
+    write_program(script, place.script.read_text().replace('echo "', f'echo "{name}: '))
     for key, value in it.config.items():
         git(place.repo, "config", key.replace("{}", str(script)), value.replace("{}", str(script)))
     for path, content in it.files.items():
@@ -140,9 +139,9 @@ def plant(place: Place, name: str) -> Plant:
 
 
 def work(place: Place, plants: list[Plant]) -> None:
-    """Do all that garrison does with a repository, and what the persons did; what fails is left."""
+    """Do all that garrison does with a repository, and what the users did; what fails is left."""
     ours = Git(place.repo)
-    persons = [partial(ours.run, *it.person, cwd=place.tree, text=it.text or None, timeout=20) for it in plants]
+    users = [partial(ours.run, *it.user, cwd=place.tree, text=it.text or None, timeout=20) for it in plants]
     deeds = (
         lambda: ours.is_dirty(place.tree), lambda: ours.create_snapshot(place.tree, "snapshot"),
         lambda: ours.commit_all(place.tree, "all"), lambda: ours.merge_tree("main", "topic"),
@@ -156,7 +155,7 @@ def work(place: Place, plants: list[Plant]) -> None:
         lambda: ours.populate_submodules(place.tree), lambda: ours.run("ls-remote", "up", timeout=20),
         lambda: ours.run("push", "up", "main:refs/heads/there", timeout=20),
         lambda: ours.run("fetch", "-q", "up", timeout=20), lambda: ours.run("credential", "fill", text=ASK, timeout=20),
-        *persons, lambda: ours.remove_worktree(place.tree))
+        *users, lambda: ours.remove_worktree(place.tree))
     for deed in deeds:
         try:
             deed()
@@ -172,14 +171,14 @@ def test_what_an_agent_planted_runs_in_a_plain_git_and_not_in_ours(place: Place,
         plants.append(plant(place, name))
         (place.tree / "new.txt").write_text(f"for {name}\n")
         place.ran()
-        git(place.tree, *plants[-1].person, check=False, text=plants[-1].text)
+        git(place.tree, *plants[-1].user, check=False, text=plants[-1].text)
         assert f"{name}: " in place.ran(), f"{name} does not even work in a plain git"
     (place.tree / "new.txt").write_text("for ours\n")
     work(place, plants)
     assert place.ran() == ""
 
 
-def test_the_user_s_own_filters_and_drivers_of_the_launch_are_kept_and_others_not(place: Place, tmp_path: Path) -> None:
+def test_the_users_own_filters_and_drivers_of_the_launch_are_kept_and_no_others(place: Place, tmp_path: Path) -> None:
     git(place.repo, "config", "filter.e.clean", "sed s/new/old/")
     home, common = tmp_path / "home", place.repo / ".git"
     (place.tree / ".gitattributes").write_text("*.txt filter=e\n")
@@ -199,7 +198,7 @@ def test_the_user_s_own_filters_and_drivers_of_the_launch_are_kept_and_others_no
     assert not place.marker.exists()
 
 
-def test_a_required_filter_that_nobody_trusts_is_left_out_and_does_not_stop_the_snapshot(place: Place) -> None:
+def test_a_required_filter_that_is_not_trusted_is_left_out_and_does_not_stop_the_snapshot(place: Place) -> None:
     git(place.repo, "config", "filter.e.clean", "false")
     git(place.repo, "config", "filter.e.required", "true")
     (place.tree / ".gitattributes").write_text("* filter=e\n")
@@ -234,9 +233,7 @@ def test_hooks_of_the_store_of_a_submodule_do_not_run(place: Place) -> None:
     git(inner, "init", "-q")
     git(inner, "commit", "-q", "--allow-empty", "-m", "x")
     for name in ("pre-receive", "update", "reference-transaction", "post-receive"):
-        hook = place.repo / ".git/hooks" / name
-        hook.write_text(place.script.read_text())
-        hook.chmod(0o755)
+        write_program(place.repo / ".git/hooks" / name, place.script.read_text())
     assert Git(place.repo).save_work(place.tree, "refs/garrison/rescue/r/n/1", "x")
     assert git(place.repo, "for-each-ref", "refs/garrison/parts")
     assert not place.marker.exists(), place.marker.read_text()
@@ -265,7 +262,7 @@ def test_a_repository_that_works_on_files_elsewhere_is_refused_with_key_and_file
     Git(place.repo).run("status")
 
 
-def test_a_worktrees_git_file_that_was_rewritten_is_not_obeyed(place: Place, tmp_path: Path) -> None:
+def test_a_rewritten_git_file_of_a_worktree_is_not_obeyed(place: Place, tmp_path: Path) -> None:
     other = tmp_path / "evil"
     other.mkdir()
     git(other, "init", "-q")
@@ -328,7 +325,7 @@ def test_every_rule_names_its_group_and_every_group_is_watched() -> None:
     assert {key: find_group(key) for key in watched} == watched
 
 
-def test_a_trusted_value_comes_back_where_another_took_its_place() -> None:
+def test_a_trusted_value_that_another_replaced_comes_back() -> None:
     lfs = setting("filter.lfs.clean", "git-lfs clean -- %f", "global")
     planted = setting("filter.lfs.clean", "evil")
     trusted = [(lfs.key, lfs.value)]

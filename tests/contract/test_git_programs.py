@@ -10,7 +10,7 @@ from garrison.run.git_record import confined_command, runs_outside, trust_presen
 from garrison.sandbox.place import MODE_VARIABLE, Mode, Rights
 from garrison.sandbox.probe import machine
 from garrison.system.git import Git
-from support import git, make_repository
+from support import commit_all, git, make_repository, write_program
 
 pytestmark = pytest.mark.skipif(not machine().bubblewrap, reason=machine().refusal or "bubblewrap works")
 
@@ -23,11 +23,10 @@ def repo(tmp_path: Path) -> Path:
 
 
 def program(folder: Path, text: str) -> None:
-    """Leave a program that marks that it ran, copies a secret and goes on with `text`."""
+    """Leave a program that marks that it ran, copies a secret and continues with `text`."""
     outside = folder.parent
     (folder / "tools").mkdir(exist_ok=True)
-    (folder / "tools/run").write_text(f"#!/bin/sh\ntouch {outside}/ran\ncat {outside}/secret\n{text}\n")
-    (folder / "tools/run").chmod(0o755)
+    write_program(folder / "tools/run", f"#!/bin/sh\ntouch {outside}/ran\ncat {outside}/secret\n{text}\n")
 
 
 def launched(repo: Path, mode: Mode) -> Git:
@@ -68,8 +67,7 @@ def test_a_merge_driver_in_the_repository_runs_where_the_agent_may(repo: Path, m
     program(repo, f'cat "$1" "$3" >> "$2"; echo "$4 $5" >> "$2"; mv "$2" "$2.new"; mv "$2.new" "$2"; '
                   f'test ! -e {repo}/.git/config || touch {repo}/read; exit 0')
     (repo / "tools/run").write_text((repo / "tools/run").read_text().replace("/secret", "/secret >&2"))
-    git(repo, "add", "-A")
-    git(repo, "commit", "-qm", "base")
+    commit_all(repo, "base")
     git(repo, "branch", "other")
     for branch in ("main", "other"):
         git(repo, "checkout", "-q", branch)
@@ -87,14 +85,12 @@ def test_a_merge_driver_in_the_repository_runs_where_the_agent_may(repo: Path, m
 def test_what_a_merge_driver_prints_is_not_taken_for_the_merged_tree(repo: Path) -> None:
     git(repo, "config", "merge.m.driver", f"echo {git(repo, 'rev-parse', 'HEAD^{tree}')}")
     (repo / ".gitattributes").write_text("*.txt merge=m\n")
-    git(repo, "add", "-A")
-    git(repo, "commit", "-qm", "base")
+    commit_all(repo, "base")
     git(repo, "branch", "other")
     for branch in ("main", "other"):
         git(repo, "checkout", "-q", branch)
         (repo / "a.txt").write_text(f"{branch}\n")
-        git(repo, "add", "-A")
-        git(repo, "commit", "-qm", branch)
+        commit_all(repo, branch)
     merged = launched(repo, Mode.BUBBLEWRAP).merge_tree("main", "other")
     assert merged.tree is not None
     assert git(repo, "ls-tree", "--name-only", merged.tree, "a.txt") == "a.txt"

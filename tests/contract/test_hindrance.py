@@ -42,8 +42,8 @@ OTHERS = {
 }
 
 
-def test_each_answer_has_one_course_and_what_the_agent_made_is_none_of_the_machines() -> None:
-    assert {find_hindrance(told).name for told in WORDS.values()} == set(WORDS)  # type: ignore[union-attr]
+def test_each_answer_has_one_course_and_the_agents_files_are_not_the_machines_fault() -> None:
+    assert {find_hindrance(told).name for told in WORDS.values()} == set(WORDS)
     assert set(WORDS) == {each.name for each in TABLE if each.course is Course.WAIT}
     page = (Path(__file__).resolve().parents[2] / "docs/protocols.md").read_text(encoding="utf-8")
     assert "|---|---|---|\n" + "".join(f"| {each.name} | {each.what} | {each.course} |\n" for each in TABLE) in page
@@ -91,7 +91,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-def test_what_passes_is_never_taken_for_an_answer_and_the_same_call_works_afterwards(scene: Scene, caller: str) -> None:
+def test_a_passing_fault_is_never_taken_for_an_answer_and_the_call_works_afterwards(scene: Scene, caller: str) -> None:
     for told in WORDS.values():
         scene.fault.write_text(f"{told}\n")
         with pytest.raises(GitError) as caught:
@@ -102,7 +102,7 @@ def test_what_passes_is_never_taken_for_an_answer_and_the_same_call_works_afterw
 
 
 @pytest.mark.parametrize("name", ["commondir", "gitdir", "HEAD", "index"])
-def test_a_damaged_registration_of_a_worktree_is_mended_where_it_is_met(scene: Scene, name: str) -> None:
+def test_a_damaged_registration_of_a_worktree_is_repaired_where_it_is_found(scene: Scene, name: str) -> None:
     path = scene.git.git_dir(scene.tree) / name
     data = path.read_bytes()
     for damaged in (bytes(len(data)), data[:len(data) // 2], bytes([data[0] ^ 4]) + data[1:], b"", None):
@@ -117,7 +117,7 @@ def test_a_damaged_registration_of_a_worktree_is_mended_where_it_is_met(scene: S
     assert git(scene.git.root, "show", f"{ref}:work.txt") == "work"
 
 
-def test_a_gc_is_held_off_although_a_killed_process_or_a_full_disk_left_an_empty_lock(tmp_path: Path) -> None:
+def test_a_gc_is_kept_off_although_a_killed_process_or_a_full_disk_left_an_empty_lock(tmp_path: Path) -> None:
     lock = tmp_path / "gc.pid"
     lock.touch()
     with pytest.raises(Hindered), hold_gc(tmp_path, patience=0.1):
@@ -131,7 +131,7 @@ def test_a_gc_is_held_off_although_a_killed_process_or_a_full_disk_left_an_empty
 
 @pytest.mark.parametrize("caller", ["import", "rescue"])
 @pytest.mark.parametrize("when", ["before the ref", "after it"])
-def test_what_a_gc_took_before_it_had_a_ref_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+def test_objects_that_a_gc_took_before_they_had_a_ref_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                              caller: str, when: str) -> None:
     """By a `git gc --prune=now` that looked at the refs a moment before; the user's next gc works, and starts later."""
     scene = Scene(tmp_path)
@@ -169,9 +169,9 @@ def test_what_a_gc_took_before_it_had_a_ref_is_written_again(tmp_path: Path, mon
     assert not (scene.git.common / "gc.pid").exists()
 
 
-def test_locks_in_a_repository_are_for_whom_git_shares_it_with(
+def test_locks_in_a_repository_are_accessible_to_those_git_shares_it_with(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that another user made for themselves is told as such."""
+    """A lock that another user made privately is reported as such."""
     make_repository(tmp_path / "repo")
     for shared, folder, file in (("", 0o700, 0o600), ("group", 0o2770, 0o660), ("1", 0o2770, 0o660),
                                  ("all", 0o2775, 0o664), ("0640", 0o2750, 0o640)):

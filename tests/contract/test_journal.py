@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import zlib
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from garrison.records.journal import (
     read_all,
     read_last,
 )
-from support import DEADLINE
+from support import DEADLINE, exit_codes, fork
 
 AT = "2026-01-31T12:00:00.000000Z"
 
@@ -52,7 +53,7 @@ def numbers(entries: list[Entry]) -> list[int]:
     return [entry.data["number"] for entry in entries]
 
 
-def test_there_and_back(path: Path) -> None:
+def test_entries_are_read_back_as_written(path: Path) -> None:
     writer = Writer(path, "guardian-p@r1#1")
     first = writer.append("run", {"status": "running"}, AT, sync=True)
     second = writer.append("node", {"node": "a", "list": [1, {"x": None}]}, AT)
@@ -67,7 +68,7 @@ def test_an_absent_journal_is_empty_and_stays_absent(path: Path) -> None:
     assert not path.parent.exists()
 
 
-def test_the_epoch_grows_with_each_writer_and_the_numbers_go_on(path: Path) -> None:
+def test_the_epoch_grows_with_each_writer_and_the_numbers_continue(path: Path) -> None:
     for expected in (1, 2, 3):
         writer = Writer(path, f"t#{expected}")
         assert writer.epoch == expected and len(writer.entries) == writer.seq == (expected - 1) * 2
@@ -80,7 +81,7 @@ def test_the_epoch_grows_with_each_writer_and_the_numbers_go_on(path: Path) -> N
 @pytest.mark.usefixtures("unsynced")
 def test_every_prefix_of_a_journal_is_a_torn_tail(path: Path) -> None:
     """A crash may stop a write at any byte: readers pass the torn part over, the next writer, of its own journal or of
-    a shared one, cuts it and goes on."""
+    a shared one, cuts it and continues."""
     whole = filled(path, 2)
     for length in range(len(whole) + 1):
         path.write_bytes(whole[:length])
@@ -111,7 +112,7 @@ def test_a_torn_tail_longer_than_a_block_is_cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"x", b"\0\1\2\3", b"[1]", b"[" * 200_000, b'{"schema": 1}'])
-def test_a_tail_that_is_no_records_is_kept_and_named(path: Path, tail: bytes) -> None:
+def test_a_tail_that_holds_no_records_is_kept_and_named(path: Path, tail: bytes) -> None:
     """A foreign file without a newline must not pass for the torn first record of an empty journal."""
     for before in (filled(path, 2), b""):
         path.write_bytes(before + tail)
@@ -258,7 +259,7 @@ def test_a_reader_follows_across_a_cut_tail(path: Path) -> None:
     assert [(entry.data["number"], entry.data["text"]) for entry in reader.read()] == [(3, "x" * 9000)]
 
 
-def test_compaction_keeps_the_old_file_and_readers_go_on(path: Path) -> None:
+def test_compaction_keeps_the_old_file_and_readers_continue(path: Path) -> None:
     fast, slow = Reader(path), Reader(path)
     writer = Writer(path, "t#1")
     writer.append("note", {"number": 0}, AT)
@@ -298,7 +299,7 @@ def test_a_crash_between_keeping_and_replacing_is_compacted_again(path: Path) ->
 # ---------------------------------------------------------------------------------------------------- blobs
 
 
-def test_long_values_lie_beside_the_journal(path: Path) -> None:
+def test_long_values_are_stored_next_to_the_journal(path: Path) -> None:
     writer = Writer(path, "t#1")
     long, wide = "x" * (BLOB_BYTES + 1), "🦀" * (BLOB_BYTES // 4 + 1)
     data = {"long": long, "wide": wide, "same": long, "short": "x" * BLOB_BYTES, "odd": "\udce9" * 9000}
@@ -339,17 +340,19 @@ def lines(path: Path) -> int:
 
 
 def test_a_writer_killed_at_any_moment_loses_nothing_it_had_written(path: Path) -> None:
+    def write_on() -> None:
+        writer = Writer(path, "t")
+        for number in count(len(writer.entries)):
+            writer.append("note", {"number": number, "text": "x" * (number * 37 % 4000)}, AT)
+
     known = 0
     for _ in range(4):
-        if (child := os.fork()) == 0:
-            writer = Writer(path, "t")
-            for number in count(len(writer.entries)):
-                writer.append("note", {"number": number, "text": "x" * (number * 37 % 4000)}, AT)
+        child = fork(write_on)
         deadline = time.monotonic() + DEADLINE
         while lines(path) < known + 20 and time.monotonic() < deadline:
             pass
         os.kill(child, signal.SIGKILL)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert exit_codes(child) == [-signal.SIGKILL]
         found = numbers(read_all(path))
         assert found == list(range(len(found))) and len(found) >= known + 20
         known = len(found)
@@ -388,7 +391,7 @@ assert not list(path.parent.rglob("*.tmp"))
 
 
 @pytest.mark.traced
-def test_a_full_disk_tears_nothing_and_the_writer_goes_on_later(path: Path) -> None:
+def test_a_full_disk_tears_nothing_and_the_writer_continues_later(path: Path) -> None:
     shared = path.with_name("shared.jsonl")
     done = subprocess.run([sys.executable, "-c", FULL, str(path), str(shared)], capture_output=True, text=True,
                           check=False)
@@ -402,20 +405,13 @@ def test_a_full_disk_tears_nothing_and_the_writer_goes_on_later(path: Path) -> N
 def test_many_writers_share_one_journal(path: Path) -> None:
     lock = path.with_name("queue.lock")
     atomic.make_directory(path.parent)
-    pids = []
-    for who in range(8):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                for number in range(20):
-                    with atomic.locked(lock):
-                        append_shared(path, f"w#{who}", "note", {"number": number}, AT)
-                code = 0
-            finally:
-                os._exit(code)
-        pids.append(pid)
-    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 8
+
+    def append(who: int) -> None:
+        for number in range(20):
+            with atomic.locked(lock):
+                append_shared(path, f"w#{who}", "note", {"number": number}, AT)
+
+    assert exit_codes(*(fork(partial(append, who)) for who in range(8))) == [0] * 8
     entries = read_all(path)
     assert [entry.seq for entry in entries] == list(range(1, 161))
     for who in range(8):
@@ -464,7 +460,7 @@ def test_a_reader_in_a_hurry_learns_whether_it_must_read(path: Path) -> None:
     assert reader.mentions(b"nothing of the kind")
 
 
-def test_a_shared_journal_with_a_damaged_end_takes_nothing_more(path: Path) -> None:
+def test_a_shared_journal_with_a_damaged_end_accepts_no_more_records(path: Path) -> None:
     for seq in (1, 3):  # a record longer than what is looked at first is found all the same
         append_shared(path, "t", "note", {"list": ["x" * 1000] * 30}, AT)
         assert append_shared(path, "t", "note", {"number": 0}, AT).seq == seq + 1

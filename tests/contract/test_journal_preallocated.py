@@ -49,7 +49,7 @@ def test_after_a_kill_nothing_is_lost_and_the_next_writer_continues_without_zero
 
 
 @pytest.mark.parametrize("arrived", range(7))
-def test_of_a_torn_record_any_sectors_may_have_arrived(path: Path, arrived: int) -> None:
+def test_any_sectors_of_a_torn_record_may_have_been_written(path: Path, arrived: int) -> None:
     """A disk writes the sectors of one write in any order; what is missing reads as zeros."""
     whole = killed(path, 1)
     path.unlink()

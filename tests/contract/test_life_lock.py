@@ -1,4 +1,4 @@
-"""The life lock: one holder, freed by any death, inherited by nobody; its heartbeat."""
+"""The life lock: one holder, freed by any death, inherited by no one; its heartbeat."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from garrison.errors import LockLost
 from garrison.records import life_lock
 from garrison.records.life_lock import LifeLock
+from support import fork
 
 HOLDER = """
 import subprocess, sys, time
@@ -39,7 +40,7 @@ def holders(path: Path) -> int:
                if "->" not in line and "FLOCK" in line and line.split()[5] == name)
 
 
-def test_one_holder_and_to_ask_for_it_neither_creates_nor_takes_the_lock(path: Path) -> None:
+def test_there_is_one_holder_and_a_query_neither_creates_nor_takes_the_lock(path: Path) -> None:
     assert not life_lock.is_held(path) and life_lock.read_heartbeat(path) is None
     assert not path.exists()
     mine = LifeLock.try_acquire(path)
@@ -54,15 +55,14 @@ def test_one_holder_and_to_ask_for_it_neither_creates_nor_takes_the_lock(path: P
 
 
 def test_a_query_needs_no_write_permission() -> None:
-    running = Path(sys.executable).resolve()  # ETXTBSY for whoever opens it to write, even root
+    running = Path(sys.executable).resolve()  # ETXTBSY on opening it to write, even for root
     with pytest.raises(OSError), running.open("r+b"):
         pass
     assert not life_lock.is_held(running)
 
 
-def test_it_is_freed_by_kill_and_the_holders_children_do_not_keep_it(path: Path) -> None:
+def test_a_kill_frees_it_and_the_holders_children_do_not_keep_it(path: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
     took, *children = holder.stdout.readline().split()
     holder.stdout.close()
     try:
@@ -102,7 +102,7 @@ def test_a_lock_whose_file_is_gone_is_lost(path: Path, how: str) -> None:
     mine.release()
 
 
-def test_a_heartbeat_holds_both_clocks(path: Path) -> None:
+def test_a_heartbeat_contains_both_clocks(path: Path) -> None:
     mine = LifeLock.try_acquire(path)
     assert mine is not None
     before = time.time()
@@ -121,18 +121,17 @@ def test_a_heartbeat_holds_both_clocks(path: Path) -> None:
 
 def test_one_of_many_concurrent_attempts_gets_the_lock(path: Path) -> None:
     go, start = os.pipe()
-    pids = []
-    for _ in range(30):
-        pid = os.fork()
-        if pid == 0:
-            os.close(start)
-            os.read(go, 1)
-            mine = LifeLock.try_acquire(path)
-            os._exit(7 if mine is None else (signal.pause() or 0))
-        pids.append(pid)
+
+    def attempt() -> None:
+        os.close(start)
+        os.read(go, 1)
+        if mine := LifeLock.try_acquire(path):
+            signal.pause()
+            mine.release()
+
+    living = {fork(attempt) for _ in range(30)}
     os.close(start)
     os.close(go)
-    living = set(pids)
     while len(living) > 1:  # each by its pid: a worker may have other children
         living -= {pid for pid in living if os.waitpid(pid, os.WNOHANG)[0]}
     (winner,) = living

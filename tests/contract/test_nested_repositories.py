@@ -1,4 +1,4 @@
-"""Repositories that whoever works in a worktree made there: their configuration runs nothing in garrison's git."""
+"""Repositories made in a worktree by an agent or the user: their configuration runs nothing in garrison's git."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_programs_that_a_nested_repository_names_do_not_run(
     marker = arm(tree / name)
     assert not ran_of(Git(repo), tree, marker)
     git(tree / name, "status")
-    assert marker.exists(), "it runs for whoever asks that repository"
+    assert marker.exists(), "it runs for git commands in that repository"
 
 
 def test_a_program_named_just_before_each_call_of_git_does_not_run(repo: Path, tree: Path, tmp_path: Path) -> None:

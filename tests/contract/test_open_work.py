@@ -43,11 +43,10 @@ class Scene:
                                  repo=str(self.repo))
         task = Task("run", "node", 1, allow_empty=False)
         self.node = AttemptWorktree(self.git, launch, task, root / "trees/node", BRANCH, self.folder,
-                                    # type: ignore[arg-type]
                                     lambda ref: None)
         self.node.prepare(git(self.repo, "rev-parse", "main"), is_new_attempt=False, agent_alive=False)
         (self.folder / "prompt.md").touch()
-        self.inspector = WorkInspector(self.git, root / "home", launch, task, self.node.path,  # type: ignore[arg-type]
+        self.inspector = WorkInspector(self.git, root / "home", launch, task, self.node.path,
                                        BRANCH, self.folder)
         self.view = GitView(self.git, self.node.path)
 
@@ -119,13 +118,13 @@ def test_a_history_beyond_all_bounds_is_refused_before_it_is_looked_into(scene: 
     runtime = SimpleNamespace(files=lambda run: SimpleNamespace(attempt=lambda node, attempt: scene.folder))
     launch = SimpleNamespace(onto="main", run_id="run", base_oid="")
     task = Task("run", "node", 1, allow_empty=False)
-    briefer = Briefer(runtime, launch, task, scene.git, scene.node.path)  # type: ignore[arg-type]
-    assert briefer.files_of(task) == (), "nor is it for the agents beside it"
+    briefer = Briefer(runtime, launch, task, scene.git, scene.node.path)
+    assert briefer.files_of(task) == (), "nor is it for other agents"
     assert briefer.progress().commits == ()
 
 
-def test_a_merge_that_the_attempt_began_with_is_concluded_unless_markers_are_left(scene: Scene) -> None:
-    """As `rework=merge` begins: garrison merged, and the agent resolves the files without concluding the commit."""
+def test_a_merge_that_the_attempt_started_with_is_concluded_unless_markers_are_left(scene: Scene) -> None:
+    """As `rework=merge` starts: garrison merged, and the agent resolves the files without concluding the commit."""
     scene.work("echo mine > calc.py; git commit -qam m")
     if scene.is_confined:
         collect(scene.view)
@@ -151,7 +150,7 @@ def test_a_merge_that_the_attempt_began_with_is_concluded_unless_markers_are_lef
 
 
 @pytest.mark.parametrize("home", [None, "[guard]\n", "[guard\n"])
-def test_work_waits_for_a_person_while_the_settings_that_judge_it_cannot_be_read(tmp_path: Path, home: str | None,
+def test_work_waits_for_the_user_while_the_settings_that_judge_it_cannot_be_read(tmp_path: Path, home: str | None,
                                                                                   ) -> None:
     scene = Scene(tmp_path, is_confined=False)
     scene.work("echo x > notes.txt; git add .; git commit -qm x")
@@ -161,7 +160,7 @@ def test_work_waits_for_a_person_while_the_settings_that_judge_it_cannot_be_read
     launch = SimpleNamespace(onto="main", repo=str(scene.repo), base_ref="main", claimed_for="")
     task = Task("run", "node", 1, allow_empty=False)
     told = inspect_branch(scene.git, tmp_path / "home", launch, task, BRANCH, ["true"],
-                          {}).changes  # type: ignore[arg-type]
+                          {}).changes
     assert [each.effect for each in told] == ([Effect.ASK] if home == "[guard\n" else [])
     assert not told or "[guard] cannot be read: " in describe_change(told[0])
 
@@ -193,7 +192,7 @@ def test_what_an_agent_puts_in_place_of_its_git_directory_is_not_followed(tmp_pa
     assert scene.inspector.open_operation([]) is None
 
 
-def test_the_beginning_of_an_attempt_is_kept_and_a_refusal_survives_its_record(scene: Scene) -> None:
+def test_the_start_of_an_attempt_is_kept_and_a_refusal_survives_its_record(scene: Scene) -> None:
     begun = (scene.folder / BEGUN).read_text().strip()
     assert begun == git(scene.repo, "rev-parse", "main")
     scene.work("echo x > calc.py; git commit -qa --amend -m mine")

@@ -98,7 +98,7 @@ def test_a_signal_reaches_that_very_process_only(world: World) -> None:
     assert not world.processes.send(child.pid, child.ticks, signal.SIGKILL)
 
 
-def test_a_sweep_kills_that_incarnation_and_no_other(world: World) -> None:
+def test_a_sweep_kills_one_incarnation_and_no_other(world: World) -> None:
     mine, other = world.start(LIFE), world.start(LIFE + "0")
     until(lambda: world.processes.find_marked(LIFE) and world.processes.find_marked(LIFE + "0"))
     assert mine.id in world.processes.kill_tree(mine.id, LIFE, grace=5)
@@ -110,19 +110,18 @@ def test_a_sweep_kills_that_incarnation_and_no_other(world: World) -> None:
 def test_a_sweep_spares_its_caller(world: World) -> None:
     child = world.start(LIFE)
     ours = os.getpid() if isinstance(world.processes,
-                                     RealProcesses) else world.processes.ours  # type: ignore[attr-defined]
+                                     RealProcesses) else world.processes.ours
     me = world.processes.probe(ours)
-    assert me is not None
     if isinstance(world.processes, RealProcesses):
         found = process_control.select_targets(me.id, "", processes.list_processes(), caller=ours, earlier=())
         assert found is not None
         assert me.id not in process_control.select_targets(me.id, LIFE, processes.list_processes(), caller=ours)
     else:
         assert me.id not in world.processes.kill_tree(me.id, LIFE)
-        assert world.processes.probe(child.pid).zombie  # type: ignore[union-attr]
+        assert world.processes.probe(child.pid).zombie
 
 
-def test_a_reboot_in_memory_ends_everybody() -> None:
+def test_a_reboot_in_memory_ends_all_processes() -> None:
     world = MemoryProcesses(PidScope("h", "b0", "pid:[1]"))
     child = world.spawn(["x"], env={"GARRISON_LIFE": LIFE}, cwd="/", log=Path("/log"))
     world.reboot()
@@ -159,14 +158,14 @@ def test_spawn_gives_exactly_the_environment_an_own_session_and_a_private_log(tm
 def test_codes_are_kept_for_spawned_children_that_reap_collected(tmp_path: Path) -> None:
     child = processes.spawn(["/bin/sh", "-c", "exit 3"], env={}, cwd=tmp_path, log=tmp_path / "log")
     child.close()
-    until(lambda: processes.probe(child.pid).zombie)  # type: ignore[union-attr]
+    until(lambda: processes.probe(child.pid).zombie)
     assert processes.reap()[child.pid] == 3
     assert processes.exit_code(child.pid) == processes.exit_code(child.pid, child.ticks) == 3
     assert processes.exit_code(child.pid, child.ticks + 1) is None, "another process has its pid by now"
 
 
 def test_a_busy_reaper_takes_no_answer_from_a_thread_that_waits_for_its_child(tmp_path: Path) -> None:
-    """Python believes that a child which somebody else collected has succeeded: git's "no" became a "yes"."""
+    """Python believes that a child which someone else collected has succeeded: git's "no" became a "yes"."""
     script = (
         "import subprocess, sys, threading\n"
         "from collections import Counter\n"
@@ -192,7 +191,7 @@ def test_a_busy_reaper_takes_no_answer_from_a_thread_that_waits_for_its_child(tm
 
 
 @pytest.mark.parametrize("error", [ProcessLookupError, FileNotFoundError])
-def test_a_thread_that_ends_meanwhile_hides_no_children_of_the_others(
+def test_a_thread_that_ends_during_the_listing_hides_no_children_of_the_others(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: type[OSError]) -> None:
     child = processes.spawn(["sleep", "60"], cwd=tmp_path, log=tmp_path / "log", env={"PATH": os.environ["PATH"]})
     real, listed = open, os.listdir
@@ -212,7 +211,7 @@ def test_a_thread_that_ends_meanwhile_hides_no_children_of_the_others(
         child.close()
 
 
-def test_our_own_line_in_proc() -> None:
+def test_our_own_proc_stat_line_is_parsed() -> None:
     me = processes.probe(os.getpid())
     assert me.ppid == os.getppid()
     assert os.getppid() in processes.ancestors(os.getpid())
@@ -225,7 +224,7 @@ def test_our_own_line_in_proc() -> None:
 @pytest.mark.parametrize(("comm", "state", "threads", "dead"), [
     (b"a b", b"S", 1, False), (b") Z (", b"R", 1, False), (b"x) Z 1 1", b"S", 1, False), (b"gone", b"Z", 1, True),
     (b"leader", b"Z", 3, False), (b"dead", b"X", 1, True), (b"stopped", b"T", 1, False), (b"\xff", b"D", 1, False)])
-def test_stat_lines(comm: bytes, state: bytes, threads: int, dead: bool) -> None:
+def test_proc_stat_lines_are_parsed(comm: bytes, state: bytes, threads: int, dead: bool) -> None:
     fields = [b"7", b"40", b"41", *[b"0"] * 13, b"%d" % threads, b"0", b"123456", b"9", b"9"]
     found = parse_stat(b"33 (" + comm + b") " + state + b" " + b" ".join(fields) + b"\n")
     assert (found.pid, found.ppid, found.session, found.ticks, found.zombie) == (33, 7, 41, 123456, dead)
@@ -242,7 +241,7 @@ def row(pid: int, ppid: int, marker: str | None = None, comm: str = "cmd") -> Pr
 
 
 def pids(*args: object, **options: object) -> list[int]:
-    return [one.pid for one in select_targets(*args, **options)]  # type: ignore[arg-type]
+    return [one.pid for one in select_targets(*args, **options)]
 
 
 TABLE = [
@@ -271,13 +270,13 @@ def test_the_caller_and_those_above_it_are_spared_but_not_their_other_children()
     assert pids(ROOT, MINE, [*TABLE, row(61, 60, MINE), row(62, 61)], caller=62) == [10, 20, 31, 11, 21, 12]
 
 
-def test_known_ones_stay_doomed_with_what_they_bring_forth() -> None:
+def test_known_processes_stay_doomed_with_their_descendants() -> None:
     orphans = [row(1, 0), row(11, 1), row(70, 11), row(71, 11, OTHER)]
     assert pids(ROOT, MINE, orphans, caller=60, earlier=[ProcessId(11, 110)]) == [11, 70]
     assert pids(ROOT, MINE, orphans, caller=60, earlier=[ProcessId(11, 111)]) == []
 
 
-def test_the_sessions_of_known_ones_hold_what_was_forked_before_they_went() -> None:
+def test_the_sessions_of_known_processes_contain_what_was_forked_before_they_ended() -> None:
     rows = [row(1, 0), ProcessRow(70, 700, 1, "sleep", None, 11), ProcessRow(71, 710, 70, "cmd", None, 71),
             ProcessRow(72, 720, 1, "cmd", OTHER, 11), ProcessRow(73, 730, 1, "cmd", None, 12)]
     assert pids(ROOT, MINE, rows, caller=60, earlier=[ProcessId(11, 110)]) == [70, 71]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import select
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,6 @@ from dispatch_lab import RelayLab, attempt
 from garrison.hosts.attempts import AttemptId, AttemptResult, AttemptState, AttemptView, Completion, DispatcherLost
 from garrison.hosts.relay import MAX_BYTES, Following, RelayClient, from_json, to_json
 from support import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 ID = AttemptId("r1", "work", 1, 2)
 
@@ -47,7 +44,6 @@ def test_a_client_follows_an_attempt_to_its_end(lab: RelayLab) -> None:
     assert next_view(following).state is AttemptState.WAITING
     worker = lab.worker("box2")
     claim = worker.claim(0.0)
-    assert claim is not None
     assert (found := next_view(following)).state is AttemptState.CLAIMED and found.worker == "box2"
     worker.heartbeat(claim.token, "half")
     assert next_view(following).progress == "half"
@@ -69,7 +65,7 @@ def test_each_of_several_clients_hears_of_every_state(lab: RelayLab) -> None:
     second.close()
 
 
-def test_a_relay_that_ends_is_unreachable_and_so_is_none(lab: RelayLab, tmp_path: Path) -> None:
+def test_a_relay_that_ends_is_unreachable_as_is_a_missing_one(lab: RelayLab, tmp_path: Path) -> None:
     following = client(lab).follow(attempt(lab).id)
     next_view(following)
     lab.relay.close()
@@ -83,13 +79,13 @@ def test_a_relay_that_ends_is_unreachable_and_so_is_none(lab: RelayLab, tmp_path
         RelayClient(tmp_path / "none").watch(ID)
 
 
-def test_the_socket_is_its_users_alone(lab: RelayLab) -> None:
+def test_the_socket_is_private_to_its_user(lab: RelayLab) -> None:
     assert lab.relay.path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("line", [b"nonsense\n", b"[]\n", b'{"op": "follow"}\n', b'{"op": "none", "id": "r1/work/1"}\n',
                                   b"[" * 100_000 + b"\n", b"x" * (MAX_BYTES + 100_000)])
-def test_who_speaks_nonsense_is_left_and_others_are_served(lab: RelayLab, line: bytes) -> None:
+def test_a_client_that_sends_nonsense_is_dropped_and_others_are_served(lab: RelayLab, line: bytes) -> None:
     stranger = socket.socket(socket.AF_UNIX)
     stranger.settimeout(20.0)
     stranger.connect(str(lab.relay.path))

@@ -16,7 +16,7 @@ from garrison.node.worktree import create_worktree, find_worktrees, has_unsaved_
 from garrison.records.run import Launch, Task
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import LIVE_KEPT, parse_rescue, rescue_stem
-from support import git
+from support import commit_all, git
 
 STEM = rescue_stem("r1", "n", 1)
 
@@ -31,7 +31,7 @@ def all_rescues(repo: Path) -> list[str]:
     return git(repo, "for-each-ref", "--format=%(refname)", "refs/garrison/rescue").splitlines()
 
 
-def test_other_work_is_never_overwritten_and_the_same_is_kept_once(repo: Path, tree: Path) -> None:
+def test_other_work_is_never_overwritten_and_the_same_work_is_kept_once(repo: Path, tree: Path) -> None:
     ours = Git(repo)
     (tree / "a").write_text("1\n")
     assert ours.save_work(tree, STEM, "garrison: what n left") == STEM
@@ -45,7 +45,7 @@ def test_other_work_is_never_overwritten_and_the_same_is_kept_once(repo: Path, t
     assert [git(repo, "show", f"{ref}:a") for ref in all_rescues(repo)] == ["1", "2", "3"]
 
 
-def test_intervals_keep_the_youngest_and_disturb_nothing(repo: Path, tree: Path) -> None:
+def test_interval_snapshots_keep_the_youngest_and_disturb_nothing(repo: Path, tree: Path) -> None:
     ours, stem = Git(repo), rescue_stem("r1", "n", 1, "live")
     assert ours.save_interval_snapshot(tree, stem, "m", "main", timeout=60) == "", "everything is on main already"
     (tree / "staged").write_text("s\n")
@@ -77,7 +77,7 @@ def test_a_snapshot_that_takes_too_long_is_abandoned_and_leaves_nothing(repo: Pa
     assert all_rescues(repo) == []
 
 
-def test_leftovers_of_a_killed_snapshot_are_removed_by_the_next_but_not_a_living_ones(repo: Path, tree: Path) -> None:
+def test_the_next_snapshot_removes_leftovers_of_a_killed_one_but_not_of_a_living_one(repo: Path, tree: Path) -> None:
     ours = Git(repo)
     own = ours.git_dir(tree)
     for name in ("garrison-snapshot-4194303", "garrison-snapshot-4194303.lock", f"garrison-snapshot-{os.getppid()}"):
@@ -87,7 +87,7 @@ def test_leftovers_of_a_killed_snapshot_are_removed_by_the_next_but_not_a_living
     assert [path.name for path in own.glob("garrison-snapshot-*")] == [f"garrison-snapshot-{os.getppid()}"]
 
 
-def test_a_repository_begun_inside_the_tree_is_kept_too(repo: Path, tree: Path, tmp_path: Path) -> None:
+def test_a_repository_started_inside_the_tree_is_also_kept(repo: Path, tree: Path, tmp_path: Path) -> None:
     """git itself would refuse one without a commit, and of one with commits keep no more than a number."""
     for name, committed in (("unborn", False), ("sub/born", True)):
         inner = tree / name
@@ -112,7 +112,7 @@ def test_a_repository_begun_inside_the_tree_is_kept_too(repo: Path, tree: Path, 
     assert git(repo, "for-each-ref", "--format=%(refname)", "refs/garrison/parts") == ""
 
 
-def test_names_are_taken_apart_whatever_they_are() -> None:
+def test_any_rescue_ref_name_is_parsed() -> None:
     for ref, told in {STEM: ("r1", "n", 1, "", 1), STEM + "-2": ("r1", "n", 1, "", 2),
                       STEM + "-live-12": ("r1", "n", 1, "live", 12),
                       STEM + "-validator": ("r1", "n", 1, "validator", 1),
@@ -131,15 +131,14 @@ def test_rescued_work_that_has_landed_since_is_marked(repo: Path, tree: Path) ->
     assert (found.landed, found.files, found.size, found.why) == (False, 1, 2, "left when it failed")
     (repo / "a").write_text("1\n")
     (repo / "b").write_text("another's\n")
-    git(repo, "add", "-A")
-    git(repo, "commit", "-qm", "the same by hand")
+    commit_all(repo, "the same by hand")
     assert rescue_refs.inspect_rescue(place, name).landed, "the target has all that it holds"
     git(repo, "rm", "-q", "a")
     git(repo, "commit", "-qm", "taken back")
     assert not rescue_refs.inspect_rescue(place, name).landed
 
 
-def test_choosing_one(repo: Path) -> None:
+def test_a_rescue_is_chosen_by_name_or_prefix(repo: Path) -> None:
     place = RescueRepository(Git(repo), {})
     refs = ["r1/n/1", "r1/n/1-live-1", "r1/live/2-live-4", "r1/live/2-live-5", "r1/two/1", "r1/two/2", "r2/two/1"]
     known = [(place, parse_rescue(f"refs/garrison/rescue/{ref}")) for ref in refs]
@@ -185,7 +184,7 @@ def test_restoring_touches_nothing_that_is_there(repo: Path, tree: Path, tmp_pat
     assert git(repo, "status", "--porcelain") == ""
 
 
-def test_sha256_repositories_have_rescues_too(tmp_path: Path) -> None:
+def test_sha256_repositories_have_rescues(tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     git(tmp_path, "init", "-q", "--object-format=sha256", "-b", "main", "repo")
     git(repo, "-c", "user.name=A", "-c", "user.email=a@x", "commit", "-q", "--allow-empty", "-m", "Begin")

@@ -21,7 +21,6 @@ def child(code: str, life: str = LIFE) -> Iterator[subprocess.Popen[bytes]]:
     started = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE,
                                env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
     try:
-        assert started.stdout is not None
         started.stdout.readline()  # it is where it should be
         yield started
     finally:
@@ -47,11 +46,11 @@ def test_cpu_and_memory_of_a_busy_child_are_measured() -> None:
         first = looking.sample()[LIFE]
         assert (first.cpu, first.processes) == (None, 1)
         assert 40 << 20 <= first.memory < 80 << 20
-        wait_for("it says what /proc says", lambda: _right(looking, busy.pid))
+        wait_for("the meter agrees with /proc", lambda: _agrees(looking, busy.pid))
 
 
-def _right(looking: UsageMeter, pid: int) -> bool:
-    """Whether the meter says of half a second what we find; on a busy machine one of us may have been held up."""
+def _agrees(looking: UsageMeter, pid: int) -> bool:
+    """Compare the meter with /proc over half a second; on a busy machine one of the two may have been delayed."""
     before, spent = time.monotonic(), _cpu(pid)
     looking.sample()
     time.sleep(0.5)
@@ -65,7 +64,7 @@ def _cpu(pid: int) -> float:
     return one.cpu
 
 
-def test_an_unmarked_grandchild_belongs_to_the_incarnation_above_it() -> None:
+def test_an_unmarked_grandchild_belongs_to_its_ancestors_incarnation() -> None:
     code = """import subprocess, sys
 subprocess.Popen([sys.executable, "-S", "-c", "print(flush=True)\\nwhile True: pass"], env={}).wait()"""
     with child(code) as top:

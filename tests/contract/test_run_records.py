@@ -26,7 +26,7 @@ RECORDS: list[Any] = [
 
 
 @pytest.mark.parametrize("value", RECORDS, ids=lambda value: type(value).__name__)
-def test_there_and_back_absent_is_none_and_torn_is_named(tmp_path: Path, value: Any) -> None:
+def test_a_record_is_read_back_and_an_absent_one_is_none_and_a_torn_one_is_named(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "deep/down/record.json"
     assert run_records.load(type(value), path) is None
     run_records.save(path, value)
@@ -40,7 +40,7 @@ def test_there_and_back_absent_is_none_and_torn_is_named(tmp_path: Path, value: 
         run_records.load(type(value), path)
 
 
-def test_paths_of_the_files(tmp_path: Path) -> None:
+def test_a_run_has_the_documented_paths(tmp_path: Path) -> None:
     files = RunFiles(tmp_path, "r1")
     root = tmp_path / "runs/r1"
     assert (files.launch, files.graph, files.journal) == (root / "launch.json", root / "graph.dot",
@@ -63,7 +63,7 @@ def test_runs_are_those_that_were_launched_oldest_first(tmp_path: Path) -> None:
 
 
 def test_only_an_announced_result_counts(tmp_path: Path) -> None:
-    """Whoever writes the file, its digest stands in the orchestrator's hook; an older garrison's hook has none."""
+    """Whatever process writes the file, the orchestrator's hook has its digest; an older garrison's hook has none."""
     path = tmp_path / "result.json"
     own, forged = (record.encode(Result("r1", "a", 1, 1, status, "", head="c")) for status in ("fail", "success"))
 

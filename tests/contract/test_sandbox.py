@@ -12,8 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,7 +33,7 @@ from garrison.system.git import Git
 from garrison.system.git.commits import EXCLUDE_FILE as NAME
 from garrison.system.git.commits import exclude_in_checkout
 from garrison.values import replace
-from support import git
+from support import exit_codes, fork, git, until
 
 needs_bubblewrap = pytest.mark.skipif(not machine().bubblewrap, reason=machine().refusal or "bubblewrap works")
 needs_landlock = pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")
@@ -77,13 +75,6 @@ def run(place: Place, script: str, **env: str) -> tuple[int, str]:
     return finish(start(place, script, log, **env)).code, log.read_text()
 
 
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
-
-
 # ---- escapes: the script ends with 0 where it succeeds
 
 
@@ -108,7 +99,7 @@ ESCAPES = {
 BY_LANDLOCK = ("write a sibling's worktree", "change the user's home", "kill a process outside", "write to the system",
                "mount", "read the user's home", "read the shadow file", "make a user namespace", "hold a lease",
                "talk to a virtual machine's host", "add a key", "read the kernel's log")
-"""Those that Landlock holds; it says that it does not hold the others."""
+"""Escapes that Landlock refuses; it reports that it does not refuse the others."""
 
 
 @pytest.mark.parametrize(("mode", "held"), [
@@ -170,7 +161,7 @@ done
 
 
 @needs_landlock
-def test_by_landlock_an_agent_has_a_git_directory_of_its_own_that_garrisons_git_does_not_obey(
+def test_under_landlock_an_agent_has_its_own_git_directory_that_garrisons_git_does_not_obey(
         place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the repository's can be written, its configuration not be read, and a `.git` that leads elsewhere has
     garrison run nothing."""
@@ -232,7 +223,7 @@ exec ./missing
 @needs_landlock
 @pytest.mark.skipif(not os.access(landlock.PERL, os.X_OK), reason="this system has no Perl")
 @pytest.mark.parametrize("network", [Network.NONE, Network.OPEN])
-def test_both_launchers_of_landlock_hold_the_same(place: Place, tmp_path: Path, network: Network) -> None:
+def test_both_landlock_launchers_enforce_the_same(place: Place, tmp_path: Path, network: Network) -> None:
     (tmp_path / "user").mkdir()
     (tmp_path / "user/secret").write_text("key\n")
     outside = start(place, "sleep 60", place.worktree.parent / "other.log")
@@ -258,16 +249,23 @@ def test_the_launcher_of_landlock_imports_no_more_than_it_must() -> None:
 
 
 @needs_landlock
-def test_by_landlock_nothing_is_held_read_only_below_what_is_writable(place: Place) -> None:
+def test_landlock_makes_nothing_read_only_below_a_writable_folder(place: Place) -> None:
     held = replace(with_mode(place, Mode.LANDLOCK), mounts=(Mount(place.worktree / ".git", place.worktree / ".git"),))
     with pytest.raises(Refused, match=r"Landlock cannot keep .*/\.git from being changed, since .*/node is writable"):
         run(held, "true")
 
 
-def try_without_keys() -> int:
-    """Use up a user's keys, then leave the session keyring as a sandbox does: 0 if that was refused as a shortage."""
+UNUSED_USER = 64_999
+
+
+def become_unused_user() -> None:
     os.setresgid(UNUSED_USER, UNUSED_USER, UNUSED_USER)
     os.setresuid(UNUSED_USER, UNUSED_USER, UNUSED_USER)
+
+
+def try_without_keys() -> int:
+    """Use up a user's keys, then leave the session keyring as a sandbox does: 0 if that was refused as a shortage."""
+    become_unused_user()
     leave_session_keyring()
     libc = ctypes.CDLL(None)
     for number in range(1000):
@@ -280,18 +278,9 @@ def try_without_keys() -> int:
     return 2
 
 
-UNUSED_USER = 64_999
-
-
 @pytest.mark.skipif(os.geteuid() != 0 or os.uname().machine != "x86_64", reason="needs another user's quota of keys")
 def test_nothing_starts_in_the_log_ins_keyring_when_the_keys_are_used_up() -> None:
-    child = os.fork()
-    if child == 0:
-        code = 4
-        with contextlib.suppress(BaseException):
-            code = try_without_keys()
-        os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert exit_codes(fork(try_without_keys)) == [0]
 
 
 SHOWN = (".nvm/versions/node/v1/bin/node", ".nvm/versions/node/v1/lib/module.js", "tools/bin/tool", "tools/lib/tool.so",
@@ -301,13 +290,13 @@ SHOWN = (".nvm/versions/node/v1/bin/node", ".nvm/versions/node/v1/lib/module.js"
 PRIVATE = (".nvm/versions/node/v1/etc/npmrc", ".nvm/.git/config", "tools/.env", "tools/etc/token-of-tool",
            "scripts/.netrc", ".local/share/uv/credentials/credentials.toml", "venv/.secret", "tools/lib/site/.npmrc",
            ".local/share/uv/tools/.lock", ".volta/volta.lock", ".opam/default/.opam-switch/lock")
-"""Those that hold credentials, whatever their mode: known by name, or beside the parts of an installation; and those
-that the person's tools lock."""
+"""Those that hold credentials, whatever their mode: known by name, or alongside the parts of an installation; and those
+that the user's tools lock."""
 
 
 @pytest.mark.parametrize("mode", HELD)
 @pytest.mark.parametrize(("home_mode", "mask"), [(0o755, 0o022), (0o750, 0o022), (0o700, 0o077)])
-def test_of_a_folder_that_is_shown_for_its_programs_what_others_may_not_read_is_hidden(
+def test_private_files_in_a_folder_that_is_shown_for_its_programs_are_hidden(
         place: Place, tmp_path: Path, mode: Mode, home_mode: int, mask: int) -> None:
     home = tmp_path / "user"
     closed = (".nvm/notes", "scripts/plan", "tools/lib/site/deep/key", ".local/share/uv/tools/x/private/key")
@@ -334,7 +323,7 @@ def test_of_a_folder_that_is_shown_for_its_programs_what_others_may_not_read_is_
     _, output = run(held, f"cd {home}; cat {' '.join(hidden)}", **variables)
     assert "treasure" not in output
     assert "treasure" in run(replace(held, rights=replace(held.rights, read=(home / "tools/.env",))),
-                             f"cat {home}/tools/.env", **variables)[1], "a person names it"
+                             f"cat {home}/tools/.env", **variables)[1], "the user names it"
 
 
 @needs_bubblewrap
@@ -358,7 +347,7 @@ HOSTILE_TOOL = ("echo bad > .git/hooks/post-commit; git config core.pager bad; m
 
 
 @pytest.mark.parametrize("mode", ["none", pytest.param("bubblewrap", marks=needs_bubblewrap)])
-def test_a_tool_in_a_persons_checkout_cannot_plant_what_git_obeys(mode: str, tmp_path: Path) -> None:
+def test_a_tool_in_the_users_checkout_cannot_plant_what_git_obeys(mode: str, tmp_path: Path) -> None:
     for name in ("repo", "home", "attempt"):
         (tmp_path / name).mkdir()
     git(tmp_path / "repo", "init", "-q")
@@ -440,7 +429,7 @@ def test_a_program_that_is_missing_ends_with_127(place: Place) -> None:
 
 
 @pytest.mark.parametrize("mode", HELD)
-def test_term_reaches_the_command_and_it_may_finish(mode: Mode, place: Place) -> None:
+def test_a_term_reaches_the_command_and_it_may_finish(mode: Mode, place: Place) -> None:
     log = place.worktree / "log"
     job = start(with_mode(place, mode), "trap 'sleep 0.3; echo saved > saved; exit 7' TERM; touch up; "
                                         "while :; do sleep 0.05; done", log)
@@ -457,11 +446,20 @@ def test_a_timeout_ends_what_ignores_term(place: Place) -> None:
     assert result.timed_out
 
 
+def find_sleepers() -> list[Path]:
+    """Return the command lines of the processes that sleep for `UNIQUE`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [path] if UNIQUE.encode() in path.read_bytes() else []
+    return found
+
+
 @needs_bubblewrap
 def test_the_end_of_the_command_ends_its_daemons_however_detached(place: Place) -> None:
     mark = "garrison-test-daemon"
     run(with_mode(place, Mode.BUBBLEWRAP), f"setsid sh -c 'env -i sleep {UNIQUE} &' & sleep 0.2", GARRISON_LIFE=mark)
-    assert not [pid for pid in all_pids() if UNIQUE.encode() in read_bytes(pid, "cmdline")]
+    assert not find_sleepers()
 
 
 @needs_bubblewrap
@@ -470,7 +468,7 @@ def test_the_death_of_the_outer_process_ends_all(place: Place) -> None:
                 place.worktree / "log")
     until((place.worktree / "up").exists)
     os.kill(job.pid, signal.SIGKILL)
-    until(lambda: not [pid for pid in all_pids() if UNIQUE.encode() in read_bytes(pid, "cmdline")])
+    until(lambda: not find_sleepers())
     assert finish(job).code == -9
 
 
@@ -486,17 +484,6 @@ def test_the_tree_is_seen_from_outside_with_its_markers_and_stops(place: Place) 
     job.kill()
     finish(job)
     assert processes.find_marked(marker) == []
-
-
-def all_pids() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-
-
-def read_bytes(pid: int, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
 
 
 # ---- git outside of the view
@@ -564,14 +551,13 @@ def test_a_log_in_that_is_shown_cannot_be_refreshed_and_one_to_write_only_in_pla
                  for script in (renamed, in_place)]
         assert codes[0] != 0 and (codes[1] == 0) is writes
         assert (user / own).read_text() == ("new\n" if writes else f"made up for {own}\n")
-        assert not (user / f"{own}.1").exists(), "what it leaves beside it stays in its own home"
+        assert not (user / f"{own}.1").exists(), "its other files stay in its own home"
 
 
-def _send_beside_an_agent() -> int:
+def _send_alongside_an_agent() -> int:
     """As a user with a limit of its own: have more descriptors under way than a default limit allows, as an agent in a
     sandbox may, then send one; 0 if that works only as garrison does it."""
-    os.setresgid(UNUSED_USER, UNUSED_USER, UNUSED_USER)
-    os.setresuid(UNUSED_USER, UNUSED_USER, UNUSED_USER)
+    become_unused_user()
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, 400))
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(10)]
     with contextlib.suppress(OSError):
@@ -590,22 +576,15 @@ def _send_beside_an_agent() -> int:
     return 0 if theirs.recv(1) == b"x" and resource.getrlimit(resource.RLIMIT_NOFILE) == (200, 400) else 4
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes a user of whom nothing else runs")
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes a user without other processes")
 def test_descriptors_that_an_agent_has_under_way_keep_garrison_from_sending_none() -> None:
-    child = os.fork()
-    if child == 0:
-        code = 5
-        with contextlib.suppress(BaseException):
-            code = _send_beside_an_agent()
-        os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert exit_codes(fork(_send_alongside_an_agent)) == [0]
 
 
-def _start_beside_an_agent() -> int:
+def _start_alongside_an_agent() -> int:
     """As a user with a limit of its own: start processes while an agent starts as many as it can; 0 if that works."""
     able = machine()
-    os.setresgid(UNUSED_USER, UNUSED_USER, UNUSED_USER)
-    os.setresuid(UNUSED_USER, UNUSED_USER, UNUSED_USER)
+    become_unused_user()
     resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))
     steps = [FileSystemStep(BuildStep.READ, Path(name), name) for name in ("/usr", "/bin", "/lib", "/lib64", "/etc")]
     bomb = "i=0; while [ $i -lt 90 ]; do sleep 60 & i=$((i+1)); done; echo all of them"
@@ -616,7 +595,6 @@ def _start_beside_an_agent() -> int:
         return 2
     holding = subprocess.Popen([*words[:-1], f"{bomb.replace('90', '40')}; sleep 60"], stdout=subprocess.PIPE)
     try:
-        assert holding.stdout is not None
         if b"all" not in holding.stdout.read(3):
             return 3
         others = [subprocess.Popen(["sleep", "5"]) for _ in range(20)]
@@ -629,17 +607,9 @@ def _start_beside_an_agent() -> int:
 
 
 @needs_bubblewrap
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes a user of whom nothing else runs")
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes a user without other processes")
 def test_an_agent_may_have_half_of_the_processes_of_its_user() -> None:
-    child = os.fork()
-    if child == 0:
-        code = 5
-        try:
-            code = _start_beside_an_agent()
-        except BaseException:
-            traceback.print_exc()
-        os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert exit_codes(fork(_start_alongside_an_agent)) == [0]
 
 
 @pytest.mark.parametrize("mode", HELD)
@@ -651,13 +621,13 @@ def test_what_runs_inside_may_open_half_of_the_descriptors_that_garrison_may(mod
 
 
 @pytest.mark.parametrize("mode", [pytest.param(Mode.NONE), *HELD])
-def test_an_output_is_no_program_whatever_mode_its_command_gave_it(mode: Mode, place: Place) -> None:
+def test_an_output_is_never_executable_whatever_mode_its_command_gave_it(mode: Mode, place: Place) -> None:
     log = place.worktree.parent / "output.log"
     finish(start(with_mode(place, mode), "python3 -c 'import os; os.fchmod(1, 0o4777)'", log))
     assert log.stat().st_mode & 0o7777 & ~0o644 == 0, log.read_text()
 
 
-def test_a_list_of_patterns_in_a_worktree_that_leads_out_of_it_is_not_read(tmp_path: Path) -> None:
+def test_an_ignore_file_in_a_worktree_that_links_out_of_it_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("SECRET")
     git(tmp_path, "init", "-q", "repo")
     repo = tmp_path / "repo"
@@ -670,7 +640,7 @@ def test_a_list_of_patterns_in_a_worktree_that_leads_out_of_it_is_not_read(tmp_p
 @needs_bubblewrap
 @pytest.mark.skipif(not seccomp.is_known(), reason="numbers of system calls are not known here")
 @pytest.mark.parametrize("refused", [True, False])
-def test_calls_are_refused_that_make_user_namespaces_where_bubblewrap_cannot(tmp_path: Path, refused: bool) -> None:
+def test_a_filter_refuses_calls_that_make_user_namespaces(tmp_path: Path, refused: bool) -> None:
     """As in a container that lets bubblewrap work, but not set how many there may be."""
     calls = tmp_path / "calls"
     calls.write_bytes(seccomp.program(refuses_namespaces=refused))

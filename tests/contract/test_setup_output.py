@@ -11,7 +11,7 @@ import pytest
 from garrison.merge.setup_output import compare, find_made
 from garrison.merge.slots import Slot, acquire_slot
 from garrison.system.git import Git
-from support import git, make_repository
+from support import commit_all, git, make_repository
 
 
 @pytest.fixture
@@ -20,12 +20,10 @@ def slot(tmp_path: Path) -> Slot:
     repo = tmp_path / "repo"
     make_repository(repo)
     (repo / ".gitignore").write_text(".venv/\ntarget/\n")
-    git(repo, "add", "-A")
-    git(repo, "commit", "-qm", "ignore")
+    commit_all(repo, "ignore")
     for name in ("other", "third"):
         (repo / name).write_text(name)
-        git(repo, "add", "-A")
-        git(repo, "commit", "-qm", name)
+        commit_all(repo, name)
         git(repo, "branch", name)
     slot = acquire_slot(Git(repo), tmp_path / "slots")
     slot.prepare("main~2")
@@ -69,7 +67,7 @@ def link(slot: Slot) -> None:
     (slot.path / ".venv").symlink_to(outside)
 
 
-def test_what_a_gate_adds_is_gone_for_the_next_branch(slot: Slot) -> None:
+def test_files_that_a_gate_adds_are_gone_for_the_next_branch(slot: Slot) -> None:
     add(slot)
     slot.prepare("other")
     assert state(slot) == ("key", [".venv/lib/tool.py"])

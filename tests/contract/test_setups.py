@@ -19,7 +19,7 @@ from garrison.system import failpoint, untrusted
 from garrison.system.git import Git
 from garrison.values import replace
 from sandbox_support import missing
-from support import git, make_repository, wait_for
+from support import commit_all, git, make_repository, wait_for, write_program
 
 needs_sandbox = pytest.mark.skipif(bool(missing()), reason=missing())
 RIGHTS = Rights(Mode.BUBBLEWRAP, Network.OPEN)
@@ -35,8 +35,7 @@ def repo(tmp_path):
     (path / "packages").mkdir()
     (path / "packages/a.js").write_text("a\n")
     (path / "package-lock.json").write_text("{}\n")
-    git(path, "add", "-A")
-    git(path, "commit", "-qm", "more")
+    commit_all(path, "more")
     return path
 
 
@@ -68,7 +67,6 @@ def capture(repo, tree, *, kept=True, digest="d1", before=(), text="as set-up le
 
 def place(repo, tree, role=Role.AGENT):
     layer = setups.layer_of(tree)
-    assert layer is not None
     source = Git(repo)
     return Place(role, RIGHTS, tree, tree.parent / f".{tree.name}.sandbox/{role}",
                  git_mounts(source, tree, RIGHTS, role, "1", repo), under_home=(layer.home,),
@@ -76,10 +74,10 @@ def place(repo, tree, role=Role.AGENT):
                  worktree_writable=role is not Role.VALIDATOR)
 
 
-def run(repo, tree, script, role=Role.AGENT, check=True):
-    """Run a script in a worktree's place, as its agent."""
+def run(repo, tree, script, role=Role.AGENT, check=True, **more):
+    """Run a script in a worktree's place, as its agent; `more`: what else the place has."""
     env = {"PATH": "/usr/bin:/bin", "HOME": str(repo.parent), "LANG": "C.UTF-8", "GARRISON_TREE": str(tree)}
-    confined = confine(["/bin/sh", "-euc", script], env, place(repo, tree, role))
+    confined = confine(["/bin/sh", "-euc", script], env, replace(place(repo, tree, role), **more))
     done = subprocess.run(confined.argv, env=dict(confined.env), cwd=tree, capture_output=True, text=True, check=False)
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -152,7 +150,7 @@ def test_a_link_in_a_layer_leads_nothing_out(repo, tmp_path):
     assert not list(outside.iterdir())
 
 
-def test_tracked_files_that_it_changed_are_put_back_and_told(repo):
+def test_tracked_files_that_a_set_up_changed_are_restored_and_reported(repo):
     tree = add_tree(repo, "a")
     (tree / "package-lock.json").write_text("changed\n")
     (tree / "include").mkdir()
@@ -181,7 +179,7 @@ def test_a_private_layer_serves_its_own_worktree_alone_and_ends_with_it(repo):
     assert setups.layer_of(second) is None
 
 
-def test_of_two_that_end_at_once_the_first_counts(repo):
+def test_when_two_set_ups_end_at_once_the_first_counts(repo):
     first, second = add_tree(repo, "a"), add_tree(repo, "b")
     capture(repo, first, text="first\n")
     assert capture(repo, second, text="second\n").tree == setups.layer_of(first).tree
@@ -189,7 +187,7 @@ def test_of_two_that_end_at_once_the_first_counts(repo):
     assert not list(store(first).glob(".new-*"))
 
 
-def test_killed_at_any_step_no_half_layer_is_used(repo, monkeypatch):
+def test_no_half_layer_is_used_after_a_kill_at_any_step(repo, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -223,7 +221,7 @@ def test_nothing_that_a_worktree_uses_is_removed_and_rests_of_killed_processes_a
     assert setups.sweep(store(first), SetupLimits(), names=("d",)) == [used]
 
 
-def test_killed_while_layers_are_removed_none_is_used_and_the_next_sweep_ends_it(repo, monkeypatch):
+def test_after_a_kill_while_layers_are_removed_none_is_used_and_the_next_sweep_finishes(repo, monkeypatch):
     tree = add_tree(repo, "a")
     kept = capture(repo, tree)
     setups.take_away(tree)
@@ -238,16 +236,12 @@ def test_killed_while_layers_are_removed_none_is_used_and_the_next_sweep_ends_it
     wait_for("what was set aside is removed", lambda: not list(store(tree).glob(".gone*")))
 
 
-def layer_of_age(number, days, size):
-    return replace(SetupLayer(f"/store/{number}", str(number), size=size), created=-days * DAY)
-
-
 @pytest.mark.parametrize(("limits", "shortfall", "gone"), [
     (SetupLimits(), 0, []), (SetupLimits(days=2), 0, ["3", "4"]), (SetupLimits(bytes=25), 0, ["3", "4"]),
     (SetupLimits(), 15, ["4", "3"]),
     (SetupLimits(days=3.5), 5, ["4"]), (SetupLimits(), 1000, ["4", "3", "2", "1"])])
 def test_the_longest_unused_goes_first(limits, shortfall, gone):
-    kept = [layer_of_age(number, number, 10) for number in range(1, 5)]
+    kept = [replace(SetupLayer(f"/store/{days}", str(days), size=10), created=-days * DAY) for days in range(1, 5)]
     uses = {layer.folder: layer.created for layer in kept}
     assert [layer.digest for layer in expired(kept, uses, limits, 0.0, shortfall)] == gone
 
@@ -255,8 +249,7 @@ def test_the_longest_unused_goes_first(limits, shortfall, gone):
 def test_the_digest_tells_apart_what_a_set_up_depends_on(repo, tmp_path):
     tree, where = add_tree(repo, "a"), tmp_path / "bin"
     where.mkdir()
-    (where / "npm").write_text("#!/bin/sh\n")
-    (where / "npm").chmod(0o755)
+    write_program(where / "npm", "#!/bin/sh\n")
     (tree / "setup.sh").write_text("true\n")
 
     def digest(key="k", command="sh ./setup.sh && npm ci", checkout=repo):
@@ -276,8 +269,8 @@ def test_the_digest_tells_apart_what_a_set_up_depends_on(repo, tmp_path):
     assert digest(), "what is not a file is not read"
 
 
-def test_what_has_no_permissions_is_moved_and_removed_too(repo):
-    """A module cache of Go is made of folders that nobody may write."""
+def test_entries_without_permissions_are_also_moved_and_removed(repo):
+    """A module cache of Go is made of folders that no one may write."""
     tree = add_tree(repo, "a")
     (tree / "node_modules/locked").mkdir(parents=True)
     (tree / "node_modules/locked/f").write_text("x")
@@ -293,7 +286,7 @@ def test_what_has_no_permissions_is_moved_and_removed_too(repo):
 
 
 @needs_sandbox
-def test_caches_of_the_user_are_read_and_what_a_set_up_wrote_there_serves_the_others(repo):
+def test_caches_of_the_user_are_read_and_a_set_ups_additions_serve_the_others(repo):
     if layers.way_at(repo.parent).way is not LayerMethod.OVERLAY:
         pytest.skip("no overlay here")
     tree, cache = add_tree(repo, "a"), repo.parent / ".cache/uv"
@@ -303,11 +296,8 @@ def test_caches_of_the_user_are_read_and_what_a_set_up_wrote_there_serves_the_ot
     (private / "caches/uv").mkdir(parents=True)
     (private / "caches/uv/more").write_text("set-up's\n")
     layer = capture(repo, tree)
-    env = {"PATH": "/usr/bin:/bin", "HOME": str(repo.parent), "LANG": "C.UTF-8"}
-    given = replace(place(repo, tree), caches=True, under_caches=layer.caches)
     script = "cat ~/.cache/uv/wheel ~/.cache/uv/more; echo x > ~/.cache/uv/wheel; rm ~/.cache/uv/more; ls ~/.cache/uv"
-    confined = confine(["/bin/sh", "-euc", script], env, given)
-    out = subprocess.run(confined.argv, env=dict(confined.env), cwd=tree, capture_output=True, text=True, check=True)
-    assert out.stdout.split() == ["user's", "set-up's", "wheel"]
+    out = run(repo, tree, script, caches=True, under_caches=layer.caches)
+    assert out.split() == ["user's", "set-up's", "wheel"]
     assert (cache / "wheel").read_text() == "user's\n"
     assert (layer.caches / "uv/more").exists()

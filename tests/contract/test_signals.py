@@ -43,7 +43,7 @@ def test_the_format_on_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unsynced")
-def test_hundreds_within_microseconds_are_all_there_in_order(tmp_path: Path) -> None:
+def test_hundreds_of_signals_within_microseconds_are_all_there_in_order(tmp_path: Path) -> None:
     for number in range(300):
         post(tmp_path, signal(str(number), timestamp=f"2026-01-31T12:00:00.{number // 100:06d}Z"))
     waiting = list_pending(tmp_path, TARGET)
@@ -55,7 +55,7 @@ def test_hundreds_within_microseconds_are_all_there_in_order(tmp_path: Path) -> 
 
 
 def test_a_crash_between_applying_and_taking_obeys_once(tmp_path: Path) -> None:
-    """Apply (with the id in the journal), then take: whoever comes next sees the id and only takes."""
+    """Apply (with the id in the journal), then take: a successor sees the id and only takes."""
     path = tmp_path / "journal.jsonl"
     post(tmp_path, signal("one"))
     post(tmp_path, signal("two"))
@@ -65,7 +65,6 @@ def test_a_crash_between_applying_and_taking_obeys_once(tmp_path: Path) -> None:
         journal = Writer(path, "guardian-p@r1")
         applied = {entry.data["id"] for entry in journal.entries}
         for posted in list_pending(tmp_path, TARGET):
-            assert posted.signal is not None
             if posted.signal.id not in applied:
                 journal.append("signal", {"id": posted.signal.id}, AT)
                 obeyed.append(posted.signal.id)
@@ -83,7 +82,7 @@ def test_a_crash_between_applying_and_taking_obeys_once(tmp_path: Path) -> None:
     assert len(Reader(path).read()) == 2
 
 
-def test_refused_ones_keep_their_reason_and_to_take_or_refuse_what_is_gone_is_nothing(tmp_path: Path) -> None:
+def test_refused_signals_keep_their_reason_and_taking_or_refusing_a_missing_one_does_nothing(tmp_path: Path) -> None:
     gone = post(tmp_path, signal())
     acknowledge(gone)
     acknowledge(gone)
@@ -139,7 +138,7 @@ def test_a_signal_of_a_newer_version_is_reported_as_such(tmp_path: Path) -> None
     assert told.signal is None and "schema 9" in told.error
 
 
-def test_files_that_are_no_signals_are_skipped_and_to_look_makes_no_inbox(tmp_path: Path) -> None:
+def test_files_that_are_no_signals_are_skipped_and_reading_makes_no_inbox(tmp_path: Path) -> None:
     assert list_pending(tmp_path, TARGET) == []
     assert not inbox_path(tmp_path, TARGET).exists()
     path = post(tmp_path, signal())
@@ -150,7 +149,7 @@ def test_files_that_are_no_signals_are_skipped_and_to_look_makes_no_inbox(tmp_pa
     assert list_pending(tmp_path, TARGET) == []
 
 
-def test_a_number_makes_saying_it_again_the_same_file(tmp_path: Path) -> None:
+def test_a_numbered_signal_posted_again_is_the_same_file(tmp_path: Path) -> None:
     first = post(tmp_path, signal(), number=12)
     assert post(tmp_path, signal(), number=12) == first
     assert first.name == "20260131T120000000000-000012Z-runner-guardian-NODE_COMPLETE-i.json"

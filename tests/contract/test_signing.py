@@ -1,4 +1,4 @@
-"""Signatures of what lands, made by the real programs, without a person."""
+"""Signatures of what lands, made by the real programs, without a user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from garrison.pull_request.client import PullRequestClient
 from garrison.system.git import Git, neutral
 from garrison.system.git.signing import Signer, SigningFailed, find_signer, with_signature
 from garrison.values import asdict
-from support import git, make_repository, processes
+from support import git, make_repository, processes, write_program
 
 needs_gpg = pytest.mark.skipif(shutil.which("gpg") is None, reason="gpg is not installed")
 needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
@@ -116,7 +116,7 @@ def test_a_key_that_has_expired_is_named_with_what_renews_it(repo, keys):
 
 
 @needs_ssh
-def test_the_merge_of_what_people_pushed_onto_a_pull_request_is_signed_as_what_lands(repo, keys):
+def test_a_merge_of_commits_pushed_onto_a_pull_request_is_signed_like_a_landing(repo, keys):
     """A branch that demands signatures would refuse it otherwise."""
     environ = ssh_key(repo, keys, "")
     committer, signer, _ = identity(repo, environ)
@@ -153,10 +153,9 @@ def test_ssh_signs_with_a_key_that_asks_for_nothing(repo, keys, passphrase):
         assert verifies(repo, signed_commit(repo, signer), environ)
 
 
-def test_a_program_that_waits_for_somebody_is_ended_with_all_it_started(tmp_path):
+def test_a_program_that_waits_for_input_is_ended_with_all_it_started(tmp_path):
     program = tmp_path / "asks"
-    program.write_text(f"#!/bin/sh\n(while true; do sleep 1; done; : {tmp_path}) &\nwait\n")
-    program.chmod(0o755)
+    write_program(program, f"#!/bin/sh\n(while true; do sleep 1; done; : {tmp_path}) &\nwait\n")
     with pytest.raises(SigningFailed, match=r"asks did not end within 1 s: it waits for somebody"):
         Signer("openpgp", str(program), "key", {}).sign(b"text", 1.0)
     assert not [process for process in processes(str(program)) if process.living]
@@ -170,8 +169,7 @@ def test_a_program_that_waits_for_somebody_is_ended_with_all_it_started(tmp_path
     ({"gpg.format": "ssh", "gpg.ssh.program": "true", "user.signingkey": "keys/id.pub"}, "lies in the repository"),
 ])
 def test_what_cannot_sign_is_refused_with_its_reason(settings, why, tmp_path):
-    (tmp_path / "gpg").write_text("#!/bin/sh\n")
-    (tmp_path / "gpg").chmod(0o755)
+    write_program(tmp_path / "gpg", "#!/bin/sh\n")
     given = {key: value.format(root=tmp_path) for key, value in settings.items()} | {"commit.gpgsign": "yes"}
     with pytest.raises(SigningFailed, match=why):
         find_signer(given, USER, tmp_path, {"PATH": os.environ["PATH"]})
@@ -184,8 +182,7 @@ def test_what_an_agent_planted_chooses_neither_program_nor_key(repo, tmp_path):
     trusted = [(each.key, each.value) for each in ours.settings()]
     neutral.trust_path(home, ours.common).parent.mkdir(parents=True)
     neutral.trust_path(home, ours.common).write_text(neutral.trust_text(trusted, [], {}))
-    (tmp_path / "evil").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
-    (tmp_path / "evil").chmod(0o755)
+    write_program(tmp_path / "evil", f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     git(repo, "config", "gpg.program", str(tmp_path / "evil"))
     git(repo, "config", "user.signingkey", "somebody@else")
     assert "somebody@else" in [each.value for each in ours.settings()]
@@ -193,7 +190,7 @@ def test_what_an_agent_planted_chooses_neither_program_nor_key(repo, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_nobody_is_named_for_whom_git_knows_no_name(repo):
+def test_no_author_is_made_up_where_git_knows_no_name(repo):
     git(repo, "config", "--unset", "user.email")
     committer, _, notes = identity(repo, {"PATH": os.environ["PATH"], "HOME": "/nowhere"})
     assert committer == ""

@@ -11,7 +11,7 @@ import pytest
 from garrison.errors import UsageError
 from garrison.merge.slots import acquire_slot
 from garrison.system.git import Git
-from support import git
+from support import commit_all, git
 
 FILES = ("docs/a", "docs/in/b", "src/c", "lib/d", "top")
 CONE = ("sparse-checkout", "set", "src")
@@ -27,8 +27,7 @@ def repo(tmp_path: Path) -> Path:
     for name in FILES:
         (path / name).parent.mkdir(exist_ok=True, parents=True)
         (path / name).write_text(f"{name}\n" * 40)
-    git(path, "add", "-A")
-    git(path, "commit", "-qm", "begin")
+    commit_all(path, "begin")
     return path
 
 
@@ -93,7 +92,7 @@ def test_a_setting_that_says_nothing_is_refused(repo):
             open_git(repo, wrong).add_worktree(repo.parent / "tree", "work", "main")
 
 
-def test_a_slot_is_made_again_once_the_patterns_are_others_and_a_file_of_the_target_is_put_back_outside_them(repo):
+def test_a_slot_is_made_again_after_the_patterns_change_and_a_file_of_the_target_is_restored_outside_them(repo):
     git(repo, *CONE)
     ours, commit = open_git(repo), git(repo, "rev-parse", "main")
     slot = acquire_slot(ours, repo.parent / "slots")

@@ -24,7 +24,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.values import replace
-from support import DEADLINE
+from support import DEADLINE, exit_codes, fork
 
 KEY = Key("runner", "a", "r1")
 AT = "2026-01-31T12:00:00.000000Z"
@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "home")
 
 
-def test_what_another_user_owns_is_refused_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_of_another_user_is_refused_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after `sudo garrison`, for one."""
     denied = PermissionError(errno.EACCES, "Permission denied")
     assert "belongs to" not in str(atomic.to_record_error(tmp_path / "none/x", denied))
@@ -65,7 +65,7 @@ def test_a_process_never_creates_its_home_again(tmp_path: Path, request: pytest.
 
 
 def life(incarnation: int = 1, **more: object) -> Identity:
-    return Identity("id", KEY.role, KEY.name, KEY.run, AT, incarnation=incarnation, **more)  # type: ignore[arg-type]
+    return Identity("id", KEY.role, KEY.name, KEY.run, AT, incarnation=incarnation, **more)
 
 
 def made(store: Store, incarnation: int = 1) -> Identity:
@@ -134,7 +134,7 @@ def test_an_incarnation_with_a_successor_is_fenced(store: Store, mine: int) -> N
     assert store.update(Identity, KEY, count_up, incarnation=3).respawns == 1
 
 
-def test_a_hook_is_fenced_too_and_an_older_one_is_taken_over(store: Store) -> None:
+def test_a_hook_is_also_fenced_and_an_older_one_is_taken_over(store: Store) -> None:
     store.update(Hook, KEY, lambda _old: Hook("h", "runner", "a", "r1", AT, AT, incarnation=2))
     with pytest.raises(Fenced):
         store.update(Hook, KEY, lambda old: replace(old or Hook("", "", "", "", "", ""), phase="merged"), incarnation=1)
@@ -182,7 +182,7 @@ def test_a_corrupt_or_newer_record_is_never_absent_and_never_moved(store: Store,
     assert path.read_bytes() == data
 
 
-def test_listing_passes_over_foreign_names(store: Store) -> None:
+def test_listing_skips_foreign_names(store: Store) -> None:
     made(store)
     store.update(Identity, Key("guardian", "p"), lambda _old: Identity("id", "guardian", "p", "", AT))
     folder = store.home / "identities"
@@ -226,23 +226,6 @@ def test_a_failed_write_leaves_the_old_record_and_no_temporary(store: Store, mon
 # ----------------------------------------------------------------------------------------------------- many processes
 
 
-def fork(work: Callable[[], None]) -> int:
-    """A child that does `work` and exits 0, 1 if it raised."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return pid
-
-
-def wait_for(pids: list[int]) -> list[int]:
-    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-
-
 @pytest.mark.usefixtures("unsynced")
 def test_forty_processes_lose_no_update(store: Store) -> None:
     made(store)
@@ -251,13 +234,13 @@ def test_forty_processes_lose_no_update(store: Store) -> None:
         for _ in range(5):
             store.update(Identity, KEY, count_up)
 
-    assert wait_for([fork(work) for _ in range(40)]) == [0] * 40
+    assert exit_codes(*(fork(work) for _ in range(40))) == [0] * 40
     assert store.get(Identity, KEY).respawns == 200
     assert not list(store.home.rglob("*.tmp"))
 
 
 def test_a_reader_never_reads_a_torn_file(tmp_path: Path) -> None:
-    """Hundreds of writes of records whose length changes much, and hundreds of looks meanwhile."""
+    """Hundreds of writes of records whose length changes much, with hundreds of concurrent reads."""
     path, seen = tmp_path / "record.json", tmp_path / "seen"
     texts = ["x" * size for size in (1, 5000, 30_000)]
 
@@ -295,7 +278,7 @@ def test_writers_killed_at_any_moment_leave_a_whole_record_and_a_free_lock(store
             pass
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        assert wait_for(pids) == [-signal.SIGKILL] * 2
+        assert exit_codes(*pids) == [-signal.SIGKILL] * 2
         now = store.update(Identity, KEY, count_up).respawns
         assert now > last
         last = now

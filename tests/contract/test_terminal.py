@@ -51,7 +51,7 @@ class Bench:
 
     def said(self, name: str) -> str:
         return until(lambda: (path := self.folder / name).exists() and path.read_text().endswith("\n")
-                     and path.read_text().strip())  # type: ignore[return-value]
+                     and path.read_text().strip())
 
     def shown(self, session: TerminalSession) -> str:
         kept = Path(session.log).read_text() if Path(session.log).exists() else ""
@@ -80,9 +80,8 @@ def benches(kind: str, tmp_path: Path) -> Iterator[Bench]:
     home.mkdir()
     work.mkdir()
     terminal, _ = choose_terminal(kind, home)
-    server = lambda: {int(one.server.split(":")[0]) for one in terminal.sessions() if one.kind == "tmux"}  # noqa: E731
     yield Bench(terminal, work)
-    servers = server()
+    servers = {int(one.server.split(":")[0]) for one in terminal.sessions() if one.kind == "tmux"}
     for session in terminal.sessions():
         terminal.close(session, grace=0)
     terminal.shutdown()
@@ -207,7 +206,7 @@ def test_close_allows_a_graceful_end_and_a_killed_program_is_not_alive(bench: Be
     assert bench.said("bye") == "bye"
     session = bench.open("echo $$ > pid; exec sleep 1000")
     pid = int(bench.said("pid"))
-    processes.send(pid, processes.probe(pid).ticks, signal.SIGKILL)  # type: ignore[union-attr]
+    processes.send(pid, processes.probe(pid).ticks, signal.SIGKILL)
     until(lambda: not bench.terminal.is_alive(session))
     assert until(lambda: bench.terminal.exit_code(session)) == -signal.SIGKILL
 
@@ -268,7 +267,7 @@ def test_a_server_after_shutdown_ends_with_its_last_session(on_tmux: Bench) -> N
     session = on_tmux.open("sleep 1000")
     server = int(session.server.partition(":")[0])
     on_tmux.terminal.shutdown()
-    assert on_tmux.terminal.is_alive(session), "whoever has a session keeps the server"
+    assert on_tmux.terminal.is_alive(session), "a session keeps its server"
     on_tmux.terminal.close(session, grace=0)
     until(lambda: is_gone(server))
     again = on_tmux.open("sleep 1000")
@@ -316,7 +315,6 @@ def test_following_a_session_shows_its_output(bench: Bench) -> None:
     argv = ["script", "-qec", words, "/dev/null"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.PIPE, start_new_session=True,
                           env={**os.environ, "TERM": "xterm", "TMUX": "/x,1,0"}) as process:
-        assert process.stdout is not None
         seen = b""
         while b"tick" not in seen:
             chunk = os.read(process.stdout.fileno(), 4096)
@@ -353,7 +351,7 @@ def test_only_a_tmux_of_3_2_or_newer_serves(tmp_path: Path, monkeypatch: pytest.
 
 
 @needs_tmux
-def test_a_session_is_closed_in_the_terminal_that_holds_it(tmp_path: Path) -> None:
+def test_a_session_is_closed_in_the_terminal_that_has_it(tmp_path: Path) -> None:
     """The incarnation that opened it may have had another terminal than the one that closes it."""
     home = tmp_path / "home"
     opener = ProcessTerminal(home)
@@ -382,14 +380,14 @@ print("libtmux" in sys.modules)
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 40, b"[]", b'{"kind": "process"}'])
-def test_a_damaged_record_of_a_process_keeps_nobody_from_closing_and_opening(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_record_of_a_process_prevents_neither_closing_nor_opening(tmp_path: Path, damage: bytes) -> None:
     """A runner died of it at each start until its node was parked."""
     bench = Bench(ProcessTerminal(tmp_path / "home"), tmp_path)
     path = tmp_path / f"home/run/plain/{NAME}.json"
     old = bench.open("sleep 1000")
     path.write_bytes(damage)
     with pytest.raises(RecordCorrupt):
-        bench.terminal.check(NAME)  # type: ignore[attr-defined]
+        bench.terminal.check(NAME)
     assert bench.terminal.find(NAME) is None
     assert bench.terminal.sessions() == []
     bench.terminal.close(old)
@@ -471,7 +469,7 @@ def test_ids_of_a_dead_server_are_not_valid_on_the_next(on_tmux: Bench) -> None:
     first = on_tmux.open("echo $$ > pid; sleep 1000", life=on_tmux.life(NAME))
     on_tmux.said("pid")
     server = int(first.server.split(":")[0])
-    processes.send(server, processes.probe(server).ticks, signal.SIGKILL)  # type: ignore[union-attr]
+    processes.send(server, processes.probe(server).ticks, signal.SIGKILL)
     until(lambda: is_gone(server))
     assert not on_tmux.terminal.is_alive(first)
     assert on_tmux.terminal.sessions() == []
@@ -534,9 +532,9 @@ def test_a_home_with_a_long_path_gets_a_short_socket_that_others_find(
     second.shutdown()
     until(lambda: is_gone(int(session.server.split(":")[0])))
     assert list(runtime.iterdir()) == []
-    assert Path(first.open(NAME, ["/bin/true"], env={}, cwd="/", log=tmp_path / "log").socket).parent.is_dir()
-    for one in first.sessions():
-        first.close(one)
+    again = first.open(NAME, ["/bin/true"], env={}, cwd="/", log=tmp_path / "log")
+    assert Path(again.socket).parent.is_dir()
+    first.close(again)
     first.shutdown()
 
 

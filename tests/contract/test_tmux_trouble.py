@@ -27,10 +27,14 @@ pytestmark = pytest.mark.skipif(not supported_version(), reason="there is no tmu
 @pytest.fixture
 def home(patient_tmux: None, tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    for one in TmuxServer(tmp_path / "run").processes():
-        with contextlib.suppress(ProcessLookupError):  # a client may have ended meanwhile
+    kill_servers(tmp_path)
+
+
+def kill_servers(home: Path) -> None:
+    for one in TmuxServer(home / "run").processes():
+        with contextlib.suppress(ProcessLookupError):  # a client may have ended by now
             os.kill(one.pid, signal.SIGKILL)
-    wait_for("our servers are gone", lambda: not TmuxServer(tmp_path / "run").processes())
+    wait_for("our servers are gone", lambda: not TmuxServer(home / "run").processes())
 
 
 def opened(home: Path, name: str = "a@r1", server: TmuxServer | None = None) -> TerminalSession:
@@ -63,10 +67,20 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def stop(session: TerminalSession) -> None:
+    os.kill(server_of(session), signal.SIGSTOP)
+    wait_for("it is stopped", lambda: state_of(server_of(session)) == "T")
+
+
+def stop_for_good(session: TerminalSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the server, and let nothing continue it."""
+    monkeypatch.setattr(TmuxServer, "wake", lambda _server: None)
+    stop(session)
+
+
 def test_a_stopped_server_is_continued_and_no_command_is_sent_twice(home: Path) -> None:
     first = opened(home)
-    os.kill(server_of(first), signal.SIGSTOP)
-    wait_for("it is stopped", lambda: state_of(server_of(first)) == "T")
+    stop(first)
     second = opened(home, "b@r1")
     assert server_of(second) == server_of(first)
     assert [one.name for one in TmuxTerminal(home).sessions()] == ["a@r1", "b@r1"]
@@ -75,10 +89,8 @@ def test_a_stopped_server_is_continued_and_no_command_is_sent_twice(home: Path) 
 def test_no_command_waits_without_limit_and_an_open_replaces_an_unresponsive_server(home: Path,
                                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     """Deaf: stopped, and nothing continues it (a server in an endless loop cannot be had)."""
-    monkeypatch.setattr(TmuxServer, "wake", lambda _server: None)
     first = opened(home)
-    os.kill(server_of(first), signal.SIGSTOP)
-    wait_for("it is stopped", lambda: state_of(server_of(first)) == "T")
+    stop_for_good(first, monkeypatch)
     with pytest.raises(GarrisonError, match="does not answer"):
         TmuxTerminal(home, impatient(home, 0.3)).sessions()
     assert processes.probe(server_of(first)), "only a caller that needs a session replaces it"
@@ -86,13 +98,6 @@ def test_no_command_waits_without_limit_and_an_open_replaces_an_unresponsive_ser
     assert server_of(second) != server_of(first)
     assert [one.name for one in TmuxTerminal(home).sessions()] == ["b@r1"]
     assert not processes.is_running(first.pid, first.ticks) or state_of(first.pid) == "Z"
-
-
-def stop_for_good(session: TerminalSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop the server, and let nothing continue it."""
-    monkeypatch.setattr(TmuxServer, "wake", lambda _server: None)
-    os.kill(server_of(session), signal.SIGSTOP)
-    wait_for("it is stopped", lambda: state_of(server_of(session)) == "T")
 
 
 def tmux_children() -> set[str]:
@@ -111,11 +116,11 @@ def test_a_command_without_an_answer_leaves_no_process_and_no_pipe(home: Path, m
     for _ in range(3):
         with pytest.raises(GarrisonError, match="does not answer"):
             terminal.is_alive(first)
-    assert set(os.listdir("/proc/self/fd")) <= before, "others may close theirs meanwhile"  # noqa: PTH208
+    assert set(os.listdir("/proc/self/fd")) <= before, "other threads may close theirs"  # noqa: PTH208
     assert tmux_children() <= children, "servers may be children, where an earlier test adopts orphans"
 
 
-def test_libtmuxs_own_listings_are_bounded_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libtmuxs_own_listings_are_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = opened(home)
     client = tmux_client.TmuxClient(TmuxServer(home / "run"))
     assert [one.session_id for one in client.sessions] == [first.session_id]
@@ -135,17 +140,14 @@ def test_a_server_that_dies_during_a_command_counts_as_none_and_an_open_starts_o
     answers: list[list[TerminalSession]] = []
     asking = threading.Thread(target=lambda: answers.append(TmuxTerminal(home).sessions()))
     asking.start()
-    wait_for("a client is connected", lambda: clients_of(first))
+    # connections that wait at the server's socket: a stopped server accepts none
+    wait_for("a client is connected", lambda: any(
+        line.endswith(first.socket) and line.split()[5] == "02"
+        for line in Path("/proc/net/unix").read_text().splitlines()))
     os.kill(server_of(first), signal.SIGKILL)
     asking.join(DEADLINE)
     assert answers == [[]]
     assert server_of(opened(home)) != server_of(first)
-
-
-def clients_of(session: TerminalSession) -> list[str]:
-    """The connections that wait at the server's socket: a stopped server accepts none."""
-    return [line for line in Path("/proc/net/unix").read_text().splitlines()
-            if line.endswith(session.socket) and line.split()[5] == "02"]
 
 
 def test_a_session_is_alive_while_another_process_restores_the_socket(home: Path,
@@ -194,20 +196,17 @@ def test_an_emptied_runtime_directory_does_not_lose_the_server(patient_tmux: Non
         assert server_of(opened(home, "b@r1")) == server_of(first)
         assert socket_path(home / "run") == Path(first.socket)
     finally:
-        for one in TmuxServer(home / "run").processes():
-            with contextlib.suppress(ProcessLookupError):  # a client may have ended meanwhile
-                os.kill(one.pid, signal.SIGKILL)
-        wait_for("our servers are gone", lambda: not TmuxServer(home / "run").processes())
+        kill_servers(home)
         shutil.rmtree(runtime, ignore_errors=True)
 
 
 def test_a_stale_socket_does_no_harm(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a boot leaves: the socket's file, and nobody behind it."""
+    """What a boot leaves: the socket's file, and no one behind it."""
     first = opened(home)
     os.kill(server_of(first), signal.SIGKILL)
     wait_for("it is gone", lambda: not TmuxServer(home / "run").processes())
     assert Path(first.socket).exists()
     for name in ("command_seconds", "open_seconds"):
-        monkeypatch.setattr(TmuxServer, name, 20 * DEADLINE)  # whoever waited for an answer would not end in time
+        monkeypatch.setattr(TmuxServer, name, 20 * DEADLINE)  # waiting for an answer would not end in time
     assert not TmuxTerminal(home).is_alive(first)
     assert server_of(opened(home)) != server_of(first)

@@ -1,4 +1,4 @@
-"""What a worktree of garrison's gets beside the files of its commit, on real repositories."""
+"""What a worktree of garrison's gets in addition to the files of its commit, on real repositories."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from garrison.system.worktree_files import (
     hide_setup_output,
     setup_key,
 )
-from support import git, make_repository
+from support import commit_all, git, make_repository, write_program
 
 FILE = ("-c", "protocol.file.allow=always")
 
@@ -41,8 +41,7 @@ def tree_of(repo: Path, name: str = "tree") -> Path:
 def test_files_that_the_user_names_and_git_ignores_are_copied(repo: Path, tmp_path: Path) -> None:
     (repo / ".gitignore").write_text(".env*\nsecret/\nout\nlinks/\n")
     (repo / "elsewhere").symlink_to(tmp_path)
-    git(repo, "add", "-A")
-    git(repo, "commit", "-qm", "ignore")
+    commit_all(repo, "ignore")
     (repo / ".worktreeinclude").write_text("# what agents need\n.env*\n!.env.prod\nsecret/\nplain.txt\nlinks\nout\n")
     for name in (".env", ".env.prod", ".env.mine", "plain.txt", "secret/deep/key", "unnamed.env", "links/x"):
         (repo / name).parent.mkdir(parents=True, exist_ok=True)
@@ -72,8 +71,7 @@ def test_a_copy_never_goes_through_a_link_of_the_tree(repo: Path, tmp_path: Path
     (tmp_path / "outside").mkdir()
     (repo / "conf").symlink_to(tmp_path / "outside")
     (repo / ".gitignore").write_text("conf/key\n/key\n.worktreeinclude\n")
-    git(repo, "add", "-A")
-    git(repo, "commit", "-qm", "a link")
+    commit_all(repo, "a link")
     tree = tree_of(repo)
     (repo / "conf").unlink()
     (repo / "conf").mkdir()
@@ -213,12 +211,11 @@ def test_relative_addresses_are_read_as_git_reads_them(repo: Path) -> None:
                                                                    "ssh://host/group/repo.git/sub/x")
 
 
-def test_lfs_pointers_are_counted_and_a_missing_filter_is_git_s_error(repo: Path) -> None:
+def test_lfs_pointers_are_counted_and_a_missing_filter_is_gits_error(repo: Path) -> None:
     (repo / ".gitattributes").write_text("*.bin filter=lfs -text\n")
     (repo / "a.bin").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     (repo / "b.bin").write_text("the thing itself\n")
-    git(repo, "add", "-A")
-    git(repo, "commit", "-qm", "large")
+    commit_all(repo, "large")
     assert count_lfs_pointers(Git(repo), tree_of(repo)) == 1
     git(repo, "config", "filter.lfs.smudge", "no-git-lfs-here")
     git(repo, "config", "filter.lfs.required", "true")
@@ -230,9 +227,7 @@ def test_lfs_pointers_are_counted_and_a_missing_filter_is_git_s_error(repo: Path
 
 def test_a_hook_that_was_asked_for_may_forbid_the_landing_and_nothing_else(repo: Path) -> None:
     for name in ("post-checkout", "reference-transaction", "pre-commit", "post-index-change"):
-        hook = repo / ".git/hooks" / name
-        hook.write_text("#!/bin/sh\nexit 1\n")
-        hook.chmod(0o755)
+        write_program(repo / ".git/hooks" / name, "#!/bin/sh\nexit 1\n")
     ours = Git(repo)
     tree = tree_of(repo)
     (tree / "new").touch()
@@ -371,7 +366,7 @@ def test_no_index_is_written_through_a_link_in_a_nested_repository(repo: Path) -
     assert victim.read_text() == "before"
 
 
-def test_a_submodules_name_leads_nowhere_else(repo: Path) -> None:
+def test_a_submodules_name_cannot_lead_elsewhere(repo: Path) -> None:
     tree, victim = tree_of(repo), repo.parent / "victim"
     victim.mkdir()
     (victim / "work").write_text("work")
@@ -416,12 +411,11 @@ def plant_address(repo: Path, url: str) -> tuple[Path, str]:
 
 @pytest.mark.parametrize("who", ["the branch", "the user", "the user's HEAD", "the user without a network",
                                  "the user with another host"])
-def test_a_submodules_address_is_asked_if_it_is_the_users_and_there_is_a_network(
+def test_a_submodules_address_is_contacted_if_it_is_the_users_and_there_is_a_network(
         repo: Path, tmp_path: Path, who: str) -> None:
     asked, home = tmp_path / "asked", tmp_path / "user"
     home.mkdir()
-    (home / "ssh").write_text(f"#!/bin/sh\ntouch {asked}\nexit 1\n")
-    (home / "ssh").chmod(0o755)
+    write_program(home / "ssh", f"#!/bin/sh\ntouch {asked}\nexit 1\n")
     (home / ".gitconfig").write_text(f"[core]\n\tsshCommand = {home}/ssh\n")
     rights = 'network = "none"' if "without" in who else "" if "another" in who else 'hosts = ["host.invalid:22"]'
     (home / "config.toml").write_text(f"[sandbox]\n{rights}\n")
@@ -457,8 +451,7 @@ def test_an_address_in_a_branchs_lfsconfig_is_not_followed(repo: Path, tmp_path:
                                                            asked: str) -> None:
     """A program in place of git-lfs, which reads that file where git's configuration has no address."""
     lfs = tmp_path / "lfs"
-    lfs.write_text(f"#!/bin/sh\n(git config lfs.url || git config -f .lfsconfig lfs.url) > {tmp_path}/asked\ncat\n")
-    lfs.chmod(0o755)
+    write_program(lfs, f"#!/bin/sh\n(git config lfs.url || git config -f .lfsconfig lfs.url) > {tmp_path}/asked\ncat\n")
     git(repo, "config", "filter.lfs.smudge", str(lfs))
     if users == "configured":
         git(repo, "config", "lfs.url", asked)
@@ -495,7 +488,7 @@ class _Files(SimpleHTTPRequestHandler):
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_submodule_is_fetched_through_the_proxy(repo: Path, tmp_path: Path, allowed: bool) -> None:
-    """Whatever proxy the user's git has; where the server leads to must be allowed, too."""
+    """Whatever proxy the user's git has. The target of a redirect must be allowed as well."""
     home, library = tmp_path / "user", tmp_path / "library"
     home.mkdir()
     make_repository(library)
@@ -537,7 +530,7 @@ def test_a_submodules_server_that_does_not_answer_is_given_up(repo: Path) -> Non
 
 
 @pytest.mark.parametrize("content", ['[submodule "s"]\n\tpath = s\n\turl = -u./evil\n', None])
-def test_a_gitmodules_that_git_refuses_comes_under_no_ref_by_its_name(repo: Path, content: str | None) -> None:
+def test_a_gitmodules_that_git_refuses_is_saved_under_another_name(repo: Path, content: str | None) -> None:
     ours, tree = Git(repo), tree_of(repo)
     (tree / "made.txt").write_text("made\n")
     if content is None:

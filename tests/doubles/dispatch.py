@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from garrison.hosts.attempts import (
     OVER,
+    AttemptId,
+    AttemptResult,
     AttemptState,
     AttemptView,
     Claim,
@@ -14,16 +15,14 @@ from garrison.hosts.attempts import (
     Completion,
     DispatcherLost,
     HeartbeatReply,
+    NodeAttempt,
     StaleToken,
     WorkerMessage,
     WorkerOrder,
 )
 from garrison.hosts.lease import GrantedLease
+from garrison.system.clock import Clock
 from garrison.values import replace
-
-if TYPE_CHECKING:
-    from garrison.hosts.attempts import AttemptId, AttemptResult, NodeAttempt
-    from garrison.system.clock import Clock
 
 
 @dataclass
@@ -76,7 +75,6 @@ class MemoryDispatcher:
         self._entries().setdefault(attempt.id, _Entry(attempt, AttemptView(attempt.id, AttemptState.WAITING)))
 
     def cancel(self, attempt: AttemptId, why: str) -> None:
-        """Cancel an attempt."""
         entry = self._entries().get(attempt)
         if entry is None or entry.view.state in OVER:
             return
@@ -85,7 +83,6 @@ class MemoryDispatcher:
             entry.view = replace(entry.view, state=AttemptState.CANCELLED, why=why)
 
     def send(self, attempt: AttemptId, message: WorkerMessage) -> None:
-        """Send the attempt's worker a message."""
         entry = self._entries().get(attempt)
         if entry is not None and message.id not in entry.sent:
             entry.sent.add(message.id)
@@ -128,7 +125,6 @@ class MemoryDispatcher:
         return entry is not None and is_current and (entry.cancelled is not None or bool(entry.messages))
 
     def complete(self, token: ClaimToken, result: AttemptResult) -> None:
-        """Complete the attempt."""
         entry = self._current(token)
         if entry is None:
             raise StaleToken(token)

@@ -19,7 +19,6 @@ def _moment(number: int) -> str:
 
 
 def user(login: str) -> dict[str, Any]:
-    """Return a user."""
     return {
         "id": sum(login.encode()),
         "username": login,
@@ -129,7 +128,6 @@ class GitLabRoutes(Routes):
         return 200, [self._discussion([each for each in rows if each.thread == first]) for first in threads]
 
     def notes_of(self, call: Call) -> list[LineComment]:
-        """Return the notes of a discussion."""
         if notes := [each for each in self.lines_of(call) if str(each.thread) == call.named["thread"]]:
             return notes
         raise Problem(404, "404 Discussion Not Found")

@@ -2,7 +2,7 @@
 
 In a test: `with ForgeServer(folder) as server: server.state.create("owner/name")`, then the remote is
 `server.remote("owner/name")` and the token `OWN_TOKEN`. By hand: `python -m doubles.forge_server FOLDER
-[--port 0]` prints the URL and serves until SIGTERM. What it knows is kept in FOLDER, so a restart goes on.
+[--port 0]` prints the URL and serves until SIGTERM. What it knows is kept in FOLDER, so a restart continues.
 
 Faults are planted by name and count: `server.plant("502-after", method="PUT", path="/merge")`. `POST /control/plant`
 does the same from another process. Each request that a fault meets uses it up once.
@@ -76,8 +76,6 @@ class Fault:
 
 @dataclass
 class Request:
-    """A request as it arrived."""
-
     method: str
     path: str
     fault: str = ""

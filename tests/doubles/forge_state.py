@@ -35,8 +35,6 @@ class Problem(Exception):
 
 @dataclass
 class Pull:
-    """A pull request."""
-
     number: int
     title: str
     body: str
@@ -60,8 +58,6 @@ class Pull:
 
 @dataclass
 class Issue:
-    """An issue."""
-
     number: int
     title: str
     body: str
@@ -83,8 +79,6 @@ class Comment:
 
 @dataclass
 class LineComment(Comment):
-    """A comment on a line of a pull request."""
-
     path: str
     line: int
     commit: str
@@ -245,13 +239,12 @@ class ForgeState:
 
     def comment_line(self, repository: Repository, number: int, path: str, line: int, body: str,
                      author: str = OWN_LOGIN, *, side: str = "new", thread: int = 0, review: int = 0) -> LineComment:
-        """Comment on a line; without `thread`, it begins one."""
+        """Comment on a line; without `thread`, it starts one."""
         commit = self.pull_head(repository, self.pull(repository, number))
         return self._add(repository, repository.lines, lambda id_: LineComment(
             id_, number, author, body, path, line, commit, thread or id_, side, review))
 
     def answer_line(self, repository: Repository, first: LineComment, body: str) -> LineComment:
-        """Answer in the thread of a comment on a line."""
         return self.comment_line(repository, first.number, first.path, first.line, body, side=first.side,
                                  thread=first.thread, review=first.review)
 
@@ -262,7 +255,6 @@ class ForgeState:
 
     def report(self, repository: Repository, commit: str, name: str, state: str, summary: str = "",
                log: str | None = None) -> Status:
-        """Report a check of a commit."""
         return self._add(repository, repository.statuses, lambda id_: Status(id_, commit, name, state, summary, log))
 
     def _add(self, repository: Repository, rows: list[T], make: Callable[[int], T]) -> T:

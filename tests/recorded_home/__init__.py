@@ -1,7 +1,7 @@
 """Homes that earlier versions left, with their repository and worktrees; `unpack` puts one anywhere.
 
 Checkouts of these versions made them: `git show 536e9c17:tests/recorded_home/record.py` made `home-0.1.tar.xz` and
-lists what is in it, `record_later.py` beside it made `home-ed856ddb.tar.xz`, in which journals begin with snapshots.
+lists what is in it, `record_later.py` alongside it made `home-ed856ddb.tar.xz`, in which journals start with snapshots.
 The archives have placeholders for what belongs to a machine; `unpack` fills in this machine's values, names the
 directories that are named after the repository's path, and computes the checksums of the journals' lines again. This
 machine takes the home's processes for those of an earlier boot.

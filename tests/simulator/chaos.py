@@ -38,14 +38,14 @@ class Chaos:
         self.hunted: list[list[object]] = []
         """[key, incarnations still to kill, steps left to the next]."""
         self.pending_unparks: list[tuple[int, Key]] = []
-        """(steps left, name that is about to be parked): then a person unparks it."""
+        """(steps left, name that is about to be parked): then a user unparks it."""
         marks = random.Random(f"marks of {world.seed}")  # of its own: else every seed would play another world
         self.mark_at = marks.randrange(600) if marks.random() < 0.2 else -1
-        """Steps until a person ends a process with `mark-terminated --kill`, -1 for never."""
+        """Steps until a user ends a process with `mark-terminated --kill`, -1 for never."""
         self.rare = random.Random(f"rare things of {world.seed}")
         self.scripts = [(self.rare.randrange(250), kind(self)) for kind in RARE if self.rare.random() < 0.6] \
             if world.seed % 5 in RARE_SEEDS else []
-        """(steps left, what then goes on step by step)."""
+        """(steps left, what then continues step by step)."""
         self.later = random.Random(f"later things of {world.seed}")
         if world.seed % 5 in LAST_SEEDS:
             self.scripts += [(self.later.randrange(150), kind(self)) for kind in LAST if self.later.random() < 0.5]
@@ -76,7 +76,7 @@ class Chaos:
             kind(self)
 
     def _unpark_on_the_edge(self) -> None:
-        """Unpark a name that dies often at about the time at which it is parked, as a person may."""
+        """Unpark a name that dies often at about the time at which it is parked, as a user may."""
         edge = self.world.check.edge
         self.pending_unparks += [(self.rng.randrange(40), key) for key in edge if self.rng.random() < 0.3]
         self.world.check.edge.clear()
@@ -213,7 +213,7 @@ class Chaos:
             for _ in range(self.rare.randrange(300)):
                 yield True
 
-    # ---- what a person or a slow machine does at the worst time
+    # ---- what a user or a slow machine does at the worst time
 
     def _until(self, find: Callable[[], object], steps: int = 1500) -> Iterator[bool]:
         """Wait until something is found, for so many steps at most."""
@@ -243,7 +243,7 @@ class Chaos:
         """Let signals to runners arrive once more, soon after the first time."""
         for _ in range(8):
             known = len(self.world.sent)
-            yield from self._until(lambda known=known: self._to_runners(known), 200)  # type: ignore[misc]
+            yield from self._until(lambda known=known: self._to_runners(known), 200)
             yield from self._pause(12)
             for signal in self._to_runners(known)[-1:]:
                 self.world.post(signal)
@@ -252,7 +252,7 @@ class Chaos:
         return [signal for signal in self.world.sent[known:] if signal.recipient.role == "runner"]
 
     def park_for_long(self) -> Iterator[bool]:
-        """Park a node that is being worked on, and unpark it much later, as a person does."""
+        """Park a node that is being worked on, and unpark it much later, as a user does."""
         yield from self._until(self._active_nodes)
         if not (found := self._active_nodes()):
             return
@@ -267,7 +267,7 @@ class Chaos:
                 if node.status == "active" and state.status == "running"]
 
     def kill_until_parked(self) -> Iterator[bool]:
-        """Kill the agent of a node, or its runner, until it is parked, while nodes take long; a person unparks it, or
+        """Kill the agent of a node, or its runner, until it is parked, while nodes take long; a user unparks it, or
         waits for its probe."""
         yield from self._until(self._active_nodes)
         if not (found := self._active_nodes()):
@@ -307,7 +307,7 @@ class Chaos:
                 continue
             proc, began = found[0], self.world.t
             self.world.hold(proc, self.world.t + 120.0, "T")
-            yield from self._until(lambda began=began: self.world.t > began + 45.0, 600)  # type: ignore[misc]
+            yield from self._until(lambda began=began: self.world.t > began + 45.0, 600)
             self.world.run_command(proc.key.run, commands.garrison_up)
 
     def _spawners(self) -> list[Process]:
@@ -360,7 +360,7 @@ class Chaos:
                 and self.world.check.shadows[proc.key.run].nodes[proc.key.name].status == "validated"]
 
     def cancel_in_queue(self) -> Iterator[bool]:
-        """Cancel nodes whose work is in the merge queue already, as a person does who has not looked."""
+        """Cancel nodes whose work is in the merge queue already, as a user does who has not looked."""
         for _ in range(3):
             yield from self._until(self._enqueued, 500)
             for run, name, attempt in self._enqueued()[:1]:
@@ -373,8 +373,8 @@ class Chaos:
                 if not entry.is_final and entry.node in self.world.runs[entry.run].tasks]
 
     def take_over_queue(self) -> Iterator[bool]:
-        """Let a merge processor at work be taken for dead that no kill can reach, with its locks; it comes back beside
-        its successor."""
+        """Let a working merge processor be taken for dead, with its locks and out of reach of any kill; it returns
+        alongside its successor."""
         for _ in range(2):
             yield from self._until(self._processors_at_work, 600)
             yield from self._pause(6)
@@ -477,12 +477,11 @@ class Chaos:
         return self.rng.choice([proc for proc in procs if proc.key.role == role])
 
     def kill_process(self) -> None:
-        """Kill a supervised process."""
         if proc := self.choose(self.supervised()):
             self.world.kill(proc, "chaos", blocked=True)
 
     def kill_anything(self) -> None:
-        """Kill any process: agents, jobs, gates and commands, too."""
+        """Kill any process, including agents, jobs, gates and commands."""
         ours = [proc for proc in self.world.procs.values() if proc.kind != "decoy"]
         if ours:
             proc = self.rng.choice(ours)
@@ -503,7 +502,7 @@ class Chaos:
         self.kill_process()
 
     def kill_successors(self) -> None:
-        """Kill a supervised process, and its successors soon after they begin."""
+        """Kill a supervised process, and its successors soon after they start."""
         if proc := self.choose(self.supervised()):
             self.world.kill(proc, "chaos, first of two")
             self.hunted.append([proc.key, self.rng.choice([1, 1, 1, 2, 6]), self.rng.randrange(40)])
@@ -542,19 +541,19 @@ class Chaos:
                 self.world.hold(proc, until + self.rng.choice([0.0, 0.0, 20.0]), "S")
 
     def park(self) -> None:
-        """Park a node or the processor and unpark it a little later, as a person does, or only one of the two."""
+        """Park a node or the processor and unpark it a little later, as a user does, or only one of the two."""
         run = self._run()
         who = self.rng.choice([*self.world.runs[run].tasks, "processor"])
         for action in self.rng.choice([("unpark",), ("park", "unpark"), ("unpark", "unpark")]):
             guide(self.world, run, action, who)
 
     def reply(self) -> None:
-        """Answer a gate or an agent, or give a signal, as a person does."""
+        """Answer a gate or an agent, or give a signal, as a user does."""
         flows.answer(self.world, self._run())
         flows.answer_agents(self.world, self._run())
 
     def cancel(self) -> None:
-        """Cancel a node that is being worked on, as a person does."""
+        """Cancel a node that is being worked on, as a user does."""
         run = self._run()
         state = self.world.check.shadows[run]
         names = [name for name, node in state.nodes.items() if node.status == "active" and name not in state.held]
@@ -564,7 +563,6 @@ class Chaos:
             self.world.post(cancel_signal(Key("runner", name, run), state.nodes[name].attempt, "", self.world.now))
 
     def set_clock(self) -> None:
-        """Set the wall clock."""
         step = self.rng.choice([-86400.0, -40.0, -5.0, 5.0, 40.0, 86400.0])
         self.world.wall_shift += step
         self.world.note(f"=== the wall clock jumps by {step:.0f} s")
@@ -603,7 +601,7 @@ class Chaos:
         return self.rng.choice(list(self.world.runs))
 
     def stop(self) -> None:
-        """Send SIGTERM to a supervised process, as a person does who stops the run, or one agent."""
+        """Send SIGTERM to a supervised process, as a user does who stops the run, or one agent."""
         if proc := self.choose(self.supervised()):
             proc.terms += 1
             if proc.registered:
@@ -611,7 +609,7 @@ class Chaos:
             self.world.note(f"=== {proc.name} gets SIGTERM")
 
     def order_kill(self) -> None:
-        """Order an orchestrator killed, as a person does, or an incarnation that is over."""
+        """Order an orchestrator killed, as a user does, or an incarnation that is over."""
         keys = [key for key in self.world.identities if key.role == "orchestrator"]
         if not keys:
             return
@@ -624,7 +622,7 @@ class Chaos:
         self.world.post(signal)
 
     def move_target(self) -> None:
-        """Commit on the target, as another person does; it may break every gate until it is repaired."""
+        """Commit on the target, as another user does; it may break every gate until it is repaired."""
         commit = f"foreign-{self.world.fresh()}"
         self.world.history.append(commit)
         if self.rng.random() < 0.4:
@@ -653,14 +651,14 @@ class Chaos:
         self.world.run_command(self._run(), commands.doctor)
 
     def mark(self) -> None:
-        """Run `mark-terminated --kill` on a supervised process, as a person does who wants to be rid of it."""
+        """Run `mark-terminated --kill` on a supervised process, as a user does who wants to be rid of it."""
         keys = [proc.key for proc in self.supervised() if proc.registered and proc.key.role != "launch"]
         if keys:
             key = random.Random(len(keys)).choice(keys)
             self.world.run_command(key.run, commands.mark_terminated(key))
 
     def change_queue(self) -> None:
-        """Withdraw an entry of the merge queue, or hold one until the calm, as a person does."""
+        """Withdraw an entry of the merge queue, or hold one until the calm, as a user does."""
         entries = [entry for entry in self.world.queue.entries.values() if entry.status in WITHDRAWABLE]
         if not entries or self.world.queue_lock is not None:
             return
@@ -673,7 +671,7 @@ class Chaos:
         self.world.sync_merge()
 
     def up(self) -> None:
-        """Run `garrison up`, as cron does, or resume a run, as a person does."""
+        """Run `garrison up`, as cron does, or resume a run, as a user does."""
         if self.rng.random() < 0.5:
             self.world.run_command(self._run(), commands.garrison_up)
         else:
@@ -696,7 +694,7 @@ EVENTS: dict[Callable[[Chaos], None], float] = {
     Chaos.kill_both_above: 1, Chaos.wedge: 3, Chaos.freeze: 2, Chaos.park: 2, Chaos.cancel: 1, Chaos.doctor: 1,
     Chaos.change_queue: 0.5,
 }
-"""Disturbance → how often it happens, beside the others."""
+"""Disturbance → how often it happens, alongside the others."""
 
 RARE: tuple[Callable[[Chaos], Iterator[bool]], ...] = (
     Chaos.strike_starting, Chaos.memory_storm, Chaos.park_guardian, Chaos.damage)
@@ -716,10 +714,10 @@ LAST_SEEDS = (4,)
 SELDOM: tuple[tuple[tuple[int, ...], str, int, Callable[[Chaos], Iterator[bool]]], ...] = (
     ((11, 23), "starved gates", 60, Chaos.starve_gates), ((7, 19), "no room", 150, Chaos.leave_no_room),
     ((1, 13), "lost resume", 1, Chaos.lose_resume))
-"""What happens in a few seeds: their remainders of 25, a name for its random numbers, before which step it begins."""
+"""What happens in a few seeds: their remainders of 25, a name for its random numbers, before which step it starts."""
 REPLACEABLE = frozenset({"NODE_COMPLETE", "RUNNER_EXITED", "MERGE_COMPLETE", "MERGE_READY", "MERGE_FAILED",
                          "VALIDATION_PASSED", "VALIDATION_FAILED", "ORCHESTRATOR_CRASHED"})
-"""Signals whose content is recorded elsewhere, too: a run goes on without them."""
+"""Signals whose content is also recorded elsewhere: a run continues without them."""
 
 
 def decoy(_world: World, _me: Process) -> Steps:
@@ -729,7 +727,7 @@ def decoy(_world: World, _me: Process) -> Steps:
 
 
 def guide(world: World, run: str, action: str, who: str) -> None:
-    """Send a run's guardian what a person wants of a node or the processor."""
+    """Send a run's guardian what a user wants of a node or the processor."""
     flows.tell(world, run, "GUIDANCE", None, {"action": action, "who": who, "text": "a person"})
 
 

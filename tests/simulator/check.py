@@ -1,7 +1,7 @@
 """Rules: what must never happen (checked at every write), and what must have happened at the end.
 
-The checks keep books of their own beside the world's records, so that a mistake in the code under test is not repeated
-here.
+The checks keep their own books, separate from the world's records, so that a mistake in the code under test is not
+repeated here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REWORKED = ("nothing", "acceptance", "conflict", "gate")
 BEAT_TIMEOUT = 30.0
 """As `supervision.TIMING` has them."""
 LOCKLESS = 10.0
-"""Seconds for which a process may go on that has lost its life lock: the rest of its turn."""
+"""Seconds for which a process may continue that has lost its life lock: the rest of its turn."""
 SUPERVISOR = {"runner": "guardian", "processor": "guardian", "orchestrator": "runner"}
 """Role → role whose journal counts its deaths before a successor starts."""
 
@@ -132,7 +132,7 @@ class Check:
             raise Violation(f"{new.key.full} was parked after {self.died.get(new.key, 0)} deaths")
 
     def _orphaned(self, proc: Process) -> None:
-        """A runner gives up only after nobody above it was alive for long; whom it took for dead may have died later.
+        """A runner gives up only after nothing above it was alive for long; what it took for dead may have died later.
         """
         if proc.key.role == "runner" and (lived := self.world.alone_for(proc)) < ORPHAN_GRACE / 2:
             raise Violation(f"{proc.name} ended as an orphan after {lived:.0f} s alone")
@@ -214,7 +214,7 @@ class Check:
             raise Violation(f"{proc.name} did {result.node} twice: there was a result")
 
     def commit(self, proc: Process, run: str, node: str, unit: str) -> None:
-        """Check a commit: none is made beside a successor, and no unit of work is done twice."""
+        """Check a commit: none is made alongside a successor, and no unit of work is done twice."""
         holder = self.world.life_locks.get(proc.key)
         if holder is not None and holder.incarnation > proc.incarnation and holder.registered and not proc.revenant:
             raise Violation(f"{proc.name} commits beside {holder.name}")
@@ -361,7 +361,7 @@ class Check:
             raise Violation(f"{change['node']} succeeds, and its attempt {node.attempt} is {status}")
 
     def _check_unparked(self, shadow: RunState, name: str) -> None:
-        """What a person has unparked is parked no more, with all that it had died."""
+        """What a user has unparked is parked no more, with all that it had died."""
         for full, circuit in shadow.circuits.items():
             key = Key.parse(full)
             if (key.name if key.role == "runner" else key.role) == name and (circuit.parked or circuit.parks):
@@ -599,7 +599,6 @@ class Check:
         unfinished = [name for name, node in shadow.nodes.items() if node.status in ("active", "impl_complete")]
         if shadow.status == "failed" and not all(self._is_parked(run, shadow, name) for name in unfinished):
             raise Violation(f"run {run.id} failed though one of {unfinished} was not parked")
-        assert shadow.flow is not None
         if shadow.status == "failed" and not shadow.flow.over and any(
                 shadow.nodes[place.node].status == "pending" for place in shadow.flow.places.values()
                 if place.node in shadow.nodes):

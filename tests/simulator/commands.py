@@ -23,7 +23,7 @@ from garrison.supervise.decisions import ChildState
 from garrison.supervise.incarnation import SpawnRequest
 
 MARKED = "marked by hand"
-"""Reason of an identity whose end a person recorded."""
+"""Reason of an identity whose end a user recorded."""
 
 SECOND_LOOK = 1.0
 """Seconds between the two observations by which a command judges a silent launcher."""
@@ -32,7 +32,7 @@ SECOND_LOOK = 1.0
 def launch(*, resume: bool, again: bool = False) -> Callable[[World, Process], Steps]:
     """Return `launch`, or `resume`: start a launcher for a run that has none. Harmless twice at once.
 
-    `again`: retry the failed nodes, too.
+    `again`: also retry the failed nodes.
     """
     def body(world: World, me: Process) -> Steps:
         view = world.view(me.key)
@@ -120,7 +120,6 @@ def mark_terminated(key: Key) -> Callable[[World, Process], Steps]:
 def _hangs(world: World, me: Process, launcher: ChildState) -> Effect:
     """Return whether a launcher does nothing, by two observations with a pause between, as `judge_now` does."""
     identity = launcher.identity
-    assert identity is not None
     other = world.find(identity.pid, identity.start_ticks)
     if identity.status != "active" or other is None or other.quiet_since is None:
         return False

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.simulator.violation import Violation
 
 from garrison.ends import RefusedBy
 from garrison.pipeline.outcome import Outcome
+from garrison.pipeline.questions import OpenWait
+from garrison.records.journal import Entry
 from garrison.records.record import from_data
+from garrison.run.state import RunState
 from garrison.system.clock import from_iso
-
-if TYPE_CHECKING:
-    from garrison.pipeline.questions import OpenWait
-    from garrison.records.journal import Entry
-    from garrison.run.state import RunState
 
 
 def check_reports(shadow: RunState, entry: Entry, reported: set[tuple[str, int]]) -> None:
@@ -23,7 +21,6 @@ def check_reports(shadow: RunState, entry: Entry, reported: set[tuple[str, int]]
     data: dict[str, Any] = entry.data if entry.kind == "flow" else entry.data.get("flow") or {}
     if not data.get("place_id"):
         return
-    assert shadow.flow is not None
     place = shadow.flow.places.get(data["place_id"])
     if place is None or place.attempt != data["attempt"]:
         raise Violation(f"the flow was advanced by {data['place_id']}, attempt {data['attempt']}; it waits for {place}")
@@ -71,7 +68,6 @@ def check_attempt(shadow: RunState, change: dict[str, Any], max_rework: int) -> 
 def check_end(shadow: RunState) -> None:
     """Check the end of a run: its flow has ended alike, and no gate is open."""
     flow = shadow.flow
-    assert flow is not None
     if shadow.status == "done" and flow.over != "done":
         raise Violation(f"the run is done, and its flow is {flow.state.status}")
     open_gates = [place.id for place in flow.places.values() if place.node not in shadow.nodes]

@@ -1,4 +1,4 @@
-"""Random graphs that branch, loop, run in parallel, retry and ask people; and a person who answers.
+"""Random graphs that branch, loop, run in parallel, retry and ask people; and a user who answers.
 
 A graph is a sequence of blocks: a task (with retries), a loop with its test, parallel branches with a join, a gate with
 two ways, a signal. Tasks fail as their fates say, so that loops end, are stuck, or run out of attempts.
@@ -51,7 +51,6 @@ class Graph:
         return name
 
     def edge(self, source: str, target: str, attributes: str = "") -> None:
-        """Add an edge."""
         self.lines.append(f"{source} -> {target}" + (f" [{attributes}];" if attributes else ";"))
 
     def block(self, before: str, depth: int = 0) -> str:
@@ -84,7 +83,7 @@ class Graph:
         return after
 
     def gate(self, before: str) -> str:
-        """Add a gate at which a person chooses one of two ways."""
+        """Add a gate at which a user chooses one of two ways."""
         ask, yes, no, after = self.name("g"), self.task(), self.task(), self.name("c")
         late = ", timeout=5m, human.default_choice=Yes" if self.rng.random() < 0.3 else ""
         self.lines += [f"{ask} [shape=hexagon{late}];", f"{after} [shape=diamond];"]
@@ -120,7 +119,6 @@ class Graph:
 
 
 def make_graph(rng: random.Random) -> Graph:
-    """Return a whole graph."""
     made, last = Graph(rng), "start"
     while len(made.tasks) < rng.randint(1, MAX_TASKS):
         last = made.block(last)
@@ -181,6 +179,6 @@ def answer_agents(world: World, run: str) -> None:
 
 
 def tell(world: World, run: str, kind: str, node: str | None, payload: dict[str, object]) -> None:
-    """Send a run's guardian a person's signal."""
+    """Send a run's guardian a user's signal."""
     world.post(Signal(world.fresh(), PERSON, {"role": "guardian", "name": PIPELINE}, kind, run, world.now, node, 0,
                       payload))

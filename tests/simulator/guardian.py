@@ -140,7 +140,7 @@ class Guardian(SimulatedProcess):
         return not self.stopping and self.state.status == "running"
 
     def _is_awaited(self, full: str) -> bool:
-        """Return whether the run waits for a parked name to go on."""
+        """Return whether the run waits for a parked name to continue."""
         key = Key.parse(full)
         if key.role == "processor":
             return "processor" not in self.state.held and (
@@ -243,7 +243,6 @@ class Guardian(SimulatedProcess):
 
     def _park(self, action: Action, view: GuardianView) -> Effect:
         child = self._child(action.target, view)
-        assert child.identity is not None
         full = child.identity.key.full
         self._escalate(full, action.why, action.target, f"{full}-parked-{child.identity.incarnation}")
         yield None

@@ -22,7 +22,7 @@ from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
 
 RESUME, AGAIN = -100, -101
-"""`Process.code` of a launcher before its first step: it was started with `--resume`, or with `--again`, too."""
+"""`Process.code` of a launcher before its first step: it was started with `--resume`, perhaps with `--again`."""
 
 
 class Launcher(SimulatedProcess):
@@ -89,7 +89,6 @@ class Launcher(SimulatedProcess):
 
     def _apply_signal(self, action: Action, view: LauncherView) -> Effect:
         signal = action.expect(ApplySignal).posted.signal
-        assert signal is not None
         if signal.id not in self.facts.applied:
             yield from self.record_synced(LauncherSignal(signal.id, signal.signal_type, signal.payload))
         self.acknowledge(action)

@@ -1,9 +1,9 @@
 """Bounds of liveness: how long each stage may take in simulated time while nothing holds up who is responsible for it.
 
-Safety rules say what never happens; they miss a run that stands still for a minute and then goes on. So each stage has
-a bound (`BOUNDS`). The clock of a stage begins when it is entered under its responsible process (an incarnation that is
-registered, not stopped, blocked or stopping), and begins again whenever that changes. Only passing time can exceed a
-bound, so the stages are checked each time the world's clock is about to jump. The books are the world's, not the
+Safety rules say what never happens; they miss a run that stands still for a minute and then continues. So each stage
+has a bound (`BOUNDS`). The clock of a stage starts when it is entered under its responsible process (an incarnation
+that is registered, not stopped, blocked or stopping), and restarts whenever that changes. Only passing time can exceed
+a bound, so the stages are checked each time the world's clock is about to jump. The books are the world's, not the
 verdicts and decisions under test.
 """
 
@@ -106,7 +106,7 @@ class Liveness:
                  for key, identity in self.world.identities.items() if key.run == run.id]
         status = decide_status(self.world.check.shadows[run.id], facts).status
         if status in (Status.RUNNING, Status.WAITING) and not any(fact.living for fact in facts):
-            raise Violation(f"run {run.id} is shown as {status}, and nobody of it is alive")
+            raise Violation(f"run {run.id} is shown as {status}, and no process of it is alive")
 
     def _stages(self) -> Iterator[Stage]:
         for run in self.world.runs.values():
@@ -174,7 +174,7 @@ class Liveness:
             yield from self._supervised(_key("processor", "pipe", run.id), guardian)
 
     def _stages_of_people(self, run: Run, state: RunState, guardian: Process) -> Iterator[Stage]:
-        """A person's word takes effect: what is parked is told to stop, what stays healthy counts as healed."""
+        """A user's word takes effect: what is parked is asked to stop, what stays healthy counts as healed."""
         if state.status != "running":
             return
         for name in state.held:
@@ -190,7 +190,7 @@ class Liveness:
                 yield Stage("closing a circuit", f"{full}#{probe.incarnation}", guardian)
 
     def _stages_of_stops(self, run: Run, state: RunState) -> Iterator[Stage]:
-        """Who is told to stop ends in time, whatever those below it do."""
+        """A process that is asked to stop ends in time, whatever the processes below it do."""
         guardian = self._at_work(_key("guardian", "pipe", run.id), stopping=True)
         if guardian is not None and state.status == "running":
             yield Stage("stopping the run", run.id, guardian)

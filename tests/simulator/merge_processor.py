@@ -70,11 +70,9 @@ class Queue:
         return self.world.queue
 
     def entries(self) -> list[MergeEntry]:
-        """Return all entries."""
         return list(self.world.queue.entries.values())
 
     def entry(self, name: str) -> MergeEntry:
-        """Return an entry."""
         return self.world.queue.entry(name)
 
     def tip(self) -> str:
@@ -82,7 +80,7 @@ class Queue:
         return self.world.history[-1]
 
     def notice_undone(self) -> None:
-        """Nobody moves the simulated target back."""
+        """No one moves the simulated target back."""
 
     def monotonic(self) -> float:
         """Return the seconds of this boot."""
@@ -97,7 +95,6 @@ class Queue:
         return True
 
     def tree_of(self, commit: str) -> str:
-        """Return a commit's tree."""
         return f"tree of {commit}"
 
     def known_changes(self, _old: str, _new: str) -> None:
@@ -164,7 +161,6 @@ class Writer(QueueWriter):
         self.effects = effects
 
     def append(self, record: QueueRecord, *, sync: bool = False) -> None:
-        """Append one record."""
         self.effects.add(lambda: self.effects.process.append(record, sync=sync))
 
     def compact(self) -> None:
@@ -223,7 +219,6 @@ class Run:
 
     @property
     def processes(self) -> list[Process]:
-        """Its living processes."""
         return self.world.bearers(gate_marker(self.job))
 
     def poll(self, _now: float) -> GateVerdict | None:
@@ -448,7 +443,7 @@ class Processor(SimulatedProcess):
         return self.world.queue.seq, self.world.history[-1], gates, is_due
 
     def _acquire(self) -> Effect:
-        """Take the lock, begin a new epoch, adopt the gates."""
+        """Take the lock, start a new epoch, adopt the gates."""
         world = self.world
         world.processor_lock = self.me
         yield None
@@ -463,13 +458,13 @@ class Processor(SimulatedProcess):
         self.has_queue = True
 
     def _work(self) -> Effect:
-        """Do some steps; whether to go on at once."""
+        """Do some steps; whether to continue at once."""
         for _ in range(STEPS_PER_TURN):
             before, facts = self.world.queue.seq, self._facts()
             done = self.worker.step()
             try:
                 yield from self.effects.carry_out()
-            except ForbiddenTransition:  # a command was recorded meanwhile, as `step` handles it
+            except ForbiddenTransition:  # a command was recorded in between, as `step` handles it
                 if self.world.queue.seq == before:
                     raise
             yield None
@@ -503,7 +498,6 @@ class Processor(SimulatedProcess):
         yield from self.end(reason)
 
     def wait_for_queue(self) -> Effect:
-        """Wait for the queue's lock."""
         while self.world.queue_lock is not None:
             yield 0.5
 

@@ -25,7 +25,7 @@ class Mutation:
 
 
 def at(path: str, function: str, kind: str, becomes: str = "", mentions: str = "", nth: int = 0) -> Planting:
-    """Return a change; the path is below src/garrison, or begins with `tests/`."""
+    """Return a change; the path is below src/garrison, or starts with `tests/`."""
     return Planting(path if path.startswith("tests/") else f"src/garrison/{path}", function, kind, becomes, mentions, nth)
 
 
@@ -104,7 +104,7 @@ RESTARTS = (
         at(RESTART, "apply_event", "return", "x1", "Circuit")),
     bug("unparked_stays_parked", "a person's unpark changes nothing",
         at(RESTART, "reset_circuit", "return", "x1", "incarnation")),
-    bug("death_counted_twice", "the death of an earlier attempt's runner is recorded in the next one, too",
+    bug("death_counted_twice", "the death of an earlier attempt's runner is also recorded in the next one",
         at(GUARDIAN, "_is_death_recorded", "return", "False", "full")),
     bug("hang_unseen", "a process that does nothing is never replaced",
         at(HANGS, "find_hang", "iterable", "()", "_stopped")),
@@ -122,7 +122,7 @@ RESTARTS = (
         at(VIEW, "may_start_again", "return", "False", "full")),
     bug("order_is_for_good", "what a person ended by hand gets no successor",
         at(VIEW, "may_start_again", "return", "it and p2.reason != 'marked by hand'", "FINISHED")),
-    bug("processor_not_watched", "nobody starts the merge processor",
+    bug("processor_not_watched", "nothing starts the merge processor",
         at(GUARDIAN, "_supervise", "condition", "x1.processor.hung", "hung")),
     bug("cleanup_without_runner", "a landed node whose runner died is not cleaned up",
         at(VIEW, "needs_runner", "condition", "True", "validated")),
@@ -144,7 +144,7 @@ RESTARTS = (
         at(FLOW, "_wait", "operand", "", "auto_approve")),
     bug("stop_counts_as_death", "an agent that stopped as its runner asked it to counts as one that crashed",
         at(RUNNER, "_was_stopped", "operand", "x1.stop_requested > x2.incarnation", "incarnation")),
-    bug("orphan_at_once", "a runner gives up as soon as it finds nobody above it",
+    bug("orphan_at_once", "a runner gives up as soon as it finds no process above it",
         at(RUNNER, "_is_orphaned_too_long", "operand", "", "orphan_grace")),
     bug("lost_request_to_resume", "a request to resume dies with the launcher that carried it",
         at("launch/resume.py", "decide_resume", "condition", "False and x2 is not None and (x3 := _open_request(x4, x2.incarnation, x5, x6))", "incarnation")),
@@ -271,7 +271,7 @@ QUEUE = (
         at(RUNNER, "_validating", "condition", "x1.status == 'nothing'", "HAS_LANDED")),
     bug("merged_while_tested", "a runner cleans up while its work is tested",
         at(RUNNER, "_validating", "condition", "x1.status in ('landed', 'testing')", "HAS_LANDED")),
-    bug("lost_landing", "nobody records again a landing whose record a power cut took",
+    bug("lost_landing", "nothing records again a landing whose record a power cut took",
         at(GUARDIAN, "_has_lost_landing", "return", "False", "FINAL")),
     bug("failed_and_landed", "a node whose branch is in the queue fails with its runner",
         at(GUARDIAN, "_fail_without_runner", "value", "False", "attempt")),

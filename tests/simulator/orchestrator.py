@@ -107,7 +107,6 @@ class Orchestrator(SimulatedProcess):
     def _finish(self) -> Effect:
         """Write the result, then end."""
         yield from self._note_progress()
-        assert self.agent is not None
         code = self.agent.code or (1 if self.fate.at(self.me.attempt) == "fail" else 0)
         status, reason = ("fail", f"the agent ended with exit code {code}") if code else ("success", "")
         self.world.write_result(self.me, Result(self.run.id, self.node, self.me.attempt, self.me.incarnation, status,
@@ -119,7 +118,6 @@ class Orchestrator(SimulatedProcess):
 
     def _move(self, phase: str) -> Effect:
         """Bring the hook to a phase; only rework moves it back."""
-        assert self.hook is not None
         is_rework = (self.hook.phase, phase) == ("impl_complete", "executing")
         if is_rework or PHASES.index(self.hook.phase) < PHASES.index(phase):
             self.hook = self.world.write_hook(

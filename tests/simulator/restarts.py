@@ -49,7 +49,7 @@ class Restarts:
             self._forget(str(data["full"]))
             if entry.kind == "park":
                 self._parked[str(data["full"])] = self.world.t
-        elif entry.kind in ("signal", "unpark"):  # a person may have unparked any of them
+        elif entry.kind in ("signal", "unpark"):  # a user may have unparked any of them
             key = None if entry.kind == "unpark" else data.get("type")
             if key in (None, "GUIDANCE"):
                 run = journal.rpartition("@")[2]

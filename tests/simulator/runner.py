@@ -323,7 +323,7 @@ class Runner(SimulatedProcess):
         yield None
         units = self.world.branches.get(key)
         if units is not None:
-            archived = self.world.archived.setdefault(key, [])  # the tip of an earlier visit is kept beside it
+            archived = self.world.archived.setdefault(key, [])  # the tip of an earlier visit is kept alongside it
             archived += [unit for unit in units if unit not in archived]
             yield None
             self.world.branches.pop(key, None)

@@ -146,25 +146,25 @@ def _calm(world: World) -> int:
 
 
 def _attend(world: World) -> bool:
-    """Start what a timer and a person would; return False if everything has ended."""
+    """Start what a timer and a user would; return False if everything has ended."""
     is_unfinished = False
     _attend_queue(world)
     for run in world.runs.values():
         status = world.status(run.id)
         if status == "failed" and run.retries < 1 and not world.check.shadows[run.id].over and not world.busy():
-            run.retries += 1  # a person fixes why its nodes were parked, once
+            run.retries += 1  # a user fixes why its nodes were parked, once
             chaos.start(world, run.id, resume=True)
             is_unfinished = True
             continue
         if status == "failed" and not run.again and not world.busy() and any(
                 node.kind == CANCELLED for node in world.check.shadows[run.id].nodes.values()):
-            run.again = True  # a person wants what was cancelled after all
+            run.again = True  # a user wants what was cancelled after all
             chaos.start(world, run.id, resume=True, again=True)
             is_unfinished = True
             continue
         if (status in ("done", "failed") or flows.is_out_of_time(world, run.id)) and not world.busy():
             continue
-        is_unfinished = True  # also with a parked guardian: a person fixes the cause, and resumes
+        is_unfinished = True  # also with a parked guardian: a user fixes the cause, and resumes
         flows.answer(world, run.id)
         flows.answer_agents(world, run.id)
         for who in world.check.shadows[run.id].held:
@@ -178,7 +178,7 @@ def _attend(world: World) -> bool:
 
 
 def _attend_queue(world: World) -> None:
-    """Do what a person does: repair a target that made the queue pause, resume a queue that does not resume by itself,
+    """Do what a user does: repair a target that made the queue pause, resume a queue that does not resume by itself,
     and release what is held."""
     if world.queue.pause and world.history[-1] in world.broken:
         world.history.append("repaired")

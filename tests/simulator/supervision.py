@@ -85,7 +85,7 @@ def start_incarnation(world: World, me: Process, request: SpawnRequest, body: Ca
 
 
 def link_hook(world: World, me: Process, key: Key, number: int) -> None:
-    """Continue the hook for an incarnation; spawner and child both do, whoever is first."""
+    """Continue the hook for an incarnation; spawner and child both do, in either order."""
     world.write_hook(me, key, lambda old: next_hook(old, key, number, world.now, world.fresh()))
 
 
@@ -149,7 +149,6 @@ class SimulatedObserver:
         return key
 
     def marker(self, identity: Identity) -> str:
-        """Return the marker of an incarnation."""
         return marker_of(identity.key, identity.incarnation)
 
     def read_heartbeat(self, key: Key) -> tuple[float, float] | None:
@@ -203,7 +202,7 @@ class Watch:
         self.watcher = HangWatcher(cast("Observer", self.observer), TIMING.beat_timeout, TIMING.beat_timeout / 4)
         self.watcher.clock.advance(self.observer.time)
         self.is_late = False
-        """Set once something watched is late; whoever sets it back sleeps shorter."""
+        """Set once something watched is late; what resets it sleeps for a shorter time."""
         self._holds = 0
 
     def catch_up(self) -> None:
@@ -310,7 +309,7 @@ class SimulatedProcess:
         longest = TIMING.beat_timeout / 5 if self.watch.is_late else LONGEST_SLEEP
         self.watch.is_late = False
         self.idle = longest if self.has_fingerprint() else min(2 * self.idle, self.rarest_turn, longest)
-        if self.me.is_touched:  # since the turn began: the fingerprint has changed
+        if self.me.is_touched:  # since the turn started: the fingerprint has changed
             return TIMING.rescan
         wake_at = self.decision.wake_at
         return self.idle if wake_at is None else max(0.0, min(self.idle, wake_at - self.world.mono))
@@ -446,7 +445,6 @@ class SimulatedProcess:
         metadata = {"reason": why, "probe_at": iso(self.world.wall + cool_down)}
 
         def parked(old: Identity | None) -> Identity:
-            assert old is not None
             is_over = old.status in ("crashed", "terminated")
             return change_status(old, "parked", metadata={**old.metadata, **metadata}) if is_over else old
 
@@ -457,7 +455,6 @@ class SimulatedProcess:
             self.attempt_of(child.identity.name)))
 
     def start_record(self, started: Identity, previous: ChildState, action: Action) -> ChildSpawned:
-        """Return the record of a start."""
         attempt = self.attempt_of(started.name)
         spawned = ChildSpawned(started.key.full, started.incarnation, attempt, action.why,
                                follows=what_it_follows(previous, attempt, started.incarnation))
@@ -522,10 +519,8 @@ def death_class_of(action: Action) -> str:
 
 
 def guardian_key(run: str) -> Key:
-    """Return the key of a run's guardian."""
     return key_of("guardian", PIPELINE, run)
 
 
 def launcher_key_of(run: str) -> Key:
-    """Return the key of a run's launcher."""
     return key_of("launch", "launch", run)

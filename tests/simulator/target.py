@@ -1,6 +1,6 @@
 """The target's queue, for runs that land as a whole: it decides their entries at random, and checks what lands.
 
-The simulated processor works the queue of the nodes. This one is worked by somebody else (another run's processor may
+The simulated processor works the queue of the nodes. This one is worked by someone else (another run's processor may
 be), so that its verdicts come at any moment: while the guardian is dead, before it has read the entry, after a resume.
 """
 
@@ -34,8 +34,6 @@ class TargetEntry:
 
 
 class TargetQueue:
-    """Queue of the target of all runs of a seed."""
-
     def __init__(self, world: World, seed: int) -> None:
         self.world, self.rng = world, random.Random(seed + 0.5)
         self.entries: dict[tuple[str, int, str], TargetEntry] = {}

@@ -54,7 +54,7 @@ QUEUE = QueueConfig(gate="true", beliefs=False)
 PIPELINE = "pipe"
 """Name of every simulated guardian and merge processor."""
 PERSON = {"role": "launch", "name": "launch", "incarnation": 0}
-"""Sender of what a person tells a run."""
+"""Sender of what a user tells a run."""
 PIDS = 40
 """Number of pids, so few that they are used again within a seed."""
 
@@ -81,7 +81,7 @@ class Process:
     """It was taken for dead, no kill can reach it, and it comes back."""
     terms: int = 0
     stubborn: bool = False
-    """It works on when it is told to stop."""
+    """It keeps working when asked to stop."""
     lockless_since: float | None = None
     """When it first did something after it had lost its life lock, apart from waiting for the queue."""
     is_touched: bool = False
@@ -96,7 +96,7 @@ class Process:
     quiet_since: float | None = None
     """Since when it does nothing, its own sleep excepted, until it takes a step again."""
     waiting_since: float | None = None
-    """Since when it waits for a person and uses no CPU, though it would react."""
+    """Since when it waits for a user and uses no CPU, though it would react."""
     holds: list[tuple[float, float]] = field(default_factory=list)
     """Earlier times at which it did nothing."""
 
@@ -143,10 +143,9 @@ class Fate:
     until: int = 10**6
     pace: float = 3.0
     asks: bool = False
-    """Whether its agent asks a person a question before it ends."""
+    """Whether its agent asks a user a question before it ends."""
 
     def at(self, attempt: int) -> str:
-        """Return the outcome of an attempt."""
         return self.kind if attempt <= self.until else "success"
 
 
@@ -163,9 +162,9 @@ class Run:
     max_rework: int = 0
     resumes: int = 0
     retries: int = 0
-    """How often a person resumed it after it had failed."""
+    """How often a user resumed it after it had failed."""
     again: bool = False
-    """True once a person has retried its failed nodes."""
+    """True once a user has retried its failed nodes."""
     lands: bool = False
     """True if it lands as a whole."""
 
@@ -226,7 +225,7 @@ class World:
         self.answers: set[str] = set()
         """Ids of the questions that are answered."""
         self.cancels: set[tuple[str, str]] = set()
-        """Nodes that a person cancelled."""
+        """Nodes that a user cancelled."""
         self.death_classes: dict[tuple[Key, int], str] = {}
         """Incarnation → class of its death, if the machine's lack of memory or of room caused it."""
         self.lived: dict[str, float] = {}
@@ -261,7 +260,6 @@ class World:
 
     @property
     def boot_id(self) -> str:
-        """Return the id of this boot."""
         return f"boot-{self.boot}"
 
     def fresh(self) -> str:
@@ -282,7 +280,7 @@ class World:
         while self.next_pid in self.procs:
             self.next_pid = 100 + (self.next_pid - 99) % PIDS
         proc = Process(self.next_pid, int(self.mono * 1000), kind, key, incarnation,
-                       marker or marker_of(key, incarnation), None, self.t)  # type: ignore[arg-type]
+                       marker or marker_of(key, incarnation), None, self.t)
         self.next_pid = 100 + (self.next_pid - 99) % PIDS
         proc.attempt = attempt
         proc.steps = body(self, proc)
@@ -294,12 +292,12 @@ class World:
         return proc
 
     def run_command(self, run: str, body: Callable[[World, Process], Steps]) -> None:
-        """Start what a person or a timer calls for a run."""
+        """Start what a user or a timer calls for a run."""
         self.spawn("command", key_of("launch", "launch", run), 0, body, marker=f"command-{self.fresh()}")
 
     def person(self, run: str) -> Process:
-        """Return a person at a terminal, who is not a process of the world."""
-        return Process(0, 0, "command", key_of("launch", "launch", run), 0, "", iter(()), 0.0)  # type: ignore[arg-type]
+        """Return a user at a terminal, who is not a process of the world."""
+        return Process(0, 0, "command", key_of("launch", "launch", run), 0, "", iter(()), 0.0)
 
     def kill(self, proc: Process, why: str, *, blocked: bool = False) -> None:
         """Send SIGKILL; a process that is blocked in the kernel ends only when it returns."""
@@ -496,7 +494,7 @@ class World:
         inbox = self.inbox.get(key)
         if not inbox:
             return []
-        found = [PostedSignal(name, signal, "" if signal else "it is damaged")  # type: ignore[arg-type]
+        found = [PostedSignal(name, signal, "" if signal else "it is damaged")
                  for name, signal in inbox.items()]
         if len(found) > 1 and self.rng.random() < 0.2:
             self.rng.shuffle(found)
@@ -581,7 +579,7 @@ class World:
         self.saved.setdefault(key, set()).update(self.branches.get(key, []))
 
     def _note_life(self, proc: Process) -> None:
-        """Note that somebody above the runners lives; one that was declared dead is none, by all records, and one that
+        """Note that someone above the runners lives; one that was declared dead is none, by all records, and one that
         died while it started may never have been seen."""
         identity = self.identities.get(proc.key)
         if proc.key.role in ("launch", "guardian") and proc.registered and not (
@@ -671,7 +669,6 @@ class World:
         return self.check.shadows[run].status
 
     def has_launcher(self, run: str) -> bool:
-        """Return whether a run's launcher lives."""
         return self.view(key_of("launch", "launch", run)).living
 
 

@@ -79,13 +79,13 @@ def read() -> dict[str, Any]:
     return dict(json.loads(RECORDED.read_text(encoding="utf-8")))
 
 
-def test_nothing_that_was_promised_is_gone_and_all_there_is_is_recorded() -> None:
+def test_nothing_promised_is_gone_and_everything_that_exists_is_recorded() -> None:
     recorded, now = read(), measure()
     assert find_missing(recorded, now) == []
     assert find_missing(now, recorded) == [], "python -m tests.contract.public.test_surface --record"
 
 
-def test_what_is_gone_is_found() -> None:
+def test_a_missing_public_name_is_found() -> None:
     recorded = {"commands": {"a": ["--x", "--y"], "b": []}, "settings": {"t": ["k"]}}
     assert find_missing(recorded, {"commands": {"a": ["--y", "--z"]}}) == [
         "commands: a: --x", "commands: b: b", "settings: t: t"]

@@ -154,7 +154,7 @@ class ForgePlace:
         answered = {each.thread for each in repository.lines if each.author == OWN_LOGIN}
         wrong += [f"the comment {each.id} ({each.body}) was not answered" for each in repository.lines
                   if self.kind != "gitea" and each.author == "eve" and each.thread not in answered]
-        wrong += [f"the commit {oid[:10]} that somebody pushed is lost" for oid in self.theirs
+        wrong += [f"the commit {oid[:10]} that a user pushed is lost" for oid in self.theirs
                   if not self._is_in(oid, "main")]
         seen: list[str] = []
         log = git(self.bare, "reflog", "show", "--format=%H", self.branch(run), check=False).split()

@@ -193,7 +193,7 @@ def test_a_killed_agent_is_resumed_in_its_session_or_hands_over(stage: Stage, ho
     if count == 1:
         assert "This session was interrupted because its process died" in stage.prompts()[1]
     else:
-        assert stage.endings() == ["crash", "reported"], "the program that lacks the session begins another one"
+        assert stage.endings() == ["crash", "reported"], "the program that lacks the session opens another one"
         told = stage.prompts_of(str(second.session))[0]
         assert "Do the task." in told and HANDED_OVER in told and "Hurry." in told, "it gets everything again"
         shown = (stage.attempt / "output.log").read_text()

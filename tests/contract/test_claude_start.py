@@ -56,7 +56,7 @@ def test_a_cli_that_hangs_at_its_start_is_shown_within_seconds_and_then_given_up
     assert str(error).startswith("since its start the CLI has neither answered nor done anything for ")
     assert shown[0].endswith("s ago, has not answered and does nothing")
     assert int(shown[0].split()[3]) < 6
-    assert shown[-1] == "", "what it is told for is over"
+    assert shown[-1] == "", "the notice is withdrawn"
 
 
 @pytest.mark.parametrize("program", [

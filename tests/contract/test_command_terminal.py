@@ -98,7 +98,7 @@ def test_the_program_dies_with_the_owner_of_its_terminal(tmp_path: Path) -> None
     finally:
         os.kill(owner, 9)
         os.waitpid(owner, 0)
-    wait_until((tmp_path / "end").exists, 30, lambda: "it goes on")
+    wait_until((tmp_path / "end").exists, 30, lambda: "it still runs")
 
 
 def test_a_program_that_does_not_read_blocks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

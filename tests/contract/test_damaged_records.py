@@ -112,7 +112,7 @@ def test_the_identity_of_a_dead_process_is_rebuilt(runtime: Runtime, way: str) -
     assert rebuilt.metadata["class"] == "damage"
     assert rebuild_identity(runtime.observer, CHILD) == rebuilt, "once"
     acquire_lease(runtime.observer, SpawnRequest(CHILD), 10.0)
-    assert store.get(Identity, CHILD).incarnation == 5, "no incarnation begins twice"
+    assert store.get(Identity, CHILD).incarnation == 5, "no incarnation starts twice"
 
 
 def test_the_identity_of_a_living_process_is_left_to_it(runtime: Runtime) -> None:
@@ -159,7 +159,7 @@ def test_a_supervisor_outlives_the_damage_of_a_child(runtime: Runtime, alive: In
     assert supervisor.child_state(CHILD).identity is not None, "its hook shows that it was started"
     path.unlink()
     path.mkdir()
-    assert supervisor.child_state(CHILD).living, "only a person can repair this: it is left alone"
+    assert supervisor.child_state(CHILD).living, "only the user can repair this: it is left alone"
     path.rmdir()
 
 

@@ -120,7 +120,7 @@ def test_the_count_of_the_nearest_cgroup(tmp_path: Path, monkeypatch: pytest.Mon
     looked.watch(me.pid, me.ticks)
     assert not looked.out_of_memory(me.pid, me.ticks)
     vmstat.write_text("oom_kill 41\n")
-    assert not looked.out_of_memory(me.pid, me.ticks), "somebody else's"
+    assert not looked.out_of_memory(me.pid, me.ticks), "that of another cgroup"
     counter.write_text(text.format(3))
     assert looked.out_of_memory(me.pid, me.ticks)
     looked.forget(me.pid, me.ticks)

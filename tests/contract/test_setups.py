@@ -175,7 +175,7 @@ def test_a_private_layer_serves_its_own_worktree_alone_and_ends_with_it(repo):
     layer = capture(repo, second)
     assert not setups.is_lost(second)
     untrusted.remove_tree(Path(layer.folder))
-    assert setups.is_lost(second), "somebody removed it"
+    assert setups.is_lost(second), "it was removed"
     assert setups.layer_of(second) is None
 
 

@@ -77,7 +77,7 @@ def test_one_user_types_at_a_time_and_the_journal_records_which(tmp_path: Path) 
                 409, "somebody is typing to a on another page; only one user can at a time")
             assert (await here.post(typed, {"text": "hé;\x03\x1bOA\x00\x02d"})).status == 200
             assert (await here.post(typed, {"text": "\x1b[200~p1\np2\x1b[201~"})).status == 200
-            await drawn(stream, re.escape("hM-CM-)")), "tmux's own prefix begins no command"
+            await drawn(stream, re.escape("hM-CM-)")), "tmux's own prefix starts no command"
             await until("all keys arrive", lambda: asyncio.to_thread(TmuxTerminal(home).capture, session),
                         lambda screen: "hM-CM-);^C^[[A^@^Bdp1^Mp2" in screen)
 

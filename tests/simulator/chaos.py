@@ -409,7 +409,7 @@ class Chaos:
         if not (waiting := self._waiting_entries()):
             return
         entry = self.later.choice(waiting)
-        self.world.append_merge(self.world.person(entry.run), StatusChanged((entry.id,), "held", "a person"))
+        self.world.append_merge(self.world.person(entry.run), StatusChanged((entry.id,), "held", "a user"))
         self.world.sync_merge()
         key = Key("runner", entry.node, entry.run)
         yield from self._kill_until(key, lambda: self.world.queue.entries[entry.id].status != "held", 3000)
@@ -627,7 +627,7 @@ class Chaos:
         self.world.history.append(commit)
         if self.rng.random() < 0.4:
             self.world.broken.add(commit)
-        self.world.note(f"=== a person {'breaks' if commit in self.world.broken else 'commits on'} the target")
+        self.world.note(f"=== a user {'breaks' if commit in self.world.broken else 'commits on'} the target")
 
     def revenant(self) -> None:
         """Let an orchestrator be taken for dead that cannot be killed, has lost its lock, and comes back later."""
@@ -665,9 +665,9 @@ class Chaos:
         entry, person = self.rng.choice(entries), self.world.person(self._run())
         if self.rng.random() < 0.5:
             self.world.cancels.add((entry.run, entry.node))
-            self.world.append_merge(person, EntryCancelled(entry.id, "a person"))
+            self.world.append_merge(person, EntryCancelled(entry.id, "a user"))
         elif entry.status != "held":
-            self.world.append_merge(person, StatusChanged((entry.id,), "held", "a person"))
+            self.world.append_merge(person, StatusChanged((entry.id,), "held", "a user"))
         self.world.sync_merge()
 
     def up(self) -> None:
@@ -728,7 +728,7 @@ def decoy(_world: World, _me: Process) -> Steps:
 
 def guide(world: World, run: str, action: str, who: str) -> None:
     """Send a run's guardian what a user wants of a node or the processor."""
-    flows.tell(world, run, "GUIDANCE", None, {"action": action, "who": who, "text": "a person"})
+    flows.tell(world, run, "GUIDANCE", None, {"action": action, "who": who, "text": "a user"})
 
 
 def start(world: World, run: str, *, resume: bool, again: bool = False) -> None:

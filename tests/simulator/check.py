@@ -182,7 +182,7 @@ class Check:
         for other in self.world.procs.values():
             if other is not proc and other.key == new.key and other.registered and other.kind == "supervised" \
                     and not other.revenant:
-                raise Violation(f"{proc.name} registered beside {other.name}")
+                raise Violation(f"{proc.name} registered alongside {other.name}")
 
     def hook(self, proc: Process, old: Hook | None, new: Hook) -> None:
         """Check a change of a hook: wisdom is never lost."""
@@ -217,7 +217,7 @@ class Check:
         """Check a commit: none is made alongside a successor, and no unit of work is done twice."""
         holder = self.world.life_locks.get(proc.key)
         if holder is not None and holder.incarnation > proc.incarnation and holder.registered and not proc.revenant:
-            raise Violation(f"{proc.name} commits beside {holder.name}")
+            raise Violation(f"{proc.name} commits alongside {holder.name}")
         if unit in self.world.branches[(run, node)]:
             raise Violation(f"{proc.name} did {unit} of {node} twice")
 
@@ -365,7 +365,7 @@ class Check:
         for full, circuit in shadow.circuits.items():
             key = Key.parse(full)
             if (key.name if key.role == "runner" else key.role) == name and (circuit.parked or circuit.parks):
-                raise Violation(f"{full} is still {circuit.state} after a person unparked it")
+                raise Violation(f"{full} is still {circuit.state} after a user unparked it")
 
     def _run_changed(self, run: Run, shadow: RunState, status: str) -> None:
         """Check the status that a run has got."""
@@ -389,7 +389,7 @@ class Check:
         if len(at_work) >= run.max_agents and not any(
                 self.died.get(Key(role, name, run.id), 0) >= DEATHS for name in at_work
                 for role in ("runner", "orchestrator")):
-            raise Violation(f"{started} was started beside {at_work}, and {run.max_agents} agents are allowed")
+            raise Violation(f"{started} was started alongside {at_work}, and {run.max_agents} agents are allowed")
 
     def _check_nothing_alive(self, run: Run) -> None:
         """A stopped run has no process left but its launcher and its guardian."""
@@ -479,7 +479,7 @@ class Check:
         elif proc.lockless_since is None:
             proc.lockless_since = self.world.t
         elif self.world.t - proc.lockless_since > LOCKLESS:
-            raise Violation(f"{proc.name} goes on {LOCKLESS:.0f} s after it has lost its life lock")
+            raise Violation(f"{proc.name} continues {LOCKLESS:.0f} s after it has lost its life lock")
 
     # hangs, parking and rework
 
@@ -536,7 +536,7 @@ class Check:
                 and request not in self.shadows[run].applied \
                 and any(posted.signal is not None and posted.signal.id == request for posted in inbox) \
                 and "--resume" not in (options or ()):
-            raise Violation(f"a person resumed {run}, the launcher died, and `garrison up` does not resume it")
+            raise Violation(f"a user resumed {run}, the launcher died, and `garrison up` does not resume it")
 
     def compacted(self, proc: Process, journal: Journal, entry: Entry) -> None:
         """Check a snapshot: it holds all that the records it replaces did."""
@@ -650,7 +650,7 @@ class Check:
             return bool(reason)
         if self.shadows[run.id].nodes[name].kind == "cancelled":
             return run.plan.flow == "walk" or (run.id, name) in self.world.cancels
-        if reason == "a person":
+        if reason == "a user":
             return (run.id, name) in self.world.cancels
         if reason.endswith("exit code -9"):
             return (run.id, name) in self.world.harmed  # an agent or job that was killed counts as failed

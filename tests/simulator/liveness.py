@@ -61,7 +61,7 @@ BOUNDS: Mapping[str, float] = {
     "ending the launcher": STOP_GUARDIAN + SLACK,
     "stopping the run": STOP_RUNNER + 2 * SLACK,  # runners first, then what they left
     "stopping the agent": STOP_ORCHESTRATOR + 2 * SLACK,
-    "stopping what a person parked": SLACK,
+    "stopping what a user parked": SLACK,
     "closing a circuit": HEALTHY + SLACK,
 }
 """Stage → seconds of simulated time."""
@@ -180,7 +180,7 @@ class Liveness:
         for name in state.held:
             key = _key("processor", "pipe", run.id) if name == "processor" else _key("runner", name, run.id)
             if self._at_work(key) is not None:
-                yield Stage("stopping what a person parked", key.full, guardian)
+                yield Stage("stopping what a user parked", key.full, guardian)
         for full, circuit in state.circuits.items():
             key = Key.parse(full)
             probe = self._at_work(key)

@@ -364,6 +364,6 @@ def job(world: World, me: Process) -> Steps:
     """Set-up or acceptance: it takes a while."""
     for other in world.procs.values():
         if other is not me and other.kind == "job" and other.key == me.key and not other.doomed:
-            raise AssertionError(f"{me.name} runs beside {other.name}")
+            raise AssertionError(f"{me.name} runs alongside {other.name}")
     yield 0.5 + 2 * world.rng.random()
     yield None

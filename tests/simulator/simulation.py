@@ -183,7 +183,7 @@ def _attend_queue(world: World) -> None:
     if world.queue.pause and world.history[-1] in world.broken:
         world.history.append("repaired")
     elif world.queue.pause and not world.queue.pause.retry_after and world.queue_lock is None:
-        world.append_merge(world.person(next(iter(world.runs))), QueueResumed("a person looked"))
+        world.append_merge(world.person(next(iter(world.runs))), QueueResumed("a user looked"))
         world.sync_merge()
     for entry in [entry for entry in world.queue.entries.values() if entry.status == "held"]:
         if world.queue_lock is None:

@@ -182,14 +182,6 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("garrison.pipeline.flow.program.RetryPolicy.delay", lambda *_: 0.0)
 
 
-@pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a repository that is made once, to be copied."""
-    path = tmp_path_factory.mktemp("t") / "repo"
-    make_repository(path)
-    return path
-
-
 @pytest.fixture
 def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save many writes their syncs: who comes first is asked, not what a power cut leaves."""
@@ -207,19 +199,20 @@ def patient_tmux(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def repo(template: Path, tmp_path: Path) -> Path:
+def repo(tmp_path: Path) -> Path:
     """Return a small repository of one commit on main."""
-    return Path(shutil.copytree(template, tmp_path / "repo", symlinks=True))
+    make_repository(tmp_path / "repo")
+    return tmp_path / "repo"
 
 
 @pytest.fixture
-def places(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Place]]:
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Place]]:
     """Yield a maker of places; at the end each must be empty: no process, no tmux server."""
     made: list[Place] = []
 
     def make(**options: str) -> Place:
         folder = tmp_path_factory.mktemp("g")
-        shutil.copytree(template, checkout_in(folder), symlinks=True)
+        make_repository(checkout_in(folder))
         made.append(Place(folder, **options))
         return made[-1]
 

@@ -9,13 +9,16 @@ their successful end, and the gate writes each tree that it passed to the witnes
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -35,6 +38,7 @@ from garrison.views.event_log import EventLog
 from garrison.views.explain import explain
 from installed import FOLDER, install
 from prestarted import Prestarted
+from suite import scratch_root
 
 if TYPE_CHECKING:
     import pytest
@@ -46,6 +50,7 @@ PROGRAM = [PYTHON, "-P", "-m", "garrison.cli.main"]
 DEADLINE = float(os.environ.get("GARRISON_TEST_DEADLINE", "300"))
 """Seconds after which a wait fails, in every test: twenty times the longest on an idle machine. Only what never happens
 is waited for that long, so no test needs a shorter one of its own; proofs, in which it does not happen, set it."""
+_SCRATCH = scratch_root()  # before a test gives this process another HOME
 ORDER = ("launch", "guardian", "runner", "orchestrator", "processor")
 
 
@@ -71,14 +76,23 @@ def git(path: Path, *arguments: str, check: bool = True) -> str:
 
 
 def make_repository(path: Path) -> None:
-    """Make a small Python project with one commit on main."""
-    path.mkdir(parents=True)
+    """Make a small Python project with one commit on main, as a copy of one that git made once."""
+    shutil.copytree(_template(), path, symlinks=True)
+
+
+@cache
+def _template() -> Path:
+    owner, folder = os.getpid(), Path(tempfile.mkdtemp(dir=_SCRATCH))
+    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
+    path = folder / "repo"
+    path.mkdir()
     git(path, "init", "-q", "-b", "main")
     with (path / ".git/config").open("a") as config:
         config.write("[user]\n\tname = A User\n\temail = user@example.org\n")
     (path / "calc.py").write_text("def add(a, b):\n    return a + b\n")
     (path / "notes.txt").write_text("".join(f"line {number}\n" for number in range(20)))
     commit_all(path, "Begin")
+    return path
 
 
 def commit_all(path: Path, subject: str) -> None:

@@ -51,7 +51,7 @@ def test_a_cli_that_ends_at_its_start_is_noticed_at_once(script: str, code: int,
 
 def test_a_cli_that_hangs_at_its_start_is_shown_within_seconds_and_then_given_up(tmp_path: Path) -> None:
     shown: list[str] = []
-    error = start("exec sleep 300", tmp_path, StartWatch(shown.append, hung=4.0))
+    error = start("exec sleep 300", tmp_path, StartWatch(shown.append, hung=2.5))
     assert isinstance(error, ClaudeSilence)
     assert str(error).startswith("since its start the CLI has neither answered nor done anything for ")
     assert shown[0].endswith("s ago, has not answered and does nothing")
@@ -67,8 +67,8 @@ def test_a_start_that_works_or_waits_for_others_does_not_count_as_a_hang(program
         child = subprocess.Popen([sys.executable, "-c", program.format(port=server.getsockname()[1])])
         try:
             watch = StartWatch(hung=1.0)
-            for _ in range(6):
-                time.sleep(0.3)
+            for _ in range(4):  # one look more than a hang takes
+                time.sleep(0.2)
                 assert not watch.look()
         finally:
             child.kill()

@@ -267,9 +267,9 @@ HOSTILE = {
                                             "printf '%s %s %s\\td%s\\n' $m $k $t $i; done | git mktree); "
                                             "k=tree; m=040000; done; "
                                             "git update-ref HEAD $(git commit-tree -p HEAD -m bomb $t)",
-    "a thousand levels": "t=$(echo hi | git hash-object -w --stdin); k=blob; m=100644; for n in $(seq 300); do "
-                         "t=$(printf '%s %s %s\\td\\n' $m $k $t | git mktree); k=tree; m=040000; done; "
-                         "git update-ref HEAD $(git commit-tree -p HEAD -m deep $t)",
+    "300 levels": "export GIT_INDEX_FILE=/tmp/deep; o=$(echo hi | git hash-object -w --stdin); "
+                  "git update-index --add --cacheinfo 100644,$o,$(printf 'd/%.0s' $(seq 300))d; "
+                  "git update-ref HEAD $(git commit-tree -p HEAD -m deep $(git write-tree))",
     "a message of 20 MB": "echo x > x; git add x; head -c 20000000 /dev/zero | tr '\\0' x | git commit -qF -",
     "a message of 20 MB in a pack": "echo x > x; git add x; head -c 20000000 /dev/zero | tr '\\0' x | "
                                     "git commit -qF -; git repack -qad; git prune-packed",

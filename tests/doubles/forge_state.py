@@ -25,6 +25,11 @@ _GIT = {
 }
 
 
+def data(text: str) -> str:
+    """Return a text as `git fast-import` reads it."""
+    return f"data {len(text.encode())}\n{text}"
+
+
 class Problem(Exception):
     """A refusal of the forge: status and its own words."""
 
@@ -183,12 +188,10 @@ class ForgeState:
                 return self.repositories[path]
             bare = self.bare(path)
             bare.mkdir(parents=True)
-            self.git(path, "init", "-q", "--bare", f"--initial-branch={base}")
-            self.git(path, "config", "http.receivepack", "true")
-            blob = self.git(path, "hash-object", "-w", "--stdin", given="first\n")
-            tree = self.git(path, "mktree", given=f"100644 blob {blob}\tfile.txt\n")
-            commit = self.git(path, "commit-tree", tree, "-m", "First")
-            self.git(path, "update-ref", f"refs/heads/{base}", commit)
+            self.git(path, "-c", "init.templateDir=", "init", "-q", "--bare", f"--initial-branch={base}")
+            with (bare / "config").open("a") as config:
+                config.write("[http]\n\treceivepack = true\n")
+            self._import(path, base, "First", "first\n")
             self.repositories[path] = made = Repository(path)
             self.save()
             return made
@@ -197,11 +200,15 @@ class ForgeState:
         """Commit `content` to file.txt of `branch`, from `parent` (default: the branch, else main); return it."""
         with self.lock:
             before = parent or self.head_of(path, branch) or self.head_of(path, "main")
-            blob = self.git(path, "hash-object", "-w", "--stdin", given=content)
-            tree = self.git(path, "mktree", given=f"100644 blob {blob}\tfile.txt\n")
-            made = self.git(path, "commit-tree", tree, "-p", before, "-m", f"Change {branch}")
-            self.git(path, "update-ref", f"refs/heads/{branch}", made)
-            return made
+            return self._import(path, branch, f"Change {branch}", content, before)
+
+    def _import(self, path: str, branch: str, subject: str, content: str, before: str = "") -> str:
+        """Commit `content` as the only file of a branch by one call of git; return the commit."""
+        lines = (f"commit refs/heads/{branch}", "mark :1", "committer forge <forge@example.com> now", data(subject),
+                 *([f"from {before}"] if before else []), "deleteall", "M 100644 inline file.txt", data(content),
+                 "get-mark :1", "done\n")
+        return self.git(path, "fast-import", "--quiet", "--force", "--date-format=now", "--done",
+                        given="\n".join(lines))
 
     def head_of(self, path: str, branch: str) -> str:
         """Return a branch's commit; empty if there is none."""

@@ -18,7 +18,7 @@ import pytest
 
 from garrison.delegation.conversation import Conversation
 from recorded_home import ARCHIVE, LATER, unpack
-from support import CONFIG, Place, checkout_in, git, load, wait_for
+from support import CONFIG, Place, checkout_in, git, load, make_repository, wait_for
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 BEFORE = {"finished": "done", "failed": "failed", "stopped": "stopped", "killed": "running"}
@@ -38,10 +38,10 @@ def recorded(place: Place) -> Place:
 
 
 @pytest.fixture(scope="module")
-def read(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Yield a place whose recorded home is only read."""
     folder = tmp_path_factory.mktemp("read")
-    shutil.copytree(template, checkout_in(folder), symlinks=True)
+    make_repository(checkout_in(folder))
     place = recorded(Place(folder))
     before = records(place.home)
     yield place

@@ -22,9 +22,9 @@ from garrison.sandbox.proxy.allowed_hosts import parse_rules
 from garrison.sandbox.proxy.ledger import REFUSED, USAGE, Ledger
 from garrison.sandbox.proxy.registration import Registration
 from garrison.sandbox.proxy.relay import Access, Patience
+from support import DEADLINE
 
 SHORT = Patience(head=0.6, idle=5.0, body=2.0, answer=5.0, tunnel=5.0, upstream=5.0)
-SECONDS = 15.0
 
 
 @dataclass
@@ -44,9 +44,7 @@ class RunningProxy:
         return {each["place"]: each for each in read_json(self.folder / REFUSED) or ()}
 
     def connect(self) -> socket.socket:
-        client = socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS)
-        client.settimeout(SECONDS)
-        return client
+        return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE)
 
     def send(self, data: bytes) -> bytes:
         """Send bytes on a new connection; return everything that comes back until it is closed."""

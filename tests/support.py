@@ -76,15 +76,24 @@ def git(path: Path, *arguments: str, check: bool = True) -> str:
 
 
 def make_repository(path: Path) -> None:
-    """Make a small Python project with one commit on main, as a copy of one that git made once."""
-    shutil.copytree(_template(), path, symlinks=True)
+    """Make a small Python project with one commit on main."""
+    copy_of(_make_project, path)
+
+
+def copy_of(make: Callable[[Path], None], path: Path) -> Path:
+    """Return the folder `path`: a copy of what `make` makes once for all tests of this process."""
+    return Path(shutil.copytree(_made(make), path, symlinks=True))
 
 
 @cache
-def _template() -> Path:
+def _made(make: Callable[[Path], None]) -> Path:
     owner, folder = os.getpid(), Path(tempfile.mkdtemp(dir=_SCRATCH))
     atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
-    path = folder / "repo"
+    make(folder / "made")
+    return folder / "made"
+
+
+def _make_project(path: Path) -> None:
     path.mkdir()
     git(path, "init", "-q", "-b", "main")
     with (path / ".git/config").open("a") as config:
@@ -92,7 +101,6 @@ def _template() -> Path:
     (path / "calc.py").write_text("def add(a, b):\n    return a + b\n")
     (path / "notes.txt").write_text("".join(f"line {number}\n" for number in range(20)))
     commit_all(path, "Begin")
-    return path
 
 
 def commit_all(path: Path, subject: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -55,6 +56,13 @@ def test_it_works_and_reports_with_a_block(stage: Stage) -> None:
     shown = (stage.attempt / "output.log").read_text()
     assert "→ execute echo hello" in shown and "← hello" in shown and "session double" in shown
     assert "Traceback" not in shown
+
+
+def test_a_connection_builds_models_of_the_protocol_when_it_uses_them() -> None:
+    code = ("import garrison.agents.acp.connection; from acp import schema; config = schema.BaseModel.model_config; "
+            "print(config['defer_build'], config['use_attribute_docstrings'], schema.Plan.__pydantic_complete__)")
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False False\n"
 
 
 def test_a_refused_session_continues_with_the_refusal_once(stage: Stage) -> None:

@@ -14,20 +14,23 @@ from garrison.system.git import Git
 from garrison.views.changes import read_conflicts
 from garrison.views.comments import CommentState, compose_reason, find_file, show_comments, take_comments
 from garrison.views.diff import BIG_FILE, LINES, WHOLE_FILE, CommitRange, changed_files, read_diff
-from support import git, write_program
+from support import copy_of, git, write_program
 
 HOSTILE = '<script>alert(1)<script>\x1b[2J\u202egpj.py'
 
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    path = tmp_path / "repo"
+    return copy_of(make, tmp_path / "repo")
+
+
+def make(path: Path) -> None:
     path.mkdir()
     git(path, "init", "-q", "-b", "main")
     (path / "calc.py").write_text("".join(f"line {at}\n" for at in range(1, 31)))
     (path / "data.bin").write_bytes(bytes(range(256)) * 10)
     (path / "old.txt").write_text("same\n" * 50)
-    return commit(path)
+    commit(path)
 
 
 def commit(path: Path) -> Path:

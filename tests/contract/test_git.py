@@ -12,7 +12,7 @@ import pytest
 from garrison.errors import GarrisonError, Refused
 from garrison.system.git import ABSENT, Git, GitError, common_dir, repository_key, validate_repository
 from garrison.system.git.commits import Ident
-from support import write_program
+from support import copy_of, write_program
 
 
 def git(path, *arguments):
@@ -22,16 +22,18 @@ def git(path, *arguments):
                           stdin=subprocess.DEVNULL).stdout.strip()
 
 
-@pytest.fixture
-def repo(tmp_path):
-    path = tmp_path / "repo"
+def make(path):
     path.mkdir()
     git(path, "init", "-q", "-b", "main")
     (path / "a.txt").write_text("a\n")
     (path / ".gitignore").write_text("ignored\n")
     git(path, "add", "-A")
     git(path, "commit", "-qm", "first")
-    return path
+
+
+@pytest.fixture
+def repo(tmp_path):
+    return copy_of(make, tmp_path / "repo")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from garrison.system.git import Git, GitError, neutral
 from garrison.system.git.neutral import ALWAYS, RULES, KeyGroup, Setting, find_git_dirs, find_group, neutralise
-from support import write_program
+from support import copy_of, write_program
 
 ENVIRON = {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
            "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@x", "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@x",
@@ -42,15 +42,19 @@ class Place:
         return told
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    repo, tree, script, marker = (tmp_path / name for name in ("repo", "tree", "script", "marker"))
+def make(repo: Path) -> None:
     repo.mkdir()
     git(repo, "init", "-q", "-b", "main")
     (repo / "a.txt").write_text("1\n2\n3\n")
     git(repo, "add", "-A")
     git(repo, "commit", "-qm", "first")
     git(repo, "branch", "other")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    repo, tree, script, marker = (tmp_path / name for name in ("repo", "tree", "script", "marker"))
+    copy_of(make, repo)
     git(repo, "worktree", "add", "-q", "-b", "topic", str(tree))
     write_program(script, f"#!/bin/sh\necho \"$0 $*\" >> {marker}\n[ $# -gt 0 ] || exec cat\n")
     return Place(repo, tree, script, marker)

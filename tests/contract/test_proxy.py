@@ -26,7 +26,7 @@ from garrison.sandbox.proxy.registration import ApiAccess
 from garrison.sandbox.proxy.relay import MAX_OPENING, Patience
 from garrison.values import replace
 from proxy_support import SHORT, Web, body_of, certificate, plain, read_all, read_head, serving, status_of
-from support import until
+from support import DEADLINE, until
 
 KEY = "sk-real-key"
 
@@ -583,7 +583,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 """Ways to call → path and request. The server writes as much as it may, and tells it in none but the first two."""
 
 
-@pytest.mark.parametrize(("way", "calls", "budget"), [*((way, 14, 1.0) for way in WAYS), ("messages", 60, 20.0)])
+@pytest.mark.parametrize(("way", "calls", "budget"), [*((way, 14, 1.0) for way in WAYS), ("messages", 30, 10.0)])
 def test_parallel_first_calls_cost_no_more_than_the_budget(tmp_path: Path, way: str, calls: int, budget: float) -> None:
     path, request = WAYS[way]
     paid: list[float] = []
@@ -612,7 +612,7 @@ def test_parallel_first_calls_cost_no_more_than_the_budget(tmp_path: Path, way: 
         patience = Patience(answer=0.5) if way == "cut off" else Patience()
         with serving(tmp_path, patience, apis=(access,), limits=Limits(run=budget)) as proxy:
             asked = [pool.submit(proxy.ask, "POST", path, json.dumps(request).encode()) for _ in range(calls)]
-            answers = {status_of(each.result(60)) for each in asked}
+            answers = {status_of(each.result(DEADLINE)) for each in asked}
             spent = costs.total(costs.read_usage(proxy.folder / "usage.jsonl")).usd
     assert answers <= {200, 402} and 200 in answers
     assert sum(paid) <= spent + 1e-6 <= budget + 1e-5

@@ -11,13 +11,19 @@ import pytest
 from garrison.merge.setup_output import compare, find_made
 from garrison.merge.slots import Slot, acquire_slot
 from garrison.system.git import Git
-from support import commit_all, git, make_repository
+from support import commit_all, copy_of, git, make_repository
 
 
 @pytest.fixture
 def slot(tmp_path: Path) -> Slot:
     """A slot in which a set-up made a folder that git ignores."""
-    repo = tmp_path / "repo"
+    slot = acquire_slot(Git(copy_of(make, tmp_path / "repo")), tmp_path / "slots")
+    slot.prepare("main~2")
+    set_up(slot)
+    return slot
+
+
+def make(repo: Path) -> None:
     make_repository(repo)
     (repo / ".gitignore").write_text(".venv/\ntarget/\n")
     commit_all(repo, "ignore")
@@ -25,10 +31,6 @@ def slot(tmp_path: Path) -> Slot:
         (repo / name).write_text(name)
         commit_all(repo, name)
         git(repo, "branch", name)
-    slot = acquire_slot(Git(repo), tmp_path / "slots")
-    slot.prepare("main~2")
-    set_up(slot)
-    return slot
 
 
 def set_up(slot: Slot) -> None:

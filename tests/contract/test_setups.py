@@ -19,7 +19,7 @@ from garrison.system import failpoint, untrusted
 from garrison.system.git import Git
 from garrison.values import replace
 from sandbox_support import missing
-from support import commit_all, git, make_repository, wait_for, write_program
+from support import commit_all, copy_of, git, make_repository, wait_for, write_program
 
 needs_sandbox = pytest.mark.skipif(bool(missing()), reason=missing())
 RIGHTS = Rights(Mode.BUBBLEWRAP, Network.OPEN)
@@ -29,14 +29,16 @@ IGNORED = "node_modules/\nbuild/\n"
 
 @pytest.fixture
 def repo(tmp_path):
-    path = tmp_path / "home/project"
+    return copy_of(make, tmp_path / "home/project")
+
+
+def make(path):
     make_repository(path)
     (path / ".gitignore").write_text(IGNORED)
     (path / "packages").mkdir()
     (path / "packages/a.js").write_text("a\n")
     (path / "package-lock.json").write_text("{}\n")
     commit_all(path, "more")
-    return path
 
 
 def add_tree(repo, name):

@@ -11,7 +11,7 @@ import pytest
 from garrison.errors import UsageError
 from garrison.merge.slots import acquire_slot
 from garrison.system.git import Git
-from support import commit_all, git
+from support import commit_all, copy_of, git
 
 FILES = ("docs/a", "docs/in/b", "src/c", "lib/d", "top")
 CONE = ("sparse-checkout", "set", "src")
@@ -19,7 +19,10 @@ CONE = ("sparse-checkout", "set", "src")
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    path = tmp_path / "repo"
+    return copy_of(make, tmp_path / "repo")
+
+
+def make(path: Path) -> None:
     path.mkdir()
     git(path, "init", "-q", "-b", "main")
     for name, value in (("user.name", "A"), ("user.email", "a@x")):
@@ -28,7 +31,6 @@ def repo(tmp_path: Path) -> Path:
         (path / name).parent.mkdir(exist_ok=True, parents=True)
         (path / name).write_text(f"{name}\n" * 40)
     commit_all(path, "begin")
-    return path
 
 
 def open_git(repo: Path, setting: str = "") -> Git:

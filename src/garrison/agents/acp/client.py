@@ -15,38 +15,47 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
-from acp import PROTOCOL_VERSION, RequestError, text_block
-from acp.core import ClientSideConnection
-from acp.schema import (
-    AcpMcpServer,
-    AgentCapabilities,
-    AgentMessageChunk,
-    AgentThoughtChunk,
-    AllowedOutcome,
-    ClientCapabilities,
-    DeniedOutcome,
-    EnvVariable,
-    FileSystemCapabilities,
-    HttpHeader,
-    HttpMcpServer,
-    Implementation,
-    LoadSessionResponse,
-    McpServerStdio,
-    NewSessionResponse,
-    PermissionOption,
-    RequestPermissionResponse,
-    ResumeSessionResponse,
-    SseMcpServer,
-    ToolCallProgress,
-    ToolCallStart,
-    ToolCallUpdate,
-)
+import pydantic
 
 from garrison.agents.acp.permissions import OfferedAnswer
 from garrison.agents.acp.transport import MAX_LINE, AgentTransport, Breach
 from garrison.agents.conversation.stream import cut
 from garrison.system.processes import die_with_parent
 from garrison.values import Value
+
+# The library has 270 models. Built when they are first used, and without the docstrings of their fields, which are read
+# from its source text and shown nowhere, they take half the CPU time (0.3 s for each prompt of a session).
+_configuration = pydantic.ConfigDict
+vars(pydantic)["ConfigDict"] = lambda **given: {**given, "use_attribute_docstrings": False, "defer_build": True}
+try:
+    from acp import PROTOCOL_VERSION, RequestError, text_block
+    from acp.core import ClientSideConnection
+    from acp.schema import (
+        AcpMcpServer,
+        AgentCapabilities,
+        AgentMessageChunk,
+        AgentThoughtChunk,
+        AllowedOutcome,
+        ClientCapabilities,
+        DeniedOutcome,
+        EnvVariable,
+        FileSystemCapabilities,
+        HttpHeader,
+        HttpMcpServer,
+        Implementation,
+        LoadSessionResponse,
+        McpServerStdio,
+        NewSessionResponse,
+        PermissionOption,
+        RequestPermissionResponse,
+        ResumeSessionResponse,
+        SseMcpServer,
+        ToolCallProgress,
+        ToolCallStart,
+        ToolCallUpdate,
+    )
+finally:
+    vars(pydantic)["ConfigDict"] = _configuration
 
 if TYPE_CHECKING:
     from garrison.agents.conversation.stream import Event

@@ -357,7 +357,7 @@ def test_a_red_gate_on_what_a_user_merged_fails_the_run_without_rework() -> None
     [failed] = guardian_policy.follow_landing(state, seen, 2)
     event = failed.expect(LandingChanged)
     assert (event.status, event.flow) == ("failed", None)
-    assert "pull request #7 is merged, but its gate is red on what was merged" in event.reason
+    assert "pull request #7 is merged, but its gate is red on the merge" in event.reason
 
 
 def test_a_stale_answer_from_before_the_merge_starts_no_test() -> None:

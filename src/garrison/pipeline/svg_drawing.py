@@ -199,7 +199,7 @@ def _spread(layer: Sequence[_Place], wanted: Sequence[float]) -> None:
     """Place a layer in its order: each as near to its wanted position as the others allow, in total."""
     # Pool adjacent violators: places that would overlap become one block, at the mean of the wanted positions. This is
     # the least sum of squared moves, in linear time.
-    groups: list[tuple[float, int, float]] = []  # sum of what its places want of its begin, their number, its length
+    groups: list[tuple[float, int, float]] = []  # sum of the starts that its places want, their number, its length
     offsets: list[list[float]] = []
     for place, want in zip(layer, wanted, strict=True):
         width = place.size.width + GAP

@@ -371,7 +371,7 @@ def _refusal(state: RunState, run: str, entry: MergeStatus, max_rework: int, bas
     reason = explain_refusal(entry, run, base or None)
     if state.pull_request.state == PullRequestState.MERGED:
         return LandingChanged(NOT_LANDED, landing.attempt, reason=(
-            f"pull request #{state.pull_request.number} is merged, but its gate is red on what was merged, so nothing "
+            f"pull request #{state.pull_request.number} is merged, but its gate is red on the merge, so nothing "
             f"counts as landed; fix or revert it on the base. {reason}"))
     if not node:
         return _fail_landing(state, run, f"{reason}; the graph has no node to return to (retry_target=)")

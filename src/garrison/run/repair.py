@@ -166,7 +166,7 @@ def load_plan(runtime: Runtime, launch: Launch) -> RunPlan:
 
 
 def repair_launch(runtime: Runtime, run: str) -> list[str]:
-    """Restore a run's launch.json and graphs; return what was wrong with them."""
+    """Restore a run's launch.json and graphs; return their damage in words."""
     files = runtime.files(run)
     try:
         launch, why = run_records.load(Launch, files.launch), "it is gone"
@@ -336,7 +336,7 @@ def repair_journal(runtime: Runtime, launch: Launch, plan: RunPlan) -> list[str]
 
 
 def _find_journal_damage(files: RunFiles, plan: RunPlan) -> str:
-    """Return what is wrong with a run's journal, '' if nothing is."""
+    """Return the damage of a run's journal, '' for none."""
     try:
         state = replay_run(journal.read_all(files.journal), plan.program, files.run, plan.children)
         plan = change_plan(plan, state.graph)

@@ -148,7 +148,7 @@ class HttpConnection(H11Protocol):
         """End it at once."""
         self._strangers.pop(self, None)
         self._head_came()
-        self.transport.abort()  # `close` would wait until a client that reads nothing has been sent what is buffered
+        self.transport.abort()  # `close` would wait until the buffer is sent, even to a client that reads nothing
 
     def _expect_head(self) -> None:
         self._deadline = self.loop.call_later(self._capacity.head_seconds, self.end)

@@ -251,7 +251,7 @@ class Page:
                     async with asyncio.timeout(min(left, POLL_WITHOUT_INOTIFY)):
                         await written.wait()
 
-    # ---- what is started
+    # ---- starting work
 
     async def offer(self, _request: Request) -> Response:
         """Return what can be started, with the defaults of the command line."""
@@ -458,7 +458,7 @@ class AccessGuard:
             return
         given = self.rules.read_pass(access.bearer_of(headers), time.time()) if verdict else None
         scope["garrison.scope"], scope["garrison.device"] = verdict, given.device if given is not None else ""
-        device = scope["garrison.device"]  # from now on: what is sent to it ends when it is revoked
+        device = scope["garrison.device"]  # from now on a stream to it ends when it is revoked
         if verdict:
             connections.recognize(scope)
         await self.inner(scope, receive, guarded)
@@ -466,7 +466,7 @@ class AccessGuard:
     def _log_in(self, request: Request, token: str) -> Response:
         """Redirect to the page with a ticket in place of the token, so that neither address bar nor history keep it.
 
-        A browser sends nothing of what follows `#`, and the page removes it at once.
+        A browser does not send the part after `#`, and the page removes it at once.
         """
         scope = self.rules.scope_of_token(token)
         if not scope:

@@ -18,7 +18,7 @@ from garrison.values import to_builtins
 EVENTS, BYTES = 512, 4 << 20
 """Most events, and bytes of events, queued for one client."""
 PIECE = 64 << 10
-"""Bytes given to a connection at once: it copies what it cannot send yet; all clients share the queued events."""
+"""Bytes passed to a connection at once: it copies unsent bytes, while all clients share the queued events."""
 SEND_SECONDS = 20.0
 """Longest time for one send before the client counts as disconnected."""
 KEEPALIVE_SECONDS = 20.0

@@ -45,7 +45,7 @@ SMALLEST, LARGEST = ScreenSize(20, 5), ScreenSize(400, 200)
 
 
 class KeyboardTaken(signals.Payload):
-    """Record in the run's journal of who has the keyboard."""
+    """Record, in the run's journal, of who has the keyboard."""
 
     type = "X-KEYBOARD"
     text: str

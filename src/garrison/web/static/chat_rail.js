@@ -12,7 +12,7 @@ const SEEN = 80; // milliseconds that each change is shown at least; the mark of
 /** No agent has the work. */
 const IDLE = { crew: [], working: [], marks: {}, last: "", doing: "" };
 
-/** Who has the work after an event: `working` agents, `marks` (agent → who handed over to it), the one that completed `last`. Pure. */
+/** State after an event: `working` agents, `marks` (agent → the one that handed over to it), the one that completed `last`. Pure. */
 export function afterEvent(before, event) {
   const name = event.agent ?? event.to,
     from = event.from ?? BUTLER,

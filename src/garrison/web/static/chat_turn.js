@@ -10,7 +10,7 @@ export class Turn {
     this.rail = rail;
     this.before = null; // bubbles that are not of this answer
     this.said = []; // its bubbles
-    this.open = new Map(); // who speaks → its bubble
+    this.open = new Map(); // speaker → its bubble
     this.drawing = 0;
     this.done = false;
     this.proposals = [];

@@ -17,7 +17,7 @@ const wanted = () =>
 
 /** The notifications of `run`, controlled by `button`, which is shown from now on; `choose` opens a node. */
 export function desktopNotices(button, run, choose) {
-  let known = null; // keys of what was open already
+  let known = null; // keys of notices that were already open
   button.addEventListener("click", async () => {
     await openDialog({ class: "keys", "aria-labelledby": "notify-title" }, Choices);
     paint();

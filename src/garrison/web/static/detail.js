@@ -21,7 +21,7 @@ const AT_WORK = new Set(["working", "asking"]);
 /**
  * The panel.
  * @param {Object} props
- * @param {Element} props.place what it is drawn in; hidden without a node
+ * @param {Element} props.place its container; hidden without a node
  * @param {string} props.run
  * @param {string|null} props.node
  * @param {string|undefined} props.tab the tab to open it at

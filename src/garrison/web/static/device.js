@@ -37,7 +37,7 @@ export async function pair(code, name, may) {
   const point = await crypto.subtle.exportKey("raw", pair.publicKey);
   const made = await send("pair", { code, name, may, key: base64(point) });
   await stored("readwrite", store => store.put({ id: made.device, name: made.name, key: pair.privateKey }, STORE));
-  navigator.storage?.persist?.().catch(() => {}); // a browser may otherwise forget what was not used for long
+  navigator.storage?.persist?.().catch(() => {}); // otherwise a browser may delete data that was long unused
 }
 
 /**
@@ -59,7 +59,7 @@ export async function logIn() {
   }
 }
 
-/** POST without a session: what is sent proves itself. */
+/** POST without a session: the body contains its own proof. */
 async function send(path, body) {
   const response = await fetch(`/api/${path}`, {
     method: "POST",

@@ -94,7 +94,7 @@ export class FileView extends Component {
     let all = pieces.reduce((sum, one) => sum + one.size, 0);
     while (all > KEPT && pieces.length > 1) {
       all -= (first ? pieces.pop() : pieces.shift()).size;
-      if (first) this.unfollow(); // what is shown does not end at the end any more
+      if (first) this.unfollow(); // the view no longer includes the end
     }
     this.show(pieces, then);
   }

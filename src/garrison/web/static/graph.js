@@ -86,7 +86,7 @@ export class Graph extends Component {
     if (old.found !== this.state.found) this.drawing.search(this.state.found);
   }
 
-  /** Paint what is different from what was drawn before. */
+  /** Paint the differences from the last drawing. */
   follow(before) {
     const { state, selected } = this.props;
     if (before.selected !== selected) this.drawing.select(selected ?? null);

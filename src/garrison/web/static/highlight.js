@@ -1,5 +1,5 @@
 // Colours for one line of source code. Pure. A line alone is read, so a comment or a string over several lines is
-// coloured by its beginning; what is not recognised stays as it is. Lines are short (the server cuts them), and every
+// coloured by its start; unrecognised text stays plain. Lines are short (the server cuts them), and every
 // pattern reads each character once.
 
 const C =

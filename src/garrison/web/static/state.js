@@ -18,7 +18,7 @@ export function fromSnapshot(snapshot) {
 }
 
 /**
- * A state after an event: nodes and layers are updated one by one, lists grow, all else is replaced; what is the same
+ * A state after an event: nodes and layers are updated one by one, lists grow, all else is replaced; an unchanged part
  * stays the same object.
  */
 export function patched(state, patch) {

@@ -1,4 +1,4 @@
-// One terminal of an agent: its stream is drawn piece by piece, what is typed is sent in order, one request at a time.
+// One terminal of an agent: its stream is drawn piece by piece, typed text is sent in order, one request at a time.
 
 import { act, part, streamed } from "./api.js";
 import { openScreen } from "./terminal_screen.js";
@@ -6,7 +6,7 @@ import { openScreen } from "./terminal_screen.js";
 const PIECE = 2000; // characters of one request
 const PASTED = /^\x1b\[200~([^]*)\x1b\[201~$/; // eslint-disable-line no-control-regex
 
-/** Split what was typed into pieces that a request takes; each piece of a paste is a paste. Pure. */
+/** Split typed text into pieces that fit a request; each piece of a paste is a paste. Pure. */
 export function piecesOf(text) {
   const pasted = PASTED.exec(text);
   const letters = [...(pasted ? pasted[1] : text)];

@@ -32,7 +32,6 @@ WALKS: list[tuple[str, str, Script, str, str]] = [
     ("a gate itself must run again", "g [goal_gate=true, retry_target=b] start -> g -> exit; g -> b [condition=fail]; "
      "b -> exit", {"g": fail()}, "g b b b b", FAILED),
     ("a gate that was skipped", "g [goal_gate=true] start -> g -> exit", {"g": SKIPPED}, "g", FAILED),
-    ("the graph's target of a gate", AGAIN % ("retry_target=a;", ""), {"g": [fail(), OK]}, "a g a g", ""),
     ("the graph's fallback", AGAIN % ("fallback_retry_target=a;", ""), {"g": [fail(), OK]}, "a g a g", ""),
     ("a gate's own before the graph's", AGAIN % ("retry_target=a;", ", retry_target=g"), {"g": [fail(), OK]}, "a g g",
      ""),

@@ -42,6 +42,9 @@ from policy_support import (
     signal,
 )
 
+AT_WORK = (node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+IN_QUEUE = (*AT_WORK, node("a", "impl_complete"))
+
 
 def keep_up(state: RunState, pipeline: RunPlan, **seen: Any) -> None:
     """Tell the flow how the nodes of a history ended."""
@@ -74,7 +77,7 @@ def test_no_node_fails_without_a_reason() -> None:
     first = guard(journal(), pipeline=plan({"a": (), "b": ()}, {"a": "failed"})).actions
     assert effect(first[0]) == {"node": "a", "status": "failed", "attempt": 1,
                                 "reason": "its graph marks it as failed before this run"}
-    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    state = journal(*AT_WORK)
     gave_up = posted("RUNNER_EXITED", payload={"status": "failed", "reason": " "})
     [act] = guard(state, runners={"a": life("runner", "a")}, inbox=[gave_up]).actions
     assert effect(act)["effect"]["reason"].startswith("its runner failed and reported no reason")
@@ -93,8 +96,7 @@ def test_a_node_without_a_place_neither_starts_nor_continues_and_one_that_waits_
     assert shown(guard(state, WIDE, 3, placed={"b"})) == [("node", "b")]
     assert shown(guard(state, WIDE, 3, placed={"a"})) == [("start", "a")]
     assert shown(guard(state, WIDE, 3, placed=set())) == []
-    state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), node("c", "pending"),
-                    RUNNING)
+    state = journal(*IN_QUEUE, node("c", "pending"))
     seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p")}
     assert shown(guard(state, WIDE, 1, **seen)) == [("node", "b")]
 
@@ -115,7 +117,7 @@ def test_a_node_without_a_place_neither_starts_nor_continues_and_one_that_waits_
 ])
 def test_decisions_about_a_runner(view: ChildState, deaths: int, expected: list[str]) -> None:
     known = [death("runner-a@r1", number + 1) for number in range(deaths)]
-    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING, *known)
+    state = journal(*AT_WORK, *known)
     assert [act.kind for act in guard(state, runners={"a": view}).actions] == expected
 
 
@@ -125,7 +127,7 @@ def test_stopped_runners_stop_the_run_with_a_hint_and_start_again_once_unparked(
     acts = guard(state, plan({"a": (), "b": ()}), runners=gone).actions
     assert [(act.kind, act.target) for act in acts] == [("stop_run", "")]
     assert "the runner of a, b" in acts[0].why and f"garrison resume {RUN}" in acts[0].why
-    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    state = journal(*AT_WORK)
     runners = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=3)}
     told = guard(state, runners=runners, inbox=[posted("GUIDANCE", payload={"action": "resume"})])
     assert [effect(act) for act in told.actions] == [{"resume": {"runner-a@r1": 3}}]
@@ -200,7 +202,7 @@ def test_a_runner_parked_twice_before_the_landing_is_probed_once_to_clean_up() -
 
 def test_a_parked_processor_lets_entries_wait_and_fails_the_run_when_nothing_else_runs() -> None:
     # Found by seed 938: the runner of the failed node waited for the queue, and the run for the runner, for ever.
-    state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), RUNNING)
+    state = journal(*IN_QUEUE)
     seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p", "parked", reason="six deaths")}
     assert shown(guard(state, **seen)) == [("park", "processor")]
     state.apply(Entry(9, 1, "t", AT, *parked("processor-p@r1")))
@@ -214,13 +216,13 @@ def test_a_parked_processor_lets_entries_wait_and_fails_the_run_when_nothing_els
     assert waits.actions == [] and waits.wake_at == NOW - 1 + 600
     assert shown(guard(other, runners=seen["runners"] | {"b": life("runner", "b", "crashed")},
                        processor=seen["processor"])) == [("record", "b")]
-    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    state = journal(*AT_WORK)
     seen = {"runners": {"a": life("runner", "a", state="dead")}, "processor": life("processor", "p", "parked")}
     assert shown(guard(state, **seen)) == [("replace", "a")]
 
 
 def test_the_processor_starts_with_the_first_completed_node() -> None:
-    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    state = journal(*AT_WORK)
     runners = {"a": life("runner", "a")}
     assert guard(state, runners=runners).actions == []
     state.apply(Entry(9, 1, "t", AT, *node("a", "impl_complete")))
@@ -254,9 +256,6 @@ def test_the_merge_journal_counts_for_this_attempt_only(status: str, merge: Merg
     seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p"), "merges": {"a": merge}}
     changes = [effect(act)["status"] for act in guard(state, max_agents=0, **seen).actions if act.kind == "node"]
     assert changes == ([expected] if expected else [])
-
-
-IN_QUEUE = (node("a", "pending"), node("a", "active"), node("a", "impl_complete"), node("b", "pending"), RUNNING)
 
 
 @pytest.mark.parametrize(("status", "kind"), [("conflict", "conflict"), ("rejected", "gate"), ("cancelled", "")])
@@ -400,7 +399,7 @@ def test_a_node_parked_before_its_start_does_not_start_and_one_that_is_done_is_n
 
 
 def test_a_run_waits_for_a_queue_that_the_user_parked() -> None:
-    state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), RUNNING)
+    state = journal(*IN_QUEUE)
     seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p")}
     applied(state, guidance("park", "processor"), **seen)
     assert shown(guard(state, **seen)) == [("term", "processor")]
@@ -465,14 +464,13 @@ def test_a_new_attempt_waits_for_the_runner_of_the_old_one_and_then_has_its_own(
     (PostedSignal("x.json", None, "not JSON"), "refuse", {}),  # type: ignore[arg-type]
 ])
 def test_effects_of_signals_on_the_run(said: PostedSignal, act: str, data: dict[str, Any]) -> None:
-    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING,
-                    signal("known", type="NODE_COMPLETE"))
+    state = journal(*AT_WORK, signal("known", type="NODE_COMPLETE"))
     acts = guard(state, runners={"a": life("runner", "a")}, inbox=[said]).actions
     assert [(one.kind, effect(one)) for one in acts] == [(act, data)]
 
 
 def test_a_node_without_a_change_or_with_changes_that_the_target_has_is_done_without_landing() -> None:
-    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING,
+    state = journal(*AT_WORK,
                     signal("s", type="NODE_COMPLETE", effect={"node": "a", "status": "impl_complete", "attempt": 1,
                                                               "landing": "no change"}))
     acts = guard(state, runners={"a": life("runner", "a")}).actions
@@ -481,15 +479,14 @@ def test_a_node_without_a_change_or_with_changes_that_the_target_has_is_done_wit
     state.apply_event(acts[0].expect(NodeChanged), AT)
     assert (state.landed, state.unchanged, state.nodes["a"].has_landed) == (0, 1, False)
     assert describe_landed(state, "node", "main", "main", 2) == "0 of 2 landed, 1 no change"
-    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
-    state.apply(Entry(9, 1, "t", AT, *node("a", "impl_complete")))
+    state = journal(*IN_QUEUE)
     acts = guard(state, merges={"a": MergeStatus(1, "landed", "its changes are already in main")}).actions
     assert [(act.kind, effect(act)) for act in acts] == [
         ("node", {"node": "a", "status": "validated", "attempt": 1, "landing": "no change"})]
 
 
 def test_one_new_signal_is_applied_a_turn_since_it_may_change_the_meaning_of_the_next() -> None:
-    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    state = journal(*AT_WORK)
     inbox = [posted("NODE_COMPLETE", attempt=2, id_="s0"), posted("NODE_COMPLETE", id_="s1"),
              posted("RUNNER_EXITED", id_="s2")]
     acts = guard(state, runners={"a": life("runner", "a")}, inbox=inbox).actions
@@ -498,7 +495,7 @@ def test_one_new_signal_is_applied_a_turn_since_it_may_change_the_meaning_of_the
 
 
 def test_a_stop_goes_down_in_order() -> None:
-    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    state = journal(*AT_WORK)
     runner, processor = life("runner", "a"), life("processor", "p")
     home = life("runner", "a", "terminated", reason="stopped")
     stray = {"a": life("orchestrator", "a")}
@@ -512,7 +509,7 @@ def test_a_stop_goes_down_in_order() -> None:
 
 
 def test_a_run_is_stopped_only_when_none_of_its_processes_lives() -> None:
-    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    state = journal(*AT_WORK)
     leaving = replace(life("runner", "a", "terminated", reason="marked by hand"),
                       observation=Observation("h", BOOT, "p", leaving=1.0))
     waits = guard(state, stopping=True, runners={"a": leaving})
@@ -522,8 +519,7 @@ def test_a_run_is_stopped_only_when_none_of_its_processes_lives() -> None:
     assert shown(guard(state, stopping=True, strays={"runner-x@r1": lingering})) == [("stray", "runner-x@r1")]
     assert shown(guard(state, stopping=True, strays={"runner-x@r1": leaving})) == []
 
-    stopped = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING,
-                      ("run", {"status": "stopped"}))
+    stopped = journal(*AT_WORK, ("run", {"status": "stopped"}))
     assert shown(guard(stopped, runners={"a": life("runner", "a")})) == [("term", "a")]
     assert shown(guard(stopped, strays={"orchestrator-a@r1": life("orchestrator", "a")})) == [
         ("stray", "orchestrator-a@r1")]

@@ -252,28 +252,29 @@ def test_no_agent_is_started_for_a_message_whose_client_has_left() -> None:
 # ---- what the user has to confirm
 
 
-def proposing(asked: list[list[str]], **options: Any) -> tuple[ScriptedCrew, Confirmations]:
-    """A crew whose scheduler proposes to stop a run; the commands that were run are in `asked`."""
+def proposing() -> tuple[ScriptedCrew, Confirmations, list[list[str]]]:
+    """Return a crew whose scheduler proposes to stop a run, its confirmations, and the commands that were executed."""
+    executed: list[list[str]] = []
+
     async def run(words: Any) -> str:
-        asked.append(list(words))
+        executed.append(list(words))
         return "r1 is stopped"
     confirm = Confirmations(run)
 
     def scheduler(_: str) -> str:
         return confirm.propose(["stop", "r1"]) and "I propose to stop r1."
-    return ScriptedCrew(delegations(delegation("schedule")), scheduler=scheduler, **options), confirm
+    return ScriptedCrew(delegations(delegation("schedule")), scheduler=scheduler), confirm, executed
 
 
 def test_a_command_that_stops_a_run_needs_a_confirmation_and_no_model(tmp_path: Path) -> None:
-    asked: list[list[str]] = []
-    scripted, confirm = proposing(asked)
+    scripted, confirm, executed = proposing()
     [events] = scripted.run("Stop r1", confirm=confirm, conversation=Conversation(tmp_path, "c1"))
-    assert asked == []
+    assert executed == []
     assert events[-3].content.endswith("Answer `yes`; any other answer drops it.\n    garrison stop r1")
     assert events[-3].proposals == ("garrison stop r1",)
     started = len(scripted.sessions)
     [agreed, again] = scripted.run("Yes.", "yes", confirm=confirm, conversation=Conversation(tmp_path, "c1"))
-    assert asked == [["stop", "r1"]], "a later process knows the proposal, and a second yes does nothing"
+    assert executed == [["stop", "r1"]], "a later process knows the proposal, and a second yes does nothing"
     assert [event.content for event in agreed if event.type == "text"] == ["`garrison stop r1`: r1 is stopped"]
     assert summarize(agreed) == ["agent_start(butler)", "text(butler)", "agent_complete(butler)", "done()"]
     assert "agent_delegate(butler>scheduler)" in summarize(again)
@@ -281,23 +282,21 @@ def test_a_command_that_stops_a_run_needs_a_confirmation_and_no_model(tmp_path: 
 
 
 def test_a_no_drops_a_proposal_without_a_model(tmp_path: Path) -> None:
-    asked: list[list[str]] = []
-    scripted, confirm = proposing(asked)
+    scripted, confirm, executed = proposing()
     scripted.run("Stop r1", confirm=confirm, conversation=Conversation(tmp_path, "c1"))
     started = len(scripted.sessions)
     [dropped] = scripted.run("No.", confirm=confirm, conversation=Conversation(tmp_path, "c1"))
     assert [event.content for event in dropped if event.type == "text"] == ["Nothing was changed."]
     assert len(scripted.sessions) == started
-    assert asked == []
+    assert executed == []
 
 
 @pytest.mark.parametrize("answer", ["no", "yes, but first tell me what runs", "stop r2"])
 def test_any_other_answer_drops_a_proposal(answer: str) -> None:
-    asked: list[list[str]] = []
-    scripted, confirm = proposing(asked)
+    scripted, confirm, executed = proposing()
     scripted.classified = [delegations(delegation("schedule")), delegations()]
     scripted.run("Stop r1", answer, "yes", confirm=confirm)
-    assert asked == []
+    assert executed == []
 
 
 def test_a_confirmed_command_that_fails_is_reported() -> None:

@@ -149,6 +149,7 @@ class Commits(Repository):
         return {each for each in commits if not (self.has_object(each) and self.is_ancestor(each, tip))}
 
     def has_all(self, commit: str, *known: str) -> bool:
+        """Return whether every object of a commit is there; those of `known` commits are taken as complete."""
         but = [f"^{each}" for each in known if self.has_object(each)]
         if f"^{commit}" in but:
             return True

@@ -34,6 +34,9 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 PROGRAMS = {"python": "python3", "go": "go", "npm": "npm", "make": "make", "cmake": "cmake", "cc": "cc"}
 """Tool → its program among the machine's own."""
 _PIP = str(HOME / ".local/share/pipx/venvs/uv/bin/pip")
+RETRIES = {"npm_config_fetch_retries": "4", "npm_config_fetch_retry_factor": "2",
+           "npm_config_fetch_retry_mintimeout": "2000"}
+"""Settings of npm: 4 retries within half a minute instead of 2 within 70 s."""
 PACKAGES = {"go": "golang-go", "cmake": "cmake", "make": "make", "cc": "gcc", "npm": "npm"}
 """Tool → its package of Debian."""
 
@@ -133,7 +136,7 @@ def _make(made: dict[Path, Path], script: str, shown: dict[Path, Path] | None = 
 @contextmanager
 def _bare_world(shown: dict[Path, Path], made: dict[Path, Path]) -> Iterator[World]:
     with tempfile.TemporaryDirectory(prefix="gf-", dir="/var/tmp", ignore_cleanup_errors=True) as folder:
-        world = World(Path(folder), shown, made)
+        world = World(Path(folder), shown, made, env=RETRIES)
         try:
             yield world
         finally:

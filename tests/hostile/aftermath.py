@@ -7,6 +7,7 @@ whether the trap closed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -68,7 +69,19 @@ def told(world: World, node: str) -> bool:
     if any(world.secret in path.read_text(errors="replace") for path in records):
         return True
     words = (("logs", node), ("why", node), ("status", RUN))
-    return any(world.secret in world.run_command(*each).stdout for each in words)
+    return any(world.secret in output(world, *each).stdout for each in words)
+
+
+@functools.cache
+def output(world: World, *words: str) -> subprocess.CompletedProcess[str]:
+    """Return the output of a command about a run that has ended, which several traps read."""
+    return world.run_command(*words)
+
+
+@functools.cache
+def shown(world: World, *words: str) -> bytes:
+    """Return what the same command sends to a terminal."""
+    return world.run_in_terminal(*words)
 
 
 def hangs(world: World, node: str) -> bool:
@@ -94,7 +107,7 @@ def heavy(world: World, node: str) -> bool:
 def broke(world: World, node: str) -> bool:
     """Return whether a reading command ends without an answer, or garrison waits."""
     words = (("logs", node), ("why", node), ("status", RUN), ("status", "--json"), ("why", node, "--json"))
-    return hangs(world, node) or any("internal error" in world.run_command(*each).stderr for each in words)
+    return hangs(world, node) or any("internal error" in output(world, *each).stderr for each in words)
 
 
 def naps(number: int) -> Callable[[World, str], bool]:
@@ -119,7 +132,7 @@ def checkout_changed(world: World, node: str) -> bool:
 def escapes_shown(world: World, node: str) -> bool:
     """Return whether the agent's order to change the clipboard reaches the user's terminal."""
     words = (("logs", node), ("why", node), ("status", RUN), ("events", RUN))
-    return any(b"\x1b]52" in world.run_in_terminal(*each) for each in words)
+    return any(b"\x1b]52" in shown(world, *each) for each in words)
 
 
 def python_c(program: str) -> str:

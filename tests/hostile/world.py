@@ -25,7 +25,7 @@ from container_support import IMAGE, missing
 from garrison.system import landlock
 from hostile import enclosure
 from hostile.services import SHM_KEY
-from support import DEADLINE, Node, Place, checkout_in, git, make_repository, stat, wait_for
+from support import DEADLINE, Node, Place, checkout_in, git, load, make_repository, stat, wait_for
 
 HERE = Path(__file__).parent
 CHECKOUT = Path(os.environ.get("HOSTILE_CHECKOUT", HERE.parents[1]))
@@ -121,6 +121,8 @@ def make_environment(folder: Path, program: Path) -> Path:
 class World(Place):
     """One run with a hostile and an honest agent, and everything around it that could be harmed."""
 
+    __hash__ = object.__hash__
+
     def __init__(self, root: Path, confinement: Confinement, hostile: str = "", **env: str) -> None:
         make_repository(checkout_in(root))
         self.confinement = confinement
@@ -129,6 +131,8 @@ class World(Place):
         self.services: subprocess.Popen[bytes] | None = None
         self.orders = 0
         self.most_memory = 0
+        self.pids: dict[Path, tuple[int, int]] = {}
+        """File of an identity → its time of change, and its pid."""
         super().__init__(root, env={"GARRISON_RESCAN": "0.3", **env}, terminal="auto")  # as a user has it
         self.root = root  # nothing in it is open to the agents
         self.env["GARRISON_HOME"] = str(self.home)  # an older edition's checkout would have it in its own state/
@@ -378,9 +382,11 @@ class World(Place):
 
     def measure(self) -> None:
         """Record the most memory (KiB) that any garrison process has needed so far."""
-        for stem in self.identities(RUN).values():
+        for path in (self.home / "identities").glob(f"*@{RUN}.json"):
             with contextlib.suppress(OSError, StopIteration):
-                lines = Path(f"/proc/{stem.get('pid') or 0}/status").read_text().splitlines()
+                if (changed := path.stat().st_mtime_ns) != self.pids.get(path, (0, 0))[0]:
+                    self.pids[path] = changed, load(path).get("pid") or 0
+                lines = Path(f"/proc/{self.pids[path][1]}/status").read_text().splitlines()
                 most = next(line for line in lines if line.startswith("VmHWM"))
                 self.most_memory = max(self.most_memory, int(most.split()[1]))
 

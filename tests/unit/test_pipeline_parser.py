@@ -23,9 +23,6 @@ def edges(graph: Graph) -> list[str]:
     return [str(edge) for edge in graph.edges]
 
 
-# ---- what is accepted ------------------------------------------------------------------------------------------------
-
-
 def test_attribute_lists_allow_every_separator_and_several_lists() -> None:
     graph = parse("digraph { a [x=1,][y=2;] [] b []; a -> b [p=1][q=2] }")
     assert graph.nodes["a"].attrs == {"x": "1", "y": "2"}
@@ -147,8 +144,6 @@ def test_ids_and_keywords_are_whole_words() -> None:
     assert graph.nodes["nodes"].attrs == {"x": "1"}
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
-
 REFUSED = [
     ("strict digraph {}", 1, 1, "strict"),
     ("// hello\n  graph g { }", 2, 3, "undirected"),
@@ -214,9 +209,6 @@ def test_a_syntax_error_has_its_line_and_column(graph: str, line: int, column: i
     assert "\n" not in str(caught.value)
 
 
-# ---- limits ----------------------------------------------------------------------------------------------------------
-
-
 def test_too_much_text_and_too_many_nodes_edges_and_blocks_are_refused() -> None:
     with pytest.raises(DialectError, match="4 MiB"):
         parse("digraph { }" + " " * MAX_BYTES)
@@ -247,9 +239,6 @@ def test_ten_thousand_nodes_load() -> None:
     assert took < 200, f"10,000 nodes took {took:.1f} s"
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_file_is_parsed_or_refused_by_its_name(tmp_path: Path) -> None:
     good = tmp_path / "good.dot"
     good.write_text("digraph g { a }", encoding="utf-8")
@@ -267,9 +256,6 @@ def test_a_file_is_parsed_or_refused_by_its_name(tmp_path: Path) -> None:
     huge.write_bytes(b" " * (MAX_BYTES + 1))
     with pytest.raises(DialectError, match="4 MiB"):
         parse_file(huge)
-
-
-# ---- what attributes mean --------------------------------------------------------------------------------------------
 
 
 def test_durations_are_read_in_seconds() -> None:
@@ -313,9 +299,6 @@ def test_a_type_conflict_has_its_position() -> None:
 ])
 def test_type_handler_and_shape_choose_the_handler(attributes: str, handler: str) -> None:
     assert parse(f"digraph {{ a [{attributes}] }}").nodes["a"].handler == handler
-
-
-# ---- random texts: the parser returns a graph or raises one DialectError, in linear time
 
 
 TEXTS = st.text(max_size=30) | st.text(alphabet='digraph {}[]="\\->;,+ab\n/*#', max_size=40)

@@ -56,8 +56,6 @@ def test_statuses_types_and_long_labels_are_drawn() -> None:
     assert label.endswith("…")
 
 
-# ---- our own drawing -------------------------------------------------------------------------------------------------
-
 CORPUS = sorted((Path(__file__).parents[2] / ".." / "shared" / "corpus").glob("**/*.dot"))
 
 
@@ -116,9 +114,6 @@ def test_our_drawing_escapes_markup_and_shows_statuses() -> None:
     assert any("<script>" in each for each in said)
     assert "(success)" in said
     assert any("#c8e6c9" in each.get("style", "") for each in root.iter())
-
-
-# ---- the command -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

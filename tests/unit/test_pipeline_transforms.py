@@ -24,9 +24,6 @@ def models(graph: Graph) -> dict[str, str | None]:
     return {name: node.attrs.get("llm_model") for name, node in graph.nodes.items()}
 
 
-# ---- the stylesheet --------------------------------------------------------------------------------------------------
-
-
 def test_a_stylesheet_is_read() -> None:
     rules = parse_stylesheet("""
         /* for all */ * { llm_model: gpt-5.2; llm_provider: openai; }
@@ -91,9 +88,6 @@ def test_any_text_is_a_stylesheet_or_is_refused(text: str) -> None:
         assert error.column >= 1
 
 
-# ---- variables -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("prompt", "meant"), [
     ("do $goal now", "do win now"), ("${goal}ning", "winning"), ("$goal.", "win."), ("$goals", "$goals"),
     ("$graph.rank of $node.id: $node.bead_id", "7 of n: B-1"), ("${node.bead_id}", "B-1"), ("$node.none", "$node.none"),
@@ -121,9 +115,6 @@ def test_values_of_the_context_are_expanded_once() -> None:
                           context)
     assert told == "3 failed. 3, true [1, 2] 3x $context.none"
     assert expand("$a $b", {"a": "$b", "b": "\\1"}) == "$b \\1"
-
-
-# ---- transforms ------------------------------------------------------------------------------------------------------
 
 
 def named(name: str) -> transforms.Transform:

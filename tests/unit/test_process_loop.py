@@ -39,9 +39,6 @@ def test_messages_that_differ_only_in_a_temporary_name_are_the_same(one, other, 
     assert (strip_temporary_names(one) == strip_temporary_names(other)) == is_same
 
 
-# ---- how long a runner has been an orphan
-
-
 def orphan(clock: list[float], living: set[str]) -> Parent:
     """Return the parent of a runner; `clock` has its next monotonic readings, `living` the roles that are alive."""
     runtime = SimpleNamespace(clock=SimpleNamespace(monotonic=lambda: clock.pop(0)))

@@ -178,9 +178,6 @@ def test_every_row_has_a_project_here() -> None:
     assert {(row.gate, row.setup) for row in ECOSYSTEMS} <= {(gate, setup) for _, gate, setup in PROJECTS}
 
 
-# --------------------------------------------------------------------------------------------------------- fall back
-
-
 @pytest.mark.parametrize(("texts", "gate", "setup"), [
     ({"uv.lock": "", "pyproject.toml": f"{PYPROJECT}[dependency-groups]\ntests = ['pytest']\n", **DOUBLE}, PYTEST,
      f"{GROUPS} -e . --group tests"),
@@ -302,9 +299,6 @@ def test_a_development_dependency_missing_in_the_registry_is_left_out() -> None:
     assert node_project.extend_node(files, third, "No matching version found for b@9 or c@1") is None
 
 
-# ------------------------------------------------------------------------------------------------- several projects
-
-
 MONOREPO = {"packages/a/package.json": NEEDS, "packages/a/package-lock.json": "", "packages/a/test/a.js": "",
             "services/b/requirements.txt": "six\n", "services/b/test_b.py": "import pytest\n",
             "examples/c/package.json": TESTED, "node_modules/d/package.json": TESTED, "README": ""}
@@ -375,9 +369,6 @@ def test_a_stated_gate_keeps_the_set_ups_and_a_stated_set_up_the_gate() -> None:
     way, = override(survey(project(MONOREPO)), "make", "true").tested[0].candidates
     assert (way.gate, way.setup) == ("make", "true")
     assert override(survey(project({})), "make", None).tested[0].candidates[0].setup == ""
-
-
-# ------------------------------------------------------------------------------------------------------------ trials
 
 
 class World:

@@ -141,9 +141,9 @@ def test_an_event_without_an_end_is_buffered_up_to_a_limit() -> None:
     reader = ResponseReader(ApiName.ANTHROPIC, "text/event-stream")
     tracemalloc.start()
     try:
-        for _ in range(400):
-            reader.feed(b"data: x\n" * 8000)
-        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+        for _ in range(200):
+            reader.feed((b"data: " + b"x" * 33 + b"\n") * 1600)
+        assert tracemalloc.get_traced_memory()[1] < 3 * MAX_BODY
     finally:
         tracemalloc.stop()
     assert reader.finish(4).estimated

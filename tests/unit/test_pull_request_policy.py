@@ -47,12 +47,14 @@ from unit.test_landing_policy import LINE, reached_exit, store_action
 
 TIP, BASE, MERGE = "c0ffee", "ba5e", "7e57ed"
 TESTED = (LandingChanged("requested", 1, oid=TIP, base=BASE), LandingChanged("tested", 1, commit=MERGE))
+AGAIN = (LandingChanged("requested", 2, oid="f1x", base=BASE), LandingChanged("tested", 2, commit=MERGE))
 GREEN = Facts(Relation.SAME, TIP, BASE, 7, "https://forge/7", is_open=True, approvals=1,
               checks=(CommitCheck("ci", CheckResult.PASSED, TIP),))
 RED = CommitCheck("ci", CheckResult.FAILED, TIP, log="E   assert 1 == 2", owner="a")
 COMMENT = RequestComment("c1", "eve", "use a dict", can_write=True, path="calc.py", line=3, owner="a")
 MERGED = MergeFacts("5a1d", on_base=True, tree="tree", parent=BASE)
 READY = PullRequestChanged("waiting for review", 7, "https://forge/7", head=TIP, ready=TIP)
+FIXED = replace(READY, head="f1x", ready="f1x")
 
 
 def at(*events: Any) -> RunState:
@@ -188,8 +190,7 @@ def test_a_red_check_and_comments_go_once_to_the_node_that_owns_the_lines() -> N
 
 def test_an_addressed_comment_is_answered_once_with_the_commit() -> None:
     back = PullRequestChanged("reworking", 7, node="a", taken=[COMMENT.key])
-    again = (LandingChanged("requested", 2, oid="f1x", base=BASE), LandingChanged("tested", 2, commit=MERGE))
-    state = at(READY, back, *again, replace(READY, head="f1x", ready="f1x"))
+    state = at(READY, back, *AGAIN, FIXED)
     facts = replace(GREEN, head="f1x", comments=(COMMENT,))
     assert step(settle(state, facts, tip="f1x")) == ForgeStep(
         StepKind.REPLY, "f1x", text="Changed with f1x.", comment=COMMENT.key)
@@ -458,11 +459,10 @@ def test_a_late_answer_is_tolerated_and_a_check_that_never_ends_is_reported() ->
     assert settle(state, late, silence=0.0) == [] and state.pull_request.state == "waiting for review"
     assert settle(state, late, silence=10.0) == []
     assert state.pull_request.reason == "made a draft again on the forge"
-    pushed = (LandingChanged("requested", 2, oid="f1x", base=BASE), LandingChanged("tested", 2, commit=MERGE))
-    new = at(READY, *pushed)
+    new = at(READY, *AGAIN)
     assert settle(new, replace(late, head="f1x"), tip="f1x", silence=10.0) == [], "it stays theirs with a new commit"
     assert new.pull_request.reason == "made a draft again on the forge"
-    failed = at(READY, replace(READY, ready="none"), *pushed)
+    failed = at(READY, replace(READY, ready="none"), *AGAIN)
     assert step(settle(failed, replace(late, head="f1x"), tip="f1x")) == ForgeStep(StepKind.READY, "f1x")
     there = replace(GREEN, base="5a1d", is_on_base=True)
     assert settle(state, there, silence=59.0) == [] and state.pull_request.state == "merging"
@@ -497,8 +497,7 @@ def test_an_edited_comment_counts_as_new_and_only_its_last_text_is_answered() ->
     event = back.expect(PullRequestChanged)
     assert event.taken == [edited.key] and event.flow is not None and "has edited it" in event.flow.body["reason"]
     store_action(state, back)
-    again = (LandingChanged("requested", 2, oid="f1x", base=BASE), LandingChanged("tested", 2, commit=MERGE))
-    for change in (*again, replace(READY, head="f1x", ready="f1x")):
+    for change in (*AGAIN, FIXED):
         state.apply_event(change, AT)
     facts = replace(GREEN, head="f1x")
     stale = settle(state, replace(facts, comments=(COMMENT,)), tip="f1x")
@@ -539,9 +538,7 @@ def test_a_mention_counts_only_in_the_authors_own_words(text: str, calls: bool) 
 def test_an_answer_without_a_thread_quotes_the_comment() -> None:
     said = RequestComment("comment-9", "eve", "> old\n\n@garrison, `rename` it\nnow", True, is_addressed=True,
                           owner="a")
-    again = (LandingChanged("requested", 2, oid="f1x", base=BASE), LandingChanged("tested", 2, commit=MERGE))
-    state = at(READY, PullRequestChanged("reworking", 7, node="a", taken=[said.key]), *again,
-               replace(READY, head="f1x", ready="f1x"))
+    state = at(READY, PullRequestChanged("reworking", 7, node="a", taken=[said.key]), *AGAIN, FIXED)
     answer = step(settle(state, replace(GREEN, head="f1x", comments=(said,)), tip="f1x", replies={said.key: "Done."}))
     assert answer.text == "In reply to `eve` (`@garrison, 'rename' it`):\n\nDone.\n\nChanged with f1x."
     text = describe(replace(COMMENT, line=0, was="line 7 of 1dea, which has changed since", before=(

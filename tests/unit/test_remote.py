@@ -45,9 +45,6 @@ BOX2, BOX3 = Host("box2", labels=["gpu"]), Host("box3", slots=8)
 JOB = HostJob("home-1", "repo-1", "r1", "work", 1, 1, prompt="Do it.", agent="codex")
 
 
-# ---- placement
-
-
 @pytest.mark.parametrize(("words", "names"), [
     ("", ()), ("local", ()), ("box2", ("box2",)), ("box3, box2", ("box2", "box3")), ("any", ("any",)),
     ("gpu.a100", ("gpu.a100",))])
@@ -104,9 +101,6 @@ def test_agents_of_nodes_on_hosts_need_not_be_known_here() -> None:
     assert list(tasks_here(plan, []).tasks) == ["here", "there"]
 
 
-# ---- jobs
-
-
 def test_a_job_and_the_largest_progress_survive_encoding() -> None:
     assert decode(HostJob, encode(JOB, MAX_JOB), MAX_JOB) == JOB
     with pytest.raises(Refused, match="the limit; shorten the task"):
@@ -153,18 +147,12 @@ def test_the_graph_on_the_host_can_be_planned(node: str) -> None:
         "fix it", "ship")
 
 
-# ---- usage
-
-
 def test_usage_that_is_reported_twice_or_late_counts_once(tmp_path: Path) -> None:
     for usd, calls, tokens in ((0.5, 2, 100), (0.5, 2, 100), (0.75, 3, 150), (0.25, 1, 50)):
         record_usage(tmp_path, "box2/1", JobProgress("for-1", usd=usd, calls=calls, input=tokens, output=10 * calls))
     record_usage(tmp_path, "box3/1", JobProgress("for-2", usd=1.0, calls=1, input=7))
     spent = costs.total(costs.read_usage(tmp_path / "remote" / "usage.jsonl"))
     assert (round(spent.usd, 9), spent.calls, spent.input, spent.output) == (1.75, 4, 157, 30)
-
-
-# ---- descriptions
 
 
 @pytest.mark.parametrize(("state", "words"), [
@@ -186,9 +174,6 @@ def test_a_host_that_is_cut_off_is_named() -> None:
     state = RemoteWorkState(placement="box2,box3")
     assert describe_remote(state, {"box2": " since 23:40 UTC", "box4": ""}) == (
         "waiting for a host (one of box2, box3); box2 is cut off since 23:40 UTC")
-
-
-# ---- processes
 
 
 def row(pid: int, ppid: int, run: str = "", comm: str = "x", home: str = "/h") -> ProcessRow:

@@ -103,8 +103,6 @@ def test_a_later_decision_never_delays_the_restart(ages: list[float], wait: floa
         assert before.at <= NOW + POLICY.cap
 
 
-# -------------------------------------------------------------------------------------------------------- the next step
-
 LIFE = Identity("id", "runner", "a", "r1", "2026-01-31T12:00:00.000000Z", pid=7, incarnation=3)
 CRASHED = replace(LIFE, status="crashed", metadata={"reason": "process 7 is gone"})
 

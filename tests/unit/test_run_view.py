@@ -80,8 +80,6 @@ def test_a_run_with_a_damaged_journal_is_corrupt() -> None:
     assert decide_status(RunState(), [LIVING], adhoc=True, corrupt="torn") == ("corrupt", "torn")
 
 
-# ---- waiting ---------------------------------------------------------------------------------------------------------
-
 GATE = OpenWait("g1", HUMAN, Question("g1", "approve", "Ship it?"))
 
 
@@ -122,9 +120,6 @@ def test_a_run_waits_if_only_a_user_or_a_signal_can_continue_it(found: RunModel,
     status, reason = decide_status(found.state, [LIVING], waits_for=words)
     assert (status == "waiting") == bool(words)
     assert reason == (f"waits for {'; '.join(words)}" if words else "")
-
-
-# ---- hints -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("status", "launcher", "word"), [

@@ -234,9 +234,6 @@ def test_facts_of_another_attempt_are_ignored_except_signals_and_incarnations() 
     assert facts == RunnerFacts(applied={"s"}, kill=3, incarnation=5, acceptance="red")
 
 
-# ---- rework
-
-
 def again(phase: str, facts: RunnerFacts | None = None, **seen: Any) -> list[tuple[str, str]]:
     return shown(run(facts, phase, replace(TASK, attempt=2), **seen))
 
@@ -262,8 +259,6 @@ def test_a_failure_has_its_kind() -> None:
         acts = run(None, "validating", merge=MergeStatus(1, status, "why")).actions
         assert [(act.target, effect(act)["kind"]) for act in acts] == [("failed", kind)]
 
-
-# ---- attempts without a change
 
 UNCHANGED = RunnerFacts(change="no")
 

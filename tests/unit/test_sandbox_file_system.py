@@ -187,9 +187,6 @@ def test_is_within(path: str, folder: str, expected: bool) -> None:
     assert is_within(Path(path), Path(folder)) is expected
 
 
-# ---- the command lines
-
-
 @pytest.mark.parametrize("makes_network", [True, False])
 def test_the_command_line_of_bubblewrap(makes_network: bool) -> None:
     words = bubblewrap.command_line(["true"], [], Abilities("/usr/bin/bwrap"), makes_network=makes_network)
@@ -245,9 +242,6 @@ def test_landlock_may_read_only_what_bubblewrap_shows() -> None:
 def test_the_gaps_of_an_older_landlock_are_listed(abi: int, text: str) -> None:
     assert any(text in gap for gap in landlock.gaps(abi))
     assert not any(text in gap for gap in landlock.gaps(7))
-
-
-# ---- the choice
 
 
 BOTH, ONLY_LANDLOCK = Abilities("/usr/bin/bwrap", landlock=7), Abilities(

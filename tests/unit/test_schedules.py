@@ -32,9 +32,6 @@ def moments(times: str, zone: ZoneInfo, since: datetime, until: datetime) -> lis
     return [datetime.fromtimestamp(due, zone) for due in takewhile(lambda due: due < until.timestamp(), found)]
 
 
-# -------------------------------------------------------------------------------------------------------------- times
-
-
 @given(st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "America/St_Johns",
                         "Africa/Casablanca", "UTC"]),
        st.integers(0, 23), st.integers(0, 59), st.sampled_from([2024, 2026]))
@@ -78,9 +75,6 @@ def test_an_invalid_time_is_refused_with_its_mistake(text: str, said: str) -> No
     assert read_times("@daily") == read_times(" 0  0 * * * ") == "0 0 * * *"
     with pytest.raises(UsageError, match="not a time zone"):
         policy.read_zone("Mars/Olympus")
-
-
-# ------------------------------------------------------------------------------------------------------------- starts
 
 
 def play(of: Schedule, steps: list[tuple[float, bool]], zone: ZoneInfo) -> list[ScheduledStart]:
@@ -186,9 +180,6 @@ def test_starts_are_kept_in_the_history_and_the_latest_time_comes_from_names(tmp
     assert schedules.handled("nightly") == WAITING.due and len(schedules.starts("nightly", MONDAY + 10)) == 2
     schedules.remove("nightly")
     assert schedules.names() == [] and not (tmp_path / "schedules/nightly").exists()
-
-
-# ------------------------------------------------------------------------------------------------------------ commands
 
 
 def test_a_start_is_one_command_with_a_unique_id() -> None:

@@ -92,9 +92,6 @@ def beat(session: Session, times: int = 1) -> list[Any]:
     return asyncio.run(scene())
 
 
-# ---- 1a: the turn
-
-
 def test_1a_a_turn_goes_through_the_whole_graph() -> None:
     world = World({"content": "hello you", "thinking": ["hm"]})
     session = world.session()
@@ -106,9 +103,6 @@ def test_1a_a_turn_goes_through_the_whole_graph() -> None:
     assert (messages, mode) == ([{"role": "user", "content": "Hello"}], "reflection")
     assert options["memories"] == ["m"]
     assert [name for name, _ in world.events] == ["agent_started", "percept_received", "query_completed"]
-
-
-# ---- 1b: the tool loop
 
 
 @pytest.mark.parametrize("calls", [1, 3])
@@ -129,9 +123,6 @@ def test_1b_max_steps_ends_an_endless_loop_and_the_checkpoint_is_kept(tmp_path: 
         play(session, "look it up")
     assert session.state.turn_count == 0
     assert json.loads((tmp_path / "s1/runs/turn-1/checkpoint.json").read_text())["steps"] == 10
-
-
-# ---- 1c: heartbeats
 
 
 @pytest.mark.parametrize(("state", "mode", "calls"), [
@@ -180,8 +171,6 @@ def test_every_30th_heartbeat_consolidates_identity_and_every_60th_reflects() ->
         assert [given[1]["kind"] for name, given in world.calls if name == "memory_update"] == kinds
         assert world.count("llm_call") == calls
 
-
-# ---- what the model reads
 
 KNOWING: dict[str, Any] = {
     "goals": [{"id": "ship", "description": "ship the parser", "progress": 0.5}],
@@ -263,9 +252,6 @@ def test_memories_are_recalled_by_subject_and_survive_the_process(tmp_path: Path
     assert Memory(path).entries == []
 
 
-# ---- 1d: the round trip
-
-
 def test_1d_a_turn_adds_two_messages_and_changes_nothing_else() -> None:
     state = SessionState("s1", "agent", "trusted", 3, [{"role": "user", "content": "old"}], {"k": [1]}, [{"id": 1}],
                          "goal_pursuit", 7)
@@ -280,9 +266,6 @@ def test_1d_a_turn_adds_two_messages_and_changes_nothing_else() -> None:
     play(changed, "Hello")
     assert changed.state.working_memory == {"seen": 1}, "it changes only if the graph changes it"
     assert SessionState.from_data(json.loads(json.dumps(asdict(new)))) == new
-
-
-# ---- 1e: nodes and adapters
 
 
 def test_1e_every_node_type_declares_its_side_effects() -> None:
@@ -313,9 +296,6 @@ def test_1e_an_adapter_that_raises_fails_its_node_unless_the_graph_allows_it() -
     assert session.state.messages == []
     with pytest.raises(RunFailed, match="it must return content or tool_calls"):
         play(World({"odd": 1}).session(), "Hello")
-
-
-# ---- trust
 
 
 def test_a_blocked_input_gets_an_answer_without_the_model() -> None:
@@ -352,9 +332,6 @@ def test_tiers_come_from_a_file(tmp_path: Path) -> None:
         read_tiers(tmp_path / "t.toml")
     with pytest.raises(UsageError, match="no trust tier"):
         Session(SessionState("s", "a", "king"), World().adapters())
-
-
-# ---- phase 2: queueing, restore, replaced graphs, signals
 
 
 def test_a_message_waits_for_a_heartbeat_and_heartbeats_do_not_accumulate() -> None:
@@ -539,9 +516,6 @@ def test_the_mistake_of_the_spike_is_found_by_lint() -> None:
     wrong = shipped_graph("heartbeat").replace("context.session.cognitive_mode", "context.cognitive_mode")
     assert any("session.cognitive_mode" in str(one) for one in lint(parse(wrong)) if one.rule == "context_key_unknown")
     assert lint(parse(shipped_graph("heartbeat"))) == lint(parse(shipped_graph("turn"))) == []
-
-
-# ---- pure parts
 
 
 def test_goals_change_by_id() -> None:

@@ -175,9 +175,6 @@ def test_a_stopped_or_killed_session_is_left_to_a_later_incarnation(tmp_path: Pa
     assert work.poll(0.0) == WorkResult("fail", "stopped")
 
 
-# ---- the program
-
-
 def ordered(folder: Path, **more: Any) -> Path:
     (folder / "prompt.md").write_text("Do it.")
     (folder / ORDER).write_text(json.dumps({

@@ -68,8 +68,6 @@ def test_every_action_of_a_process_is_simulated(simulated: Any, real: Any, missi
     assert set(simulated.HANDLERS) == set(real.HANDLERS) - missing
 
 
-# ---- each rule broken on purpose
-
 PLANTED = ("gone_is_alive", "incarnation_used_again", "parked_early", "guardian_applies_twice", "question_kept",
            "failure_is_success", "gate_not_opened", "compaction_forgets_landing", "untested_tree_lands",
            "landing_unread", "acknowledged_before_applied")

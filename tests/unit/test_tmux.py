@@ -23,9 +23,6 @@ def test_cursor_keys_have_names_and_a_paste_stays_whole(typed: str, keys: list[T
     assert list(read_keys(typed)) == keys
 
 
-# ---- keys that detach from a session
-
-
 OURS = ["bind-key    -T prefix C-b     send-prefix", "bind-key    -T prefix d       detach-client",
         "bind-key    -T prefix D       choose-client -Z"]
 USERS = ["bind-key -T prefix C-a send-prefix", "bind-key -r -T prefix x detach-client"]

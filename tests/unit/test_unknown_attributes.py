@@ -144,8 +144,6 @@ def test_many_unknown_attributes_cost_little() -> None:
     assert len(findings(body)) == 3000
 
 
-# ---- runs ------------------------------------------------------------------------------------------------------------
-
 TYPO = 'digraph { start [shape=Mdiamond] end [shape=Msquare] a [label=A acceptanc="make test"] start -> a -> end }'
 
 
@@ -167,8 +165,6 @@ def test_an_endless_duration_prevents_a_launch_but_no_resume() -> None:
         plan = plan_run(graph, has_begun=True)
         assert MAX_SECONDS in (plan.tasks["a"].timeout_s, plan.program.max_seconds)
 
-
-# ---- the tables and the code -----------------------------------------------------------------------------------------
 
 READERS = {"text", "number", "flag", "seconds", "_whole_number"}
 WRITTEN = {"fillcolor", "peripheries", "style", "xlabel"}

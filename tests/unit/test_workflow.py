@@ -92,9 +92,6 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-# ---- AC-001, AC-004: dependency order, results that flow, real concurrency
-
-
 def test_ac_004_results_flow_in_dependency_order(bench: Bench) -> None:
     result = bench.run(step("b", arguments={"value": "${a.said}"}), step("a", arguments={"value": {"n": [1, 2]}}),
                        step("c", arguments={"value": "n is ${b.said.n[1]}, whole ${a}"}))
@@ -135,9 +132,6 @@ def test_ac_005_each_step_reports_progress_and_is_logged_with_a_bounded_result(b
     lines = [line for line in bench.manager.log("s1").read_text().splitlines() if "step a completed" in line]
     assert len(lines) == 1 and len(lines[0]) < MAX_LOGGED_RESULT + 200
     assert lines[0].endswith("… (100012 characters)")
-
-
-# ---- AC-003: state
 
 
 def test_ac_003_state_is_cleaned_up_after_success_and_kept_when_asked(tmp_path: Path) -> None:
@@ -244,9 +238,6 @@ async def test_a_home_can_run_several_workflows_but_each_session_once(bench: Ben
     assert (await one).success
 
 
-# ---- AC-006: errors
-
-
 def test_ac_006_steps_that_refer_to_a_noncritical_failure_are_skipped(bench: Bench) -> None:
     bench.broken["a"] = ValueError("bad")
     result = bench.run(step("a", critical=False), step("b", arguments={"value": "${a.said}"}),
@@ -300,9 +291,6 @@ def test_ac_006_a_step_that_takes_too_long_fails_and_such_a_session_can_be_resum
     assert bench.calls == ["a", None]
 
 
-# ---- references
-
-
 @pytest.mark.parametrize(("value", "means"), [
     ("${a}", {"x": [{"n": 1}]}), ("${a.x}", [{"n": 1}]), ("${a.x[0].n}", 1), ("${a.x.0.n}", 1), ("${a.x[-1].n}", 1),
     ("n=${a.x[0].n}!", "n=1!"), ("$${a}", "${a}"), ({"k": ["${a.x[0]}", 2]}, {"k": [{"n": 1}, 2]}),
@@ -326,9 +314,6 @@ def test_a_missing_reference_is_reported_before_the_tool_is_called(value: str, w
 def test_a_reference_means_the_longest_matching_name() -> None:
     assert split("a.b.c", {"a", "a.b"}) == ("a.b", ["c"])
     assert list(references({"k": ["${a.b} and ${c}", "$${d}"]})) == ["a.b", "c"]
-
-
-# ---- invalid workflows
 
 
 def test_invalid_workflows_tools_and_levels_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch,
@@ -386,8 +371,6 @@ def test_a_malformed_workflow_is_refused(body: Any, why: str) -> None:
     with pytest.raises(WorkflowValidationError, match=why):
         Workflow.from_data(body)
 
-
-# ---- Python functions and variables in a workflow's file
 
 TOOLS = '''
 def slug(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,17 @@ import pytest
 from doubles.clock import FakeClock
 from doubles.dispatch import MemoryDispatcher, MemoryEngine
 from garrison.errors import NotFound
-from garrison.hosts.attempts import AttemptId, AttemptResult, Claim, ClaimToken, Dispatcher, HeartbeatReply, NodeAttempt
+from garrison.hosts.attempts import (
+    AttemptId,
+    AttemptResult,
+    Claim,
+    ClaimToken,
+    Completion,
+    Dispatcher,
+    HeartbeatReply,
+    NodeAttempt,
+    WorkerMessage,
+)
 from garrison.hosts.keeper import LocalServer
 from garrison.hosts.lease import worker_clock
 from garrison.hosts.relay import HostRelay, RelayClient
@@ -96,6 +107,41 @@ class MemoryLab:
 
     def now(self) -> float:
         return self.clock.monotonic()
+
+
+class ProcessWork:
+    """A process that runs until it gets a line."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
+        self.heard: list[WorkerMessage] = []
+
+    def start(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-ISc", "input()"], stdin=subprocess.PIPE, text=True)
+
+    def poll(self) -> AttemptResult | None:
+        code = self.process.poll()
+        return None if code is None else AttemptResult(Completion.DONE, f"exit code {code}")
+
+    def progress(self) -> str:
+        return "at it"
+
+    def deliver(self, message: WorkerMessage) -> None:
+        assert self.is_running
+        self.heard.append(message)
+
+    def finish(self) -> None:
+        self.process.communicate("\n")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdin.close()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
 
 class RelayLab(MemoryLab):

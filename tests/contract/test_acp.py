@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,8 @@ HANDED_OVER = "Another session worked on this task and could not be continued"
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    one = Stage(tmp_path)
-    yield one
-    one.close()
+    with closing(Stage(tmp_path)) as one:
+        yield one
 
 
 def _tell(stage: Stage, text: str) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -100,9 +100,8 @@ class Served:
 def served(tmp_path):
     with suppress(OSError):
         (tmp_path / "attempt").mkdir()
-    one = Served(tmp_path / "attempt")
-    yield one
-    one.close()
+    with closing(Served(tmp_path / "attempt")) as one:
+        yield one
 
 
 @pytest.fixture
@@ -110,9 +109,8 @@ def near(request, tmp_path):
     """A channel that hears this process itself: its parent is the root. Its parameter: seconds for a request."""
     parent = probe(os.getppid())
     assert parent is not None
-    one = Served(tmp_path, lambda: (parent.id,), getattr(request, "param", channels.REQUEST_SECONDS))
-    yield one
-    one.close()
+    with closing(Served(tmp_path, lambda: (parent.id,), getattr(request, "param", channels.REQUEST_SECONDS))) as one:
+        yield one
 
 
 def test_a_process_of_the_agent_is_heard(served):
@@ -162,11 +160,8 @@ def test_an_orphan_that_left_the_tree_is_refused(served):
 
 
 def test_a_root_that_ended_has_no_descendants(tmp_path):
-    one = Served(tmp_path, lambda: (ProcessId(os.getpid(), 1),))  # this pid, but another process's ticks
-    try:
+    with closing(Served(tmp_path, lambda: (ProcessId(os.getpid(), 1),))) as one:  # this pid, another process's ticks
         assert one.send({"type": "note", "text": "x"}).startswith("refused: process ")
-    finally:
-        one.close()
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", '{"type": "stop"}', '{"type": "note", "text": "\\ud800"}'])
@@ -314,15 +309,11 @@ def test_a_client_that_waits_for_an_answer_may_hang_up(served):
 def test_a_long_path_and_a_stale_socket(tmp_path):
     folder = tmp_path / ("d" * 90) / ("e" * 90)
     folder.mkdir(parents=True)
-    left = Served(folder)
-    one = Served(folder)  # a successor; its predecessor was killed, or is about to stop
-    try:
+    # a successor; its predecessor was killed, or is about to stop
+    with closing(Served(folder)) as left, closing(Served(folder)) as one:
         left.channel.close()
         assert one.path.exists(), "a predecessor leaves its successor's socket alone"
         assert one.send({"type": "note", "text": "x"}) == '{"ok": true}'
-    finally:
-        one.close()
-        left.close()
     assert not one.path.exists()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +110,8 @@ def judge(request: pytest.FixtureRequest) -> Judge:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    one = Stage(tmp_path)
-    yield one
-    one.close()
+    with closing(Stage(tmp_path)) as one:
+        yield one
 
 
 @pytest.fixture(params=list(KINDS))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 import pytest
 
-from dispatch_lab import MemoryLab, MemoryWorker, attempt
+from dispatch_lab import MemoryLab, MemoryWorker, ProcessWork, attempt
 from garrison.hosts.attempts import (
     AttemptResult,
     AttemptState,
@@ -24,45 +22,6 @@ from garrison.hosts.attempts import (
 from garrison.hosts.lease import ClaimEnd, MachinePace, work_on
 
 DONE = AttemptResult(Completion.DONE, "exit code 0")
-
-
-class ProcessWork:
-    """A process that runs until it gets a line."""
-
-    def __init__(self) -> None:
-        self.process: subprocess.Popen[str] | None = None
-        self.heard: list[WorkerMessage] = []
-
-    def start(self) -> None:
-        self.process = subprocess.Popen([sys.executable, "-ISc", "input()"], stdin=subprocess.PIPE, text=True)
-
-    def poll(self) -> AttemptResult | None:
-        code = self.process.poll()
-        return None if code is None else AttemptResult(Completion.DONE, f"exit code {code}")
-
-    def progress(self) -> str:
-        return "at it"
-
-    def deliver(self, message: WorkerMessage) -> None:
-        assert self.process is not None
-        self.heard.append(message)
-
-    def finish(self) -> None:
-        assert self.process is not None and self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.close()
-        self.process.wait()
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            if self.process.stdin is not None:
-                self.process.stdin.close()
-
-    @property
-    def is_running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
 
 
 class FakePace:

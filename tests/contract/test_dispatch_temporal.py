@@ -9,11 +9,12 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from dispatch_lab import TemporalLab, TemporalServer, attempt, temporal_server
+from dispatch_lab import ProcessWork, TemporalLab, TemporalServer, attempt, temporal_server
 from garrison.errors import GarrisonError
 from garrison.hosts.attempts import (
     AttemptId,
@@ -64,9 +65,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer
 
 @pytest.fixture
 def lab(running: TemporalServer) -> Iterator[TemporalLab]:
-    laboratory = TemporalLab(running.address, f"crew-{uuid.uuid4().hex[:8]}")
-    yield laboratory
-    laboratory.close()
+    with closing(TemporalLab(running.address, f"crew-{uuid.uuid4().hex[:8]}")) as laboratory:
+        yield laboratory
 
 
 def first_claim(worker: TemporalDispatcher | object) -> Claim:
@@ -188,13 +188,10 @@ def test_a_message_sent_without_a_worker_reaches_the_successor(running: Temporal
 
 
 def test_two_homes_on_one_server_do_not_meet(running: TemporalServer, lab: TemporalLab) -> None:
-    other = TemporalLab(running.address, "another-crew")
-    try:
+    with closing(TemporalLab(running.address, "another-crew")) as other:
         lab.dispatcher.submit(attempt(lab))
         assert other.dispatcher.watch(attempt(lab).id).state is AttemptState.UNKNOWN
         assert other.worker("a").claim(1.0) is None
-    finally:
-        other.close()
 
 
 def test_an_address_without_a_server_gives_a_one_line_error() -> None:
@@ -202,33 +199,18 @@ def test_an_address_without_a_server_gives_a_one_line_error() -> None:
         TemporalDispatcher("127.0.0.1:1", "crew")
 
 
-class CutWork:
-    """A process that would run for ever; its worker is cut off at the third heartbeat, which it sends as it works."""
+class CutWork(ProcessWork):
+    """A process that never ends; its worker is cut off at the third heartbeat, which it sends as it works."""
 
     def __init__(self, cut: Callable[[], None]) -> None:
-        self.cut = cut
-        self.reports = 0
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self.process = subprocess.Popen([sys.executable, "-ISc", "import time; time.sleep(600)"])
-
-    def poll(self) -> AttemptResult | None:
-        return None
+        super().__init__()
+        self.cut, self.reports = cut, 0
 
     def progress(self) -> str:
         self.reports += 1
         if self.reports == 3:
             self.cut()
         return f"report {self.reports}"
-
-    def deliver(self, message: WorkerMessage) -> None:
-        raise AssertionError(message)
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
 
 
 def test_the_work_of_a_worker_that_is_cut_off_is_dead_when_its_successor_claims(lab: TemporalLab) -> None:
@@ -246,7 +228,7 @@ def test_the_work_of_a_worker_that_is_cut_off_is_dead_when_its_successor_claims(
         next_claim = beside.submit(succeed)
         assert work_on(victim.dispatcher, held, work, pace) is ClaimEnd.CUT_OFF
         claim, code = next_claim.result(DEADLINE)
-    assert (claim.token.claim, code) == (2, -9)
+    assert (claim.token.claim, code, work.heard) == (2, -9, [])
     assert lab.dispatcher.watch(offered.id).progress == "report 2"
     successor.complete(claim.token, DONE)
     lab.until("the attempt is done", lambda: lab.dispatcher.watch(offered.id).state is AttemptState.DONE)

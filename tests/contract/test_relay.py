@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,8 @@ ID = AttemptId("r1", "work", 1, 2)
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[RelayLab]:
-    made = RelayLab(tmp_path / "relay.sock")
-    yield made
-    made.close()
+    with closing(RelayLab(tmp_path / "relay.sock")) as made:
+        yield made
 
 
 def client(lab: RelayLab) -> RelayClient:

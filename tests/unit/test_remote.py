@@ -103,7 +103,7 @@ def test_agents_of_nodes_on_hosts_need_not_be_known_here() -> None:
 
 def test_a_job_and_the_largest_progress_survive_encoding() -> None:
     assert decode(HostJob, encode(JOB, MAX_JOB), MAX_JOB) == JOB
-    with pytest.raises(Refused, match="the limit; shorten the task"):
+    with pytest.raises(Refused, match="the limit of 1,000,000; shorten the task"):
         encode(replace(JOB, prompt="x" * MAX_JOB), MAX_JOB)
     most = JobProgress("for-1", "executing", "a" * 64, "\U0001f600" * MAX_LINE, "q", "\U0001f600" * MAX_QUESTION,
                        notes="\U0001f600" * MAX_NOTES)

@@ -120,7 +120,7 @@ def test_the_latest_run_is_one_of_the_current_repository(tmp_path: Path, monkeyp
         journal.close()
         if run == "b":
             assert resolve.resumable_run(store) == "a", "one that is done is left alone"
-    with pytest.raises(Refused, match=r"are over; `garrison resume a --retry-failed` tries "):
+    with pytest.raises(Refused, match=r"are over; `garrison resume a --retry-failed` retries "):
         resolve.resumable_run(store)
     assert resolve.resumable_run(store, retry_failed=True) == "a"
     monkeypatch.chdir(tmp_path)

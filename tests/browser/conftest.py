@@ -1,7 +1,7 @@
 """The page in a real Chromium: real server, real runs, real keys. Skipped where no Chromium is installed.
 
-The rule of this folder: each page is watched. A line in the console, a violation of the content security policy, a
-dialog, or a request to anywhere but its own server fails the test, whatever else it looks at.
+Each page is watched: a line in the console, a violation of the content security policy, a dialog or a request to
+another server fails the test.
 """
 
 from __future__ import annotations
@@ -23,27 +23,24 @@ from top_support import HomeBuilder
 
 PATIENCE = 60_000
 """Milliseconds until something that should be on a page is missing. A page follows an event within a tenth of a second;
-on a slow, loaded machine, a graph of two hundred nodes took more than twenty seconds;
-what a run has to do first is waited for with `served_run.WORK`."""
-TOLD = 3000
-"""Characters of a page in the report of a failed test."""
+on a slow, loaded machine, a graph of two hundred nodes took more than twenty seconds. `served_run.WORK` is for what
+needs the work of a run."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Tell with a failure what was on the pages of the test."""
+    """Add the text of the test's pages to the report of a failure."""
     report = yield
     opener = getattr(item, "funcargs", {}).get("opened")
     if report.when == "call" and report.failed and opener is not None:
         for page in [page for context, _ in opener.made for page in context.pages]:
             with suppress(Exception):  # a browser that died shows nothing
-                told = page.evaluate("[document.activeElement?.outerHTML.slice(0, 200), document.body.innerText]")
-                report.sections.append((f"page {page.url}", f"focus: {told[0]}\n{told[1][:TOLD]}"))
+                focus, text = page.evaluate("[document.activeElement?.outerHTML, document.body.innerText]")
+                report.sections.append((f"page {page.url}", f"focus: {str(focus)[:200]}\n{text[:3000]}"))
     return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """No Chromium, no test, and the reason is told."""
     for item in items:
         if CHROMIUM is None and Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.skip(reason="no chromium here; `scripts/test` installs it where it may"))
@@ -51,12 +48,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Watch:
-    """What a page did that it must not do."""
+    """Record what a page must not do."""
 
     home: str
     seen: list[str] = field(default_factory=list)
     allowed: list[str] = field(default_factory=list)
-    """Patterns of what a test provokes."""
+    """Patterns of what a test provokes itself."""
 
     def on(self, page: Any) -> None:
         page.on("console", lambda line: line.type in ("error", "warning") and self.seen.append(f"console: {line.text}"))
@@ -77,7 +74,7 @@ class Watch:
 
 @pytest.fixture(scope="module", autouse=True)
 def real_labels() -> Iterator[None]:
-    """Nodes have labels as real projects have them."""
+    """Give nodes the labels of real projects."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HomeBuilder, "labels", real_texts.LABELS)
         yield
@@ -85,7 +82,7 @@ def real_labels() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """One browser for a file's pages; kept longer, its event loop would run under tests that want their own."""
+    """Yield one browser for a file's pages: its event loop must not run under tests that need their own."""
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
@@ -98,7 +95,7 @@ Opener = Callable[..., Any]
 
 @pytest.fixture
 def opened(chromium: Any) -> Iterator[Opener]:
-    """Opens pages, each in a browser profile of its own; `page.watch.allowed` takes what a test provokes itself."""
+    """Yield a function that opens a page in a browser profile of its own."""
     made: list[tuple[Any, Watch]] = []
 
     def opener(url: str, path: str = "", *, width: int = 1440, height: int = 900, **options: Any) -> Any:
@@ -107,7 +104,7 @@ def opened(chromium: Any) -> Iterator[Opener]:
         context = chromium.new_context(viewport={"width": width, "height": height}, **options)
         context.set_default_timeout(PATIENCE)
         watch = Watch(home)
-        context.on("page", watch.on)  # other tabs, too
+        context.on("page", watch.on)  # also other tabs
         page = context.new_page()
         page.watch = watch
         made.append((context, watch))
@@ -119,7 +116,7 @@ def opened(chromium: Any) -> Iterator[Opener]:
     opener.made = made  # type: ignore[attr-defined]  # for the report of a failure
     yield opener
     for context, _ in made:
-        with suppress(Exception):  # a browser that died is told by the test
+        with suppress(Exception):  # a browser that died has failed the test
             context.close()
     for _, watch in made:
         watch.check()

@@ -1,20 +1,20 @@
-"""A home with texts as real projects have them, for every test of this folder that wants one: long answers and names,
-a traceback, ends of logs, a park after a failure, Chinese, emoji, and what tries to pass for something else.
-"""
+"""A home with texts of real projects, for the tests of this folder: long answers and names, a traceback, ends of logs,
+a park after a failure, Chinese, emoji, and hostile markup."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.run.agent_activity import WAITING
 from timeline_support import BEGIN, Story, TimedHome
-from top_support import HomeBuilder, build_large_run
+from top_support import HomeBuilder
 
 LONG = "refuse_amounts_that_cannot_be_counted_in_cents_1"
-"""A name of a node as long as may be."""
+"""The longest possible name of a node."""
 TITLE = ("Rewrite every caller of Money so that amounts are counted in cents, including the importer, invoices, "
          "the report, the tests of all three and the pages customers read, without changing what any of "
          "the public functions returns until the deprecation that was announced for the next release has passed.")
@@ -41,8 +41,15 @@ NODES: Mapping[str, str] = {
 LOG = "collecting …\n" + "tests/test_money.py ....F\n" * 40 + TRACEBACK + "1 failed, 518 passed in 41.20s\n"
 
 
+def gate(node: str, text: str, *labels: str, **more: Any) -> dict[str, Any]:
+    """Return the record of a gate before `node`, with these answers or with any."""
+    options = [{"key": str(at), "label": label, "target": "exit", "written": label} for at, label in enumerate(labels)]
+    return {"place": f"{node}#1", "node": node, "kind": "human", "text": text, "signal": "", "default": "",
+            "deadline": "", "type": "single_select" if labels else "free_text", "options": options, **more}
+
+
 def build_real_texts(builder: HomeBuilder, run: str = "texts-1") -> None:
-    """Make a run under way in which something of each kind waits, and runs that are over."""
+    """Make a run at work in which something of each kind waits, and finished runs."""
     guardian = builder.run(run, *NODES)
     shapes = {"ask_rounding": "hexagon"}
     boxes = "; ".join(f'{name} [shape={shapes.get(name, "box")}, command="true", label="{label}"]'
@@ -88,24 +95,15 @@ def build_real_texts(builder: HomeBuilder, run: str = "texts-1") -> None:
     node("importer", "active")
     guardian.append("signal", {"id": "h1", "type": "USER_GUIDANCE", "node": "importer", "attempt": 1, "from": "person",
                                "hold": "importer", "text": f"{CHINESE} – after lunch"}, builder.now())
-    guardian.append("gate", {
-        "place": "ask_rounding#1", "node": "ask_rounding", "kind": "human", "text": f"Which rule? {TITLE}",
-        "type": "multiple_choice", "default": "", "signal": "", "deadline": "",
-        "options": [{"key": str(at), "label": label, "target": "release", "written": label}
-                    for at, label in enumerate(ANSWERS)]}, builder.now())
+    guardian.append("gate", gate("ask_rounding", f"Which rule? {TITLE}", *ANSWERS), builder.now())
     builder.cost(run, "money", 12.3456)
     guardian.close()
     _over(builder.home, "done-1", 60)
     _over(builder.home, "failed-1", 12, f"exit 1: {TRACEBACK.strip().splitlines()[-1]}\n{TRACEBACK}")
 
 
-def build_many(builder: HomeBuilder, nodes: int = 1000) -> list[str]:
-    """Make the run `r1` of many nodes, one of which failed; return their names."""
-    return build_large_run(builder, nodes)
-
-
 def _over(home: Path, run: str, nodes: int, failure: str = "") -> None:
-    """Write a run that is over, done or failed at its last node, in layers of six."""
+    """Write a finished run, done or failed at its last node, in layers of six."""
     told = Story(TimedHome(home, begin=BEGIN - 86400), run)
     names = [f"step_{number:02}" for number in range(nodes)]
     run_records.save(told.files.launch, Launch(run, "nightly", "/src/shop", "main", told.builder.now(), "/trees"))

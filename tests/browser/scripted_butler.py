@@ -1,4 +1,4 @@
-"""`garrison serve` with a butler and a crew whose words are played: the delegation, its events and the server are real.
+"""`garrison serve` with a scripted butler and crew: the delegation, its events and the server are real.
 
     python scripted_butler.py HOME
 
@@ -29,7 +29,7 @@ ORDERS = json.dumps({"delegations": [{"intent": "delegate_triage", "reasoning": 
 
 
 class Played:
-    """A session that says its lines."""
+    """A session with scripted answers."""
 
     def __init__(self, spec: SessionSpec, confirm: Confirmations) -> None:
         self.spec, self.confirm = spec, confirm

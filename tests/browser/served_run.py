@@ -16,10 +16,10 @@ from urllib.request import Request, urlopen
 
 from real_texts import ANSWERS, CHINESE, EMOJI, TITLE
 
-from support import DEADLINE, PROGRAM, Place, wait_for
+from support import DEADLINE, PROGRAM, Place, checkout_in, make_repository, wait_for
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-"""What nothing on a page may take for markup."""
+"""Text that a page must not take for markup."""
 GRAPH = r"""
 digraph web {
   flow=dag; goal="count money in cents GOAL"
@@ -36,14 +36,14 @@ digraph web {
 
 
 WORK = round(1000 * DEADLINE)
-"""Milliseconds for what a page shows once a run has done its work: agents, gates, git."""
+"""Milliseconds for what a page shows once agents, gates and git have done their work."""
 WITHOUT_WORKER = "delete window.SharedWorker"
 """A script that makes a page open its own connection, which a test can see and answer."""
 
 
 @contextmanager
 def serving(home: Path, *, files: int | None = None, port: int = 0) -> Iterator[str]:
-    """A server of a home that a test writes itself; the address it printed. `files`: how many it may open."""
+    """Yield the address of a server of a home that a test writes itself. `files`: how many it may open."""
     log = home / "serve"
     limit = ["prlimit", f"--nofile={files}:{files}"] if files else []
     with log.open("wb") as out:
@@ -59,7 +59,7 @@ def serving(home: Path, *, files: int | None = None, port: int = 0) -> Iterator[
 
 @dataclass
 class Served:
-    """A place whose page is served; `slow` works until it is freed, `bad` fails, `ask` waits for a person."""
+    """A place whose page is served; `slow` works until it is released, `bad` fails, `ask` waits for an answer."""
 
     place: Place
     url: str = ""
@@ -68,11 +68,11 @@ class Served:
 
     @property
     def home(self) -> str:
-        """The page's address without what opens it."""
+        """The page's address without its token."""
         return self.url.partition("/?")[0]
 
     def begin(self) -> None:
-        """Launch the run, wait until it stands as described, and serve it."""
+        """Launch the run, serve it, and wait until its nodes are as described."""
         graph = self.place.root / "web.dot"
         hold = f"python3 -m http.server 3000 2>/dev/null & {self.place.hold('slow')}"
         terminal = r"\\033[31mred\\033[0m \\033]8;;javascript:alert(1)\\007link\\n"
@@ -82,50 +82,60 @@ class Served:
         for word, meant in texts.items():
             text = text.replace(word, meant)
         graph.write_text(text)
-        self.place.launch(graph, "r1", "--max-rework", "0", gate="true")
-        wait_for("a run to serve", self.place.journal)
-        self.serve()
+        self.launch(graph, "--max-rework", "0", gate="true")
         self.place.wait_until_held("slow")
-        wait_for("the others have gone as far as they go", lambda: self.stands(
-            fast="validated", bad="failed", slow="active") and self.asked("/api/runs/r1")["gates"])
+        statuses = {"fast": "validated", "bad": "failed", "slow": "active"}
+        wait_for("the others have ended or wait", lambda: all(
+            self.place.nodes().get(name, {}).get("status") == status for name, status in statuses.items())
+            and self.get("/api/runs/r1")["gates"])
 
-    def stands(self, **statuses: str) -> bool:
-        """Whether the journal says that these nodes are so far."""
-        nodes = self.place.nodes()
-        return all(nodes.get(name, {}).get("status") == status for name, status in statuses.items())
+    def launch(self, graph: Path, *more: str, gate: str) -> None:
+        """Launch the run and serve it."""
+        self.place.launch(graph, self.run, *more, gate=gate)
+        wait_for("a run to serve", lambda: self.place.journal(self.run))
+        self.serve()
 
     def serve(self, port: str = "0") -> None:
         """Start the server; the address it prints opens the page."""
         log = f"serve-{time.monotonic_ns()}"
         self.server = self.place.begin("serve", "--port", port, "--run", self.run, log=log)
-        told = self.place.root / log
-        self.url = wait_for("the page is served", lambda: self._ready(told)).split()[0]
+        printed = self.place.root / log
+        wait_for("the page is served", lambda: "token=" in printed.read_text() or self.server.poll() is not None)
+        assert self.server.poll() is None, printed.read_text()
+        self.url = printed.read_text().split()[0]
 
-    def _ready(self, told: Path) -> str:
-        assert self.server.poll() is None, told.read_text()
-        return told.read_text() if "token=" in told.read_text() else ""
-
-    def again(self) -> None:
-        """Start it anew where it was."""
+    def restart(self) -> None:
+        """Start it again at its port."""
         self.serve(self.home.rpartition(":")[2])
 
     def kill(self) -> None:
-        """End it as a crash does."""
         os.kill(self.server.pid, signal.SIGKILL)
         self.server.wait(DEADLINE)
 
-    def asked(self, path: str) -> Any:
-        """JSON of the server, asked as a program does."""
+    def get(self, path: str) -> Any:
+        """Return JSON of the server."""
         token = self.url.partition("token=")[2].partition("&")[0]
         request = Request(self.home + path, headers={"Authorization": f"Bearer {token}"})
         with urlopen(request, timeout=DEADLINE) as answer:
             return json.load(answer)
 
-    def end(self, run: str = "r1") -> list[str]:
-        """Stop run and server; what they left (nothing)."""
+    def end(self) -> list[str]:
+        """Stop run and server; return the processes that they left."""
         self.place.release("slow")
-        self.place.command("stop", run)
+        self.place.command("stop", self.run)
         if self.server is not None:
             self.server.terminate()
             self.server.wait(DEADLINE)
         return self.place.kill_rest()
+
+
+@contextmanager
+def served_place(folder: Path, run: str = "r1") -> Iterator[Served]:
+    """Yield a place whose page can be served; at its end no process may be left."""
+    make_repository(checkout_in(folder))
+    made = Served(Place(folder), run=run)
+    try:
+        yield made
+    finally:
+        left = made.end()
+    assert not left, left

@@ -43,7 +43,7 @@ def axe() -> str:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HomeBuilder, str]]:
-    """A home with real texts, an hour of history, and a run that is shown in groups."""
+    """Yield a home with real texts, an hour of history, and a run that is shown in groups."""
     folder: Path = tmp_path_factory.mktemp("axe")
     story(TimedHome(folder))
     with home_builder(folder) as builder:

@@ -1,9 +1,8 @@
-"""The changes of a node on the page: hostile work is shown and judged there, and comments reach the next attempt."""
+"""Changes of a node on the page: hostile work is shown and reviewed, comments reach the next attempt, queues pause."""
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,16 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 from real_texts import ANSWERS, CHINESE, EMOJI, TITLE, TRACEBACK
-from served_run import WORK, Served
+from served_run import WORK, Served, served_place
 
-from support import Place, checkout_in, git, landed_subjects, wait_for
+from support import git, landed_subjects, wait_for
 
 GRAPH = r"""
 digraph web {
   flow=dag
   start [shape=Mdiamond]; exit [shape=Msquare]
   work [shape=box, approve=true, label="TITLE", acceptance="test -f calc.py && echo fine", command="python3 WORK"]
-  bad [shape=box, label="EMOJI", command="test -f MENDED || { cat TRACE; exit 3; }; echo 1 > bad.txt"]
+  bad [shape=box, label="EMOJI", command="test -f FIXED || { cat TRACE; exit 3; }; echo 1 > bad.txt"]
   ask [shape=hexagon, label="CHINESE"]
   start -> work -> exit; start -> bad -> ask; start -> ask
   ask -> exit [label="[Y] LONG"]; ask -> exit [label="[N] No"]
@@ -44,35 +43,24 @@ for at in range(FILES):
 """
 
 
-def begin(template: Path, root: Path, files: int) -> Served:
-    shutil.copytree(template, checkout_in(root), symlinks=True)
-    made = Served(Place(root))
-    work, trace, graph = (made.place.root / name for name in ("work.py", "trace", "web.dot"))
-    meant = {"NAME": repr(HOSTILE), "FILES": str(files), "FILE": repr(FILE), "NOTE": repr(f"{CHINESE} {EMOJI} ")}
-    work.write_text(re.sub(rf"\b(?:{'|'.join(meant)})\b", lambda found: meant[found[0]], SCRIPT))
-    trace.write_text(TRACEBACK)
-    texts = {"WORK": str(work), "MENDED": str(made.place.root / "mended"), "TRACE": str(trace), "TITLE": TITLE,
-             "EMOJI": EMOJI, "CHINESE": CHINESE, "LONG": ANSWERS[2]}
-    graph.write_text(re.sub(rf"\b(?:{'|'.join(texts)})\b", lambda found: texts[found[0]], GRAPH))
-    made.place.launch(graph, "r1", "--max-rework", "1", gate="test -f calc.py")
-    wait_for("a run to serve", made.place.journal)
-    made.serve()
-    wait_for("the work waits for approval", lambda: made.asked("/api/runs/r1")["gates"])
-    return made
-
-
 @pytest.fixture
-def run(template: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
-    made = begin(template, tmp_path, getattr(request, "param", 0))
-    try:
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
+    """Yield a run whose work waits for approval; the parameter is a number of files that it adds."""
+    with served_place(tmp_path) as made:
+        work, trace, graph = (made.place.root / name for name in ("work.py", "trace", "web.dot"))
+        meant = {"NAME": repr(HOSTILE), "FILES": str(getattr(request, "param", 0)), "FILE": repr(FILE),
+                 "NOTE": repr(f"{CHINESE} {EMOJI} ")}
+        work.write_text(re.sub(rf"\b(?:{'|'.join(meant)})\b", lambda found: meant[found[0]], SCRIPT))
+        trace.write_text(TRACEBACK)
+        texts = {"WORK": str(work), "FIXED": str(made.place.root / "fixed"), "TRACE": str(trace), "TITLE": TITLE,
+                 "EMOJI": EMOJI, "CHINESE": CHINESE, "LONG": ANSWERS[2]}
+        graph.write_text(re.sub(rf"\b(?:{'|'.join(texts)})\b", lambda found: texts[found[0]], GRAPH))
+        made.launch(graph, "--max-rework", "1", gate="test -f calc.py")
+        wait_for("the work waits for approval", lambda: made.get("/api/runs/r1")["gates"])
         yield made
-    finally:
-        left = made.end()
-    assert not left, left
 
 
-def test_hostile_work_is_shown_commented_rejected_approved_and_a_failure_retried_on_the_page_alone(
-        run: Served, opened: Any) -> None:
+def test_hostile_work_is_reviewed_and_a_failure_retried_on_the_page(run: Served, opened: Any) -> None:
     page = opened(run.url)
     failed = page.locator(".card.w-failed")
     expect(failed).to_contain_text(TRACEBACK.strip().splitlines()[-1], timeout=WORK)
@@ -113,7 +101,7 @@ def test_hostile_work_is_shown_commented_rejected_approved_and_a_failure_retried
     expect(changes).to_be_hidden()
     page.get_by_role("tab", name="Changes").click()
     expect(note).to_have_value("count in cents")
-    assert changes.evaluate("element => element.scrollTop") == far > 0, "the place is kept"
+    assert changes.evaluate("element => element.scrollTop") == far > 0, "the scroll position is kept"
     changes.get_by_role("button", name="Reject with 1 comment").click()
     expect(changes).to_contain_text("attempt 2 at ", timeout=WORK)
     expect(changes.locator("tr.comment")).to_have_count(0)
@@ -134,12 +122,12 @@ def test_hostile_work_is_shown_commented_rejected_approved_and_a_failure_retried
     expect(changes.locator("tr.recorded")).to_contain_text("no comments like this")
 
     page.goto(page.url.partition("/?")[0] + "/?run=r1")
-    (run.place.root / "mended").touch()
+    (run.place.root / "fixed").touch()
     failed.get_by_role("button", name="Retry").click()
     page.locator("dialog.ask").get_by_role("button", name="Retry").click()
     expect(page.locator("#toast")).to_contain_text("bad is retried", timeout=WORK)
     asked = page.locator("#waits .card", has_text=CHINESE)
-    expect(asked).to_be_visible(timeout=WORK)  # the question behind it
+    expect(asked).to_be_visible(timeout=WORK)  # the gate after it
     asked.get_by_role("button", name="No", exact=True).click()
     expect(page.locator("#toast")).to_contain_text("answer recorded", timeout=WORK)
 
@@ -180,3 +168,77 @@ def test_ten_thousand_files_are_paged_and_the_page_stays_responsive(run: Served,
     assert longest < 2000, longest
     changes.get_by_role("button", name=re.compile("More files")).click()
     expect(changes.locator(".file")).to_have_count(400)
+
+
+BRANCH = "garrison/r1/integration"
+QUEUES = r"""
+digraph web {
+  land=run; node_gate="test -f calc.py"
+  start [shape=Mdiamond]; exit [shape=Msquare]
+  work [shape=box, approve=true, label="TITLE",
+        command="cp \"$GARRISON_PROMPT_FILE\" told.txt; echo $GARRISON_ATTEMPT > work.txt"]
+  start -> work -> exit
+}
+"""
+
+APPROVE = """async path => {
+    const { act } = await import("/static/api.js");
+    return act(path, { choice: "Approve" }).catch(problem => ({ message: problem.message }));
+}"""
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Served]:
+    """Yield a run whose only node waits for approval, with two queues."""
+    with served_place(tmp_path) as made:
+        (tmp_path / "web.dot").write_text(QUEUES.replace("TITLE", TITLE))
+        made.launch(tmp_path / "web.dot", gate="test -f calc.py")
+        wait_for("the work waits for approval", lambda: made.get("/api/runs/r1")["gates"])
+        yield made
+
+
+def test_work_is_reviewed_rejected_approved_and_its_queue_paused_on_the_page(held: Served, opened: Any) -> None:
+    page = opened(held.url)
+    card = page.locator("#waits .card")
+    expect(card).to_contain_text("Land attempt 1 (")
+    expect(page.locator("#queue .entries .kind").first).to_have_text("waiting for approval")
+    expect(page.locator("#queue").get_by_role("button", name="Cancel: work")).to_be_visible()
+    expect(page.locator("#queue").get_by_role("button", name="Release")).to_have_count(0)
+
+    card.get_by_role("button", name="See changes").click()
+    changes = page.locator("#detail-changes")
+    expect(changes).to_contain_text("attempt 1 at ")
+    expect(changes).to_contain_text("waiting for approval")
+    expect(changes).to_contain_text("its command ended with exit code 0")
+    expect(changes.locator(".file", has_text="work.txt").locator("tr.add")).to_contain_text("1")
+    page.keyboard.press("Escape")  # it covers the card
+
+    first = held.get("/api/runs/r1")["gates"][0]["gate"]
+    card.get_by_label("Reason for its next attempt").fill(f"count from two: {ANSWERS[2]} {CHINESE}")
+    card.get_by_role("button", name="Reject").click()
+    expect(card).to_contain_text("Land attempt 2 (", timeout=WORK)
+    card.get_by_role("button", name="See changes").click()
+    expect(changes).to_contain_text("attempt 2 at ")
+    page.keyboard.press("Escape")
+
+    page.watch.allowed.append("status of 4")
+    late = page.evaluate(APPROVE, f"runs/r1/gates/{first}")
+    assert "attempt 1 of work cannot land any more: it is rejected" in late["message"], late
+    assert held.place.nodes()["work"]["status"] == "impl_complete", "the second attempt was not approved for the first"
+
+    queue = page.locator("#queue")
+    paused = held.place.command("merge-queue", "pause", "--repo-root", held.place.repo, "--target", BRANCH)
+    assert paused.returncode == 0, paused.stderr
+    expect(queue).to_contain_text(f"Paused, {BRANCH}")  # the queue of the run's own branch
+    queue.get_by_role("button", name="Resume the merge queue").click()
+    expect(queue.locator("p.why")).to_be_hidden()
+    queue.get_by_role("button", name="Pause the merge queue").click()
+    expect(queue).to_contain_text(f"Paused, {BRANCH}")
+    card.get_by_role("button", name="Approve").click()
+    page.locator("dialog.ask").get_by_role("button", name="Approve").click()
+    expect(queue.locator(".entries .kind").first).to_have_text("queued")
+    queue.get_by_role("button", name="Resume the merge queue").click()
+    expect(page.locator('svg .node[data-node="work"]')).to_have_class(re.compile("s-landed"), timeout=WORK)
+    wait_for("the run ends", lambda: held.place.status() == "done")
+    assert git(held.place.repo, "show", "main:work.txt") == "2"
+    assert f"count from two: {ANSWERS[2]} {CHINESE}" in git(held.place.repo, "show", "main:told.txt")

@@ -1,4 +1,4 @@
-"""The chat in a real browser: who works is shown as the server's events say, in their order (2.3.4)."""
+"""The chat in a real browser: the active agent follows the server's events in their order."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ ACTIVE = """() => {
   const rail = document.querySelector("[data-testid=agent-rail]");
   new MutationObserver(note).observe(rail, { subtree: true, attributes: true });
 }"""
-"""Notes who is active in the rail, whenever it changes."""
+"""Record the active agents of the rail whenever they change."""
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The served home."""
     return tmp_path_factory.mktemp("chat")
 
 
 @pytest.fixture(scope="module")
 def butler(home: Path) -> Iterator[str]:
-    """The address of a served home whose crew has ended."""
+    """Yield the address of a served home with a scripted butler."""
     script = Path(__file__).parent / "scripted_butler.py"
     process = subprocess.Popen([sys.executable, "-P", str(script), str(home)],
                                stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -80,8 +79,8 @@ def test_an_answer_continues_without_its_page_and_can_be_stopped(butler: str, op
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
 
 
-def test_what_stops_a_run_waits_for_one_of_two_buttons(butler: str, home: Path, opened: Any) -> None:
-    """Also on a page that is opened later. Neither answer needs a model, and what is sent takes the buttons away."""
+def test_a_proposal_waits_for_one_of_two_buttons(butler: str, home: Path, opened: Any) -> None:
+    """Also on a page that is opened later. Neither answer needs a model, and each removes the buttons."""
     page = opened(butler, "/chat?conversation=stopping")
     choice, bubbles = page.locator('[data-testid="proposal"]'), page.locator(".bubble .words")
     ask(page, "Stop r1")
@@ -98,8 +97,8 @@ def test_what_stops_a_run_waits_for_one_of_two_buttons(butler: str, home: Path, 
     assert (home / "ran").read_text() == "stopping: stop r1\n"
 
 
-def test_a_button_agrees_to_nothing_but_what_its_page_shows(butler: str, home: Path, opened: Any) -> None:
-    """Another page of the same conversation has answered, and something else is proposed meanwhile."""
+def test_a_button_agrees_only_to_the_proposal_that_its_page_shows(butler: str, home: Path, opened: Any) -> None:
+    """Another page of the same conversation has answered, and there is another proposal."""
     page, other = (opened(butler, "/chat?conversation=two") for _ in range(2))
     page.watch.allowed.append("409|400|Refused|status of 4")
     ask(page, "Stop r1")
@@ -170,12 +169,12 @@ def test_markdown_becomes_elements_and_never_markup(butler: str, opened: Any) ->
         const grown = markdownView();
         for (let at = 0; at <= text.length; at += 1) grown.show(text.slice(0, at));
         show(text + "more");
-        const begun = performance.now();
+        const start = performance.now();
         for (const hostile of ["*", "_", "`", "[", "# ", "- ", " ", "> ", "**a", "[a](", "\u0301", "```\\n", "1. \\n"])
             markdownView().show(hostile.repeat(50_000) + "x");
         return { names: [...view.querySelectorAll("*")].map(one => one.localName),
             whole: whole === grown.view.innerHTML, kept: first === view.firstElementChild,
-            spent: performance.now() - begun,
+            spent: performance.now() - start,
             attributes: [...new Set([...view.querySelectorAll("*")].flatMap(one => one.getAttributeNames()))].sort(),
             table: [...view.querySelectorAll("tr")].map(row => [...row.children].map(cell => cell.textContent)),
             links: [...view.querySelectorAll("a")].map(link => link.getAttribute("href")),
@@ -185,13 +184,12 @@ def test_markdown_becomes_elements_and_never_markup(butler: str, opened: Any) ->
                                    "table", "thead", "tbody", "tr", "th", "td", "a"}
     assert found["attributes"] == ["aria-label", "aria-level", "class", "href", "role", "scope", "start", "tabindex"]
     assert found["table"] == [["node", "state | word"], ["a", "open"]] and found["links"] == ["/?run=r1"]
-    assert found["whole"] and found["kept"], "a text that grows is drawn as if it had come whole"
+    assert found["whole"] and found["kept"], "a growing text is drawn as the whole one"
     assert found["code"] == "def <script>alert(2)</script>\n**not bold**" and found["items"] == 3
     assert found["spent"] < 30_000, "of hostile megabytes"
 
 
 def test_the_rail_changes_with_the_event_and_marks_the_hand_over(butler: str, opened: Any) -> None:
-    """At once: in the next turn of the page's event loop."""
     page = opened(butler, "/chat")
     seen = page.evaluate("""async () => {
         const { ChatRail } = await import("/static/chat_rail.js");
@@ -221,20 +219,21 @@ def test_the_rail_changes_with_the_event_and_marks_the_hand_over(butler: str, op
     assert rail.bounding_box()["width"] <= 110
 
 
-def test_what_was_said_long_ago_is_paged_searched_copied_and_downloaded(butler: str, home: Path, opened: Any,
-                                                                         tmp_path: Path) -> None:
+def test_old_messages_are_paged_searched_copied_and_downloaded(
+        butler: str, home: Path, opened: Any, tmp_path: Path) -> None:
     talk = Conversation(home / "conversations", "long")
     for number in range(250):
         talk.add(ChatEntry(role="assistant" if number % 2 else "user", content=f"said <i>{number}</i>.",
                            at=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number)))
     page = opened(butler, "/chat?conversation=long", permissions=["clipboard-read", "clipboard-write"])
-    bubbles, told = page.locator(".bubble"), page.locator("#talk .pager .number")
+    bubbles, shown = page.locator(".bubble"), page.locator("#talk .pager .number")
+    search = page.get_by_label("Search in this conversation")
     expect(bubbles).to_have_count(100)
     expect(bubbles.last).to_contain_text("said <i>249</i>.")
     expect(page.locator("#talk")).to_contain_text("150 earlier messages")
     expect(page.locator("#talk .zone")).to_contain_text("UTC")
     page.get_by_role("button", name="Older").click()
-    expect(told).to_have_text("51–150 of 250")
+    expect(shown).to_have_text("51–150 of 250")
     expect(bubbles.first).to_contain_text("said <i>50</i>.")
     page.get_by_role("button", name="Oldest").click()
     expect(bubbles.first).to_contain_text("said <i>0</i>.")
@@ -242,22 +241,22 @@ def test_what_was_said_long_ago_is_paged_searched_copied_and_downloaded(butler: 
     expect(page.locator("#toast")).to_have_text("Copied.")
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied.startswith("## You, 2026-01-01T00:00:00Z\n\nsaid <i>0</i>.\n\n## Butler, ") and "<i>99<" in copied
-    page.get_by_label("Search in this conversation").fill("SAID 123")
+    search.fill("SAID 123")
     expect(bubbles).to_have_count(1)
     expect(bubbles).to_contain_text("said <i>123</i>.")
-    page.get_by_label("Search in this conversation").fill("nobody said so")
+    search.fill("no such words")
     expect(page.locator("#talk")).to_contain_text("Nothing matches.")
-    page.get_by_label("Search in this conversation").fill("")
-    expect(told).to_have_text("live")
+    search.fill("")
+    expect(shown).to_have_text("live")
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Download all of it").click()
     assert waiting.value.suggested_filename == "chat-long.md"
     waiting.value.save_as(tmp_path / "all")
     assert (tmp_path / "all").read_text().count("\n\nsaid <i>") == 250
-    page.get_by_label("Search in this conversation").fill("SAID 5")
-    expect(told).to_have_text("1–43 of 43")
+    search.fill("SAID 5")
+    expect(shown).to_have_text("1–43 of 43")
     ask(page, "What needs me?")
     expect(page.locator('[data-testid="message-complete"]')).to_contain_text("One agent died and came back.")
-    expect(told).to_have_text("live")
-    expect(page.get_by_label("Search in this conversation")).to_have_value("")
+    expect(shown).to_have_text("live")
+    expect(search).to_have_value("")
     expect(bubbles.nth(99)).to_contain_text("said <i>249</i>.")

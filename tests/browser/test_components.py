@@ -1,5 +1,5 @@
-"""Rules that every panel keeps: text stays text and legible, nothing is stated before it is known, and what a person is
-doing survives an update."""
+"""Rules of every panel: text stays text and legible, nothing is stated before it is known, and input and focus survive
+an update."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
+from real_texts import gate
 from served_run import WITHOUT_WORKER, serving
 
 from garrison.records.pull_request import GivenReview, PullRequestReports, ReportedCheck, reports_file
@@ -38,11 +39,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HomeBuilder
         guardian.close()
 
 
-def gate(node: str, text: str) -> dict[str, Any]:
-    return {"place": f"{node}#1", "node": node, "kind": "human", "text": text, "type": "freeform", "default": "",
-            "deadline": "", "signal": "", "options": []}
-
-
 def test_text_is_made_legible_and_stays_text_in_every_component(home: Any, opened: Any) -> None:
     page = opened(home[2], "/chat")
     found = page.evaluate(HOSTILE)
@@ -55,16 +51,12 @@ def test_nothing_is_stated_before_the_first_data(home: Any, opened: Any) -> None
     page = opened(home[2])
     page.add_init_script(WITHOUT_WORKER)
 
-    def hold(route: Any) -> None:
-        """Let the page wait for the answer."""
-
-    answered = re.compile(r"/api/(events|home|crew|conversations|runs/)")
-    page.route(answered, hold)
+    page.route(re.compile(r"/api/(events|home|crew|conversations|runs/)"), lambda route: None)  # no answer comes
     for path in ("/", "/?run=r1", "/?run=r1&view=time", "/chat"):
         page.goto(home[2].partition("/?")[0] + path)
         expect(page.locator(".skeleton").first).to_be_visible()
-        told = page.locator("main").inner_text() + "".join(page.locator("#run-head").all_inner_texts())
-        assert not re.search(r"\b(no|nothing|none|0|running|done|failed)\b", told, re.IGNORECASE), (path, told)
+        text = page.locator("main").inner_text() + "".join(page.locator("#run-head").all_inner_texts())
+        assert not re.search(r"\b(no|nothing|none|0|running|done|failed)\b", text, re.IGNORECASE), (path, text)
         assert "".join(page.locator(".panel-head .number").all_inner_texts()) == "", path
     page.unroute_all(behavior="ignoreErrors")
     page.goto(home[2].partition("/?")[0] + "/?run=r1")
@@ -95,17 +87,13 @@ def test_a_half_written_answer_its_focus_and_the_scroll_position_survive_updates
     assert page.evaluate("window.card.isConnected") and body.evaluate("body => body.scrollTop") > 0
 
 
-def test_the_answers_of_a_gate_stay_in_its_card_however_long_and_a_click_on_one_locks_all(
-        home: Any, opened: Any) -> None:
+def test_long_answers_of_a_gate_stay_in_its_card_and_a_click_locks_all(home: Any, opened: Any) -> None:
     builder, guardian, url = home
     labels = ["Yes", "word " * 16, "x" * 80, "猫" * 300]
-    asked = {**gate("b", "Which rule holds?"), "type": "multiple_choice",
-             "options": [{"key": str(at), "label": label.strip(), "target": "exit", "written": label.strip()}
-                         for at, label in enumerate(labels)]}
-    guardian.append("gate", asked, builder.now())
+    guardian.append("gate", gate("b", "Which rule applies?", *map(str.strip, labels)), builder.now())
     page = opened(url, "/?run=r1")
     page.watch.allowed.append("status of")  # what the gate decides: there is no repository
-    card = page.locator(".card.w-gate", has_text="Which rule holds?")
+    card = page.locator(".card.w-gate", has_text="Which rule applies?")
     for width in (320, 390, 768, 1024, 1440, 2560):
         page.set_viewport_size({"width": width, "height": 800})
         expect(card.locator(".choice")).to_have_count(len(labels))
@@ -122,13 +110,13 @@ def test_the_answers_of_a_gate_stay_in_its_card_however_long_and_a_click_on_one_
     page.unroute_all(behavior="ignoreErrors")
 
 
-def test_the_pull_request_is_shown_with_what_it_waits_for_and_links_to_its_forge_alone(home: Any, opened: Any) -> None:
+def test_the_pull_request_shows_what_it_waits_for_and_links_only_to_its_forge(home: Any, opened: Any) -> None:
     builder, guardian, url = home
     page = opened(url, "/?run=r1")
     guardian.append("pull_request", {"state": "waiting for review", "number": 7, "node": "a",
                                      "url": "https://forge.example/o/n/pull/7"}, builder.now())
     panel = page.locator("#pull-request")
-    for number in (0, 7):  # what garrison notes down by the way is shown where all events are
+    for number in (0, 7):  # minor records are shown with all events
         guardian.append("pull_request", {"state": "waiting for review", "number": number}, builder.now())
     expect(panel).to_contain_text("It waits for review of #7.")
     expect(panel.locator(".pill")).to_have_class(re.compile("s-asking"))
@@ -153,7 +141,7 @@ def test_the_pull_request_is_shown_with_what_it_waits_for_and_links_to_its_forge
     expect(panel).to_contain_text("was sent back once")
     panel.get_by_text("6 checks passed").click()
     expect(panel.get_by_text("unit 3")).to_be_visible()
-    expect(panel.get_by_role("button", name="Check the forge now")).to_have_count(0)  # nobody is there to look
+    expect(panel.get_by_role("button", name="Check the forge now")).to_have_count(0)  # no guardian lives
     builder.incarnation("guardian", "crew", "r1")
     with page.expect_request(lambda request: request.method == "POST") as asked:
         page.watch.allowed.append("status of")
@@ -164,10 +152,10 @@ def test_the_pull_request_is_shown_with_what_it_waits_for_and_links_to_its_forge
         expect(panel).to_be_visible()
     guardian.append("pull_request", {"state": "closed", "url": "javascript:alert(1)//x/"}, builder.now())
     expect(panel.get_by_role("button", name="Open another")).to_be_visible()
-    expect(panel.get_by_role("link")).to_have_text(["lint"])  # what would run something is not a link
+    expect(panel.get_by_role("link")).to_have_text(["lint"])  # a script is not a link
 
 
-def test_an_attempt_stands_in_the_address(home: Any, opened: Any) -> None:
+def test_the_chosen_attempt_is_in_the_address(home: Any, opened: Any) -> None:
     builder, guardian, url = home
     for attempt in (1, 2):
         (builder.home / f"runs/r1/nodes/a/{attempt}").mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""History in a real browser: pages of what happened, a log from its end to its beginning, search, copy, download."""
+"""History in a real browser: pages of events, a log from its end to its start, search, copy, download."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVENTS, LINES, BLOCKS = 700, 60_000, 900
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a run with a long past: events, the log of `a`, its transcript."""
+    """Yield the address of a run with a long history: events, the log of `a`, its transcript."""
     home = tmp_path_factory.mktemp("past")
     with home_builder(home) as builder:
         guardian = builder.run("r1", "a", "b")
@@ -39,29 +39,26 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield url
 
 
-def told(page: Any) -> Any:
-    return page.locator("#story .pager .number")
-
-
 @pytest.mark.slow
-def test_what_happened_is_paged_searched_and_downloaded(past: str, opened: Any, tmp_path: Path) -> None:
+def test_events_are_paged_searched_and_downloaded(past: str, opened: Any, tmp_path: Path) -> None:
     page = opened(past, "/?run=r1")
+    shown = page.locator("#story .pager .number")
     lines = page.locator("#list-timeline > li")
     expect(lines.first).to_be_visible()
     expect(page.locator("#story .zone")).to_contain_text("UTC")
-    expect(told(page)).to_have_text("live")
+    expect(shown).to_have_text("live")
     page.get_by_role("button", name="Oldest").click()
     expect(lines.nth(98)).to_contain_text("round 0 of it")
     expect(lines).to_have_count(100)
     page.get_by_role("button", name="Newer").click()
-    expect(told(page)).to_have_text("101–200 of 702")
+    expect(shown).to_have_text("101–200 of 702")
     page.get_by_role("button", name="Older").click()
-    expect(told(page)).to_have_text("1–100 of 702")
+    expect(shown).to_have_text("1–100 of 702")
     page.get_by_label("Search in what happened").fill("b ROUND 411")
     expect(lines).to_have_count(1)
     expect(lines).to_contain_text("round 411 of it")
     page.get_by_label("Search in what happened").fill("")
-    expect(told(page)).to_have_text("live")
+    expect(shown).to_have_text("live")
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Download all of it").click()
     waiting.value.save_as(tmp_path / "all")
@@ -101,7 +98,7 @@ def test_a_log_is_read_back_searched_and_downloaded(past: str, opened: Any, tmp_
 
 
 @pytest.mark.slow
-def test_a_transcript_begins_with_its_end_and_is_read_back(past: str, opened: Any) -> None:
+def test_a_transcript_opens_at_its_end_and_is_read_back(past: str, opened: Any) -> None:
     page = opened(past, "/?run=r1&node=a")
     page.get_by_role("tab", name="Transcript").click()
     blocks = page.locator("#detail-transcript .block")

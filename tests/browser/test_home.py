@@ -1,9 +1,8 @@
-"""Page of a home: what waits in any run first, all runs as a table whose view is in the address, a run's time."""
+"""The page of a home: what waits in any run comes first, the table of runs has its view in the address."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_what_waits_comes_first_and_runs_are_found(home: str, opened: Any) -> None:
+def test_waiting_items_come_first_and_runs_are_found(home: str, opened: Any) -> None:
     page = opened(home)
     page.watch.allowed.append("status of 4(04|09)")  # what the gate decides: there is no repository
     expect(page.locator("#waits .card")).to_have_count(2)
@@ -102,10 +101,10 @@ const look = () => {
 };
 look();
 """
-"""Notes in each frame where the parts of the head are."""
+"""Record in each frame where the parts of the head are."""
 
 
-def test_nothing_in_the_head_moves_when_the_first_data_comes(home: str, opened: Any) -> None:
+def test_nothing_in_the_head_moves_when_the_first_data_arrives(home: str, opened: Any) -> None:
     page = opened("about:blank")
     page.watch.home = home.partition("/?")[0]
     page.add_init_script(PLACES)
@@ -118,7 +117,7 @@ def test_nothing_in_the_head_moves_when_the_first_data_comes(home: str, opened: 
 
 
 @pytest.mark.slow
-def test_bars_of_time_and_curves_of_cost(home: str, opened: Any) -> None:
+def test_the_time_view_has_bars_of_nodes_and_curves_of_cost(home: str, opened: Any) -> None:
     page = opened(home, "/?run=story-1&view=time")
     page.watch.allowed.append("status of 4(04|09)")
     rows = page.locator(".gantt-row")
@@ -144,20 +143,6 @@ def test_bars_of_time_and_curves_of_cost(home: str, opened: Any) -> None:
     expect(page.locator("#gantt")).to_be_hidden()
     expect(page.locator("#graph")).to_be_visible()
     assert "view" not in page.url
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("path", "first"), [("", ".runs tbody tr"), ("/?run=story-1&view=time", ".gantt-row")])
-def test_the_home_and_the_panel_of_time_are_accessible_and_fit(home: str, path: str, first: str, opened: Any) -> None:
-    page = opened(home, path, reduced_motion="reduce")
-    page.watch.allowed.append("status of 4(04|09)")
-    expect(page.locator(first).first).to_be_visible()
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        for width in (360, 768, 1024, 1440):
-            page.set_viewport_size({"width": width, "height": 900})
-            assert page.evaluate((Path(__file__).parent / "audit.js").read_text()) == [], (scheme, width)
-            page.wait_for_function("document.documentElement.scrollWidth === innerWidth")
 
 
 def test_a_schedule_is_shown_with_its_next_time_and_paused(home: str, opened: Any) -> None:

@@ -1,46 +1,39 @@
-"""The page of a run, on one real run: what it shows, its use by keyboard, that it comes back, what it lets through."""
+"""The page of a run, on one real run: what it shows, its use by keyboard, and how it reconnects."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from served_run import HOSTILE, WITHOUT_WORKER, WORK, Served
+from served_run import HOSTILE, WITHOUT_WORKER, WORK, Served, served_place
 
-from support import Place, checkout_in, git, wait_for
+from support import git, wait_for
 
 
 @pytest.fixture(scope="module")
-def crew(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    root = tmp_path_factory.mktemp("web")
-    shutil.copytree(template, checkout_in(root), symlinks=True)
-    made = Served(Place(root))
-    try:
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served_place(tmp_path_factory.mktemp("web")) as made:
         made.begin()
         yield made
-    finally:
-        left = made.end()
-    assert not left, left
 
 
 def drawn(page: Page) -> Any:
-    """The nodes of the graph, once they are there."""
+    """Return the nodes of the graph, once they are there."""
     expect(page.locator("svg .node").first).to_be_visible()
     return page.locator("svg .node")
 
 
-def told(page: Page) -> list[str]:
-    """The ids of the timeline, as the page has it."""
+def timeline(page: Page) -> list[str]:
+    """Return the ids of the timeline, as the page has it."""
     return page.locator("#list-timeline > li").evaluate_all("lines => lines.map(line => line.dataset.key)")
 
 
-def test_a_run_at_work_takes_another_task_and_a_command_is_not_changed(crew: Served, opened: Any) -> None:
+def test_a_task_without_an_agent_is_refused_and_a_command_cannot_be_changed(crew: Served, opened: Any) -> None:
     page = opened(crew.url)
     form = page.get_by_role("dialog")
     page.goto(f"{crew.home}/?run=r1")
@@ -54,13 +47,12 @@ def test_a_run_at_work_takes_another_task_and_a_command_is_not_changed(crew: Ser
     expect(page.locator("#detail .pill")).to_contain_text("waiting")
     expect(page.get_by_role("button", name="Change", exact=True)).to_have_count(0)  # a command does it
     page.get_by_role("tab", name="Task", exact=True).click()
-    expect(page.locator("#detail-task")).to_contain_text("touch land.txt")  # before it has begun
+    expect(page.locator("#detail-task")).to_contain_text("touch land.txt")  # before it has started
 
 
-def test_a_preview_of_a_node_opens_at_its_own_origin_which_reaches_nothing_of_the_page(
+def test_a_preview_has_its_own_origin_which_reaches_nothing_of_the_page(
         crew: Served, opened: Any, chromium: Any) -> None:
-    page = opened(crew.url)
-    page.goto(f"{crew.home}/?run=r1&node=slow")
+    page = opened(crew.url, "/?run=r1&node=slow")
     page.locator("#detail").get_by_role("button", name="Preview").click()
     page.get_by_role("dialog").get_by_role("button", name="Preview").click()
     link = page.locator("#detail a[href*='.localhost:']")
@@ -80,7 +72,7 @@ def test_a_preview_of_a_node_opens_at_its_own_origin_which_reaches_nothing_of_th
 
 
 @pytest.mark.smoke
-def test_the_page_shows_what_works_waits_and_failed(crew: Served, opened: Any) -> None:
+def test_the_page_shows_working_waiting_and_failed_nodes(crew: Served, opened: Any) -> None:
     page = opened(crew.url)
     assert "token" not in page.url
     drawn(page)
@@ -204,8 +196,8 @@ def test_a_phone_shows_it_without_scrolling_sideways(crew: Served, opened: Any) 
 
 
 def test_output_of_agents_and_graphs_stays_text(crew: Served, opened: Any) -> None:
-    """Labels, goals, logs as the run has them; what garrison's own rules keep a run from having (branches, reasons,
-    questions, transcripts that are markup) is put into the answers of the server on their way."""
+    """Labels, goals, logs as the run has them; markup in branches, reasons, questions and transcripts, which no run can
+    have, is put into the answers of the server."""
     hostile = [HOSTILE, "<script>alert(2)</script>", '"><svg onload=alert(3)>', "javascript:alert(4)", "</title><b>x"]
 
     def poisoned(value: Any, key: str = "") -> Any:
@@ -222,7 +214,7 @@ def test_output_of_agents_and_graphs_stays_text(crew: Served, opened: Any) -> No
     entry = {"id": "e1", "node": "fast", "branch": "garrison/r1/x", "state": "queued", "position": 1, "since": "",
              "priority": 0, "detail": "", "tests": 0, "attempt": 1}
     queue = {"paused": True, "reason": "p", "entries": [entry]}
-    shown = poisoned({**crew.asked("/api/runs/r1"), "hint": "h", "queue": queue})
+    shown = poisoned({**crew.get("/api/runs/r1"), "hint": "h", "queue": queue})
     shown["dot"] = shown["dot"].replace("Audit", "Audit&lt;" + "".join(hostile).replace('"', '\\"'))
     blocks = [{"role": "assistant", "kind": kind, "name": HOSTILE, "text": "".join(hostile), "at": "", "error": False}
               for kind in ("text", "thinking", "tool_use", "tool_result", "result", "note", "__proto__")]
@@ -260,17 +252,17 @@ def test_texts_are_made_legible(crew: Served, opened: Any) -> None:
     page = opened(crew.url)
     both = r"""async ([texts, names]) => {
         const { legible, legibleName, unfinished } = await import("/static/legible.js");
-        const begun = performance.now();
+        const start = performance.now();
         legible(`${"A".repeat(1e6)}\u202e\x1b[31m${"\u0301\u200b".repeat(1e5)}`);
         return [texts.map(legible), names.map(legibleName), texts.map(legible).map(legible),
-            ["a\x1b[3", "a\r", "a\x1b]0;t", "a\x1b[3m"].map(unfinished), performance.now() - begun];
+            ["a\x1b[3", "a\r", "a\x1b]0;t", "a\x1b[3m"].map(unfinished), performance.now() - start];
     }"""
     shown, names, twice, rest, spent = page.evaluate(both, [list(LEGIBLE), list(NAMES)])
     assert shown == list(LEGIBLE.values()) == twice and names == list(NAMES.values())
     assert rest == ["\x1b[3", "\r", "\x1b]0;t", ""]
     graph = 'digraph { a [label="x\x1b[\\"31m\u202ey\x1b["]; b [label="\\\\"]; a -> b }'
     drawn_as = page.evaluate('text => import("/static/legible.js").then(found => found.legibleGraph(text))', graph)
-    assert drawn_as == graph.replace("\x1b[", "").replace("\u202e", "‹U+202E›"), "nothing of its grammar goes"
+    assert drawn_as == graph.replace("\x1b[", "").replace("\u202e", "‹U+202E›"), "its grammar is kept"
     assert page.evaluate('import("/static/legible.js").then(found => found.legible("\\ud800half"))') == "\ufffdhalf"
     assert spent < 5000, "of a megabyte"
 
@@ -287,21 +279,21 @@ def test_the_page_misses_nothing_while_the_server_is_dead(crew: Served, opened: 
     drawn(page)
     drawn(alone)
     expect(page.locator("#link")).to_have_text("Live")
-    before, place = told(page), page.locator("#link").bounding_box()
+    before, place = timeline(page), page.locator("#link").bounding_box()
     crew.kill()
     expect(page.locator("#link")).to_have_text("Reconnecting…")
-    assert page.locator("#link").bounding_box() == place, "nothing moves for it"
+    assert page.locator("#link").bounding_box() == place, "nothing moves"
     life = crew.place.identity("orchestrator-slow")["incarnation"]
     crew.place.kill("orchestrator-slow", incarnation=life)
     crew.place.wait_until_held("slow")
-    crew.again()
+    crew.restart()
     expect(page.locator("#link")).to_have_text("Live")
     expect(page.locator('svg .node[data-node="slow"] .sign')).to_contain_text("↻1")
     expect(alone.locator('svg .node[data-node="slow"] .sign')).to_contain_text("↻1")
-    wait_for("the pages tell all that the server knows", lambda: told(page)[::-1] == told(alone)[::-1] == [
-        line["id"] for line in crew.asked("/api/runs/r1")["timeline"] if not line["minor"]])
-    assert len(told(page)) > len(before) and len(set(told(page))) == len(told(page))
-    assert {"death", "respawn"} <= {line["kind"] for line in crew.asked("/api/runs/r1")["timeline"]}
+    wait_for("the pages have the server's timeline", lambda: timeline(page)[::-1] == timeline(alone)[::-1] == [
+        line["id"] for line in crew.get("/api/runs/r1")["timeline"] if not line["minor"]])
+    assert len(timeline(page)) > len(before) and len(set(timeline(page))) == len(timeline(page))
+    assert {"death", "respawn"} <= {line["kind"] for line in crew.get("/api/runs/r1")["timeline"]}
     expect(page.locator("#list-timeline")).to_contain_text("died")
     page.goto(f"{crew.home}/?run=r1&node=slow")
     expect(page.locator("#detail .attempts")).to_contain_text("Its agent was restarted after it died at")
@@ -310,14 +302,14 @@ def test_the_page_misses_nothing_while_the_server_is_dead(crew: Served, opened: 
         expect(page.locator("#detail")).not_to_contain_text(words, use_inner_text=True)
     page.get_by_text("Records of its processes").click()
     expect(page.locator("#detail details .why")).to_contain_text("agent: incarnation 1 died in attempt 1")
-    assert any(headers.get("last-event-id") for headers in asked), "the browser itself said where it was"
+    assert any(headers.get("last-event-id") for headers in asked), "the browser sent its last event"
 
 
 def test_a_gate_is_answered_from_the_page(crew: Served, opened: Any) -> None:
     page = opened(crew.url)
     drawn(page)
     page.keyboard.press("w")
-    expect(page.locator("#waits .card .name").first).to_be_focused()  # w and Enter by accident answer nothing
+    expect(page.locator("#waits .card .name").first).to_be_focused()  # w and Enter must answer nothing
     page.keyboard.press("Tab")
     expect(page.get_by_role("button", name="Yes, land it")).to_be_focused()
     page.keyboard.press("Enter")
@@ -329,9 +321,8 @@ def test_a_gate_is_answered_from_the_page(crew: Served, opened: Any) -> None:
     expect(page.locator("#run-head .far")).to_have_text("3 of 4")
 
 
-def test_a_task_is_begun_and_run_again(crew: Served, opened: Any) -> None:
-    page = opened(crew.url)
-    page.goto(f"{crew.home}/")
+def test_a_task_is_started_and_run_again(crew: Served, opened: Any) -> None:
+    page = opened(crew.url, "/")
     page.get_by_role("button", name="New task").click()
     form = page.get_by_role("dialog")
     form.get_by_label("The task in words").fill("-- write 'x' down")
@@ -339,7 +330,7 @@ def test_a_task_is_begun_and_run_again(crew: Served, opened: Any) -> None:
     form.get_by_label("Gate").fill("true")
     form.get_by_label("Budget in US dollars").fill("none of it")
     form.get_by_role("button", name="Start").click()
-    form.get_by_role("button", name="Change it").click()  # what cannot be begun is mended, not filled in once more
+    form.get_by_role("button", name="Change it").click()  # the form keeps what was filled in
     form.get_by_label("Budget in US dollars").fill("")
     form.get_by_role("button", name="Start").click()
     expect(form.locator("pre")).to_contain_text("'--command=echo x > x.txt")
@@ -350,13 +341,12 @@ def test_a_task_is_begun_and_run_again(crew: Served, opened: Any) -> None:
     page.wait_for_url("**/?run=write-x-down-2*", timeout=WORK)
 
 
-def test_a_goal_is_planned_asked_about_approved_and_done(crew: Served, opened: Any) -> None:
-    """Before approval there is no run; what the planner writes is text."""
+def test_a_goal_is_planned_after_a_question_approved_and_done(crew: Served, opened: Any) -> None:
+    """Before approval there is no run; the planner's answer stays text."""
     crew.place.plan({"questions": ["Which colour?"]}, {"tasks": [
         {"name": "one", "title": HOSTILE, "prompt": "write one", "files": ["one.txt"]},
         {"name": "two", "title": "Two", "prompt": "write two", "files": ["two.txt"], "command": "touch /tmp/x"}]})
-    page = opened(crew.url)
-    page.goto(f"{crew.home}/")
+    page = opened(crew.url, "/")
     page.get_by_role("button", name="New task").click()
     form = page.get_by_role("dialog")
     form.get_by_label("A goal").check()
@@ -386,15 +376,14 @@ def test_a_goal_is_planned_asked_about_approved_and_done(crew: Served, opened: A
     expect(page.locator(".run-id .pill")).to_contain_text("done", timeout=WORK)
 
 
-def test_a_plan_of_a_terminal_runs_as_one_task_and_a_lesson_is_kept(crew: Served, opened: Any) -> None:
+def test_a_plan_from_a_terminal_runs_as_one_task_and_a_lesson_is_kept(crew: Served, opened: Any) -> None:
     place = crew.place
     place.plan({"tasks": [{"name": "solo", "title": "Solo", "prompt": "write one", "files": ["solo.txt"]}]})
     planned = place.command("plan", "write one", "--agent", "writer", "--target-dir", place.repo)
     assert planned.returncode == 3, planned.stderr
     with (place.home / "config.toml").open("a") as config:
         config.write('[launch]\nagent = "writer"\ngate = "true"\n')
-    page = opened(crew.url)
-    page.goto(f"{crew.home}/")
+    page = opened(crew.url, "/")
     plans = page.locator("#plans")
     expect(plans).to_contain_text("waits for approval", timeout=WORK)
     plans.get_by_role("button", name="Continue").click()
@@ -425,8 +414,7 @@ def test_candidates_are_compared_side_by_side_and_the_chosen_one_lands(crew: Ser
     graph.write_text("digraph best { land=node; start [shape=Mdiamond]; exit [shape=Msquare]; start -> fix -> exit; "
                      'fix [command="echo $GARRISON_NODE > who.txt", best_of=2]; }')
     crew.place.launch(graph, "best", gate="true")
-    page = opened(crew.url)
-    page.goto(f"{crew.home}/?run=best")
+    page = opened(crew.url, "/?run=best")
     page.get_by_role("button", name="Compare side by side").click(timeout=WORK)
     dialog = page.get_by_role("dialog")
     for letter in "ab":

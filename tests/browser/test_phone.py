@@ -1,6 +1,5 @@
-"""A phone: pairing by a code, sessions by its key, what it may do, messages, and the question that one opens; and the
-notifications of a desktop.
-"""
+"""A phone: pairing by a code, sessions by its key, its rights, messages and the question that a message opens; and the
+notifications of a desktop."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import real_texts
 from playwright.sync_api import expect
+from real_texts import gate
 from served_run import serving
 
 from garrison.notify import devices
@@ -26,7 +26,7 @@ PushManager.prototype.subscribe = async function (options) {
   return { unsubscribe: async () => true, toJSON: () => ({ endpoint: window.endpoint, keys: KEYS }) };
 };
 """
-"""Stands for the push service of a browser's maker, which no test can reach."""
+"""Stands for a browser's push service, which no test can reach."""
 RECORDED = """
 window.shown = [];
 window.asked = 0;
@@ -37,25 +37,22 @@ window.Notification = class {
 };
 Document.prototype.hasFocus = () => false;
 """
-"""Records notifications, which a browser without a desktop cannot show; the user looks elsewhere."""
+"""Record notifications, which a browser without a desktop cannot show; the page has no focus."""
 KEYS = {"p256dh": "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4",
         "auth": "BTBZMqHH6r4Tts7J_aSIgg"}
 """Keys of the example of RFC 8291."""
 
 
-def gate(node: str, text: str) -> dict[str, Any]:
-    return {"place": f"{node}#1", "node": node, "kind": "human", "text": text, "type": "single_select", "default": "",
-            "deadline": "", "signal": "", "at": "2026-01-31T12:00:00.000000Z",
-            "options": [{"key": label[0], "label": label, "target": "b", "written": label}
-                        for label in ("Yes", *real_texts.ANSWERS)]}
+LABELS = ("Yes", *real_texts.ANSWERS)
+OPENED = {"at": "2026-01-31T12:00:00.000000Z"}
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[tuple[Path, HomeBuilder, Any]]:
-    """A home with a run in which a gate is open."""
+    """Yield a home with a run in which a gate is open."""
     with home_builder(tmp_path) as builder:
         guardian = builder.run("r1", "a", "b")
-        guardian.append("gate", gate("a", "Ship it?"), builder.now())
+        guardian.append("gate", gate("a", "Ship it?", *LABELS, **OPENED), builder.now())
         yield tmp_path, builder, guardian
         guardian.close()
 
@@ -65,11 +62,11 @@ def origin(url: str) -> str:
 
 
 def paired(opened: Any, home: Path, url: str, may: str) -> Any:
-    """A phone's page after it was paired by the address of a QR code."""
+    """Return a phone's page, paired by the address of a QR code."""
     code = devices.make_offer(home, devices.DECIDE, time.time())
     page = opened(f"{origin(url)}/#pair.{code}", **PHONE)
     expect(page.get_by_role("heading", name="Pair this device")).to_be_visible()
-    assert page.evaluate("location.hash") == "", "the code does not stay in the address"
+    assert page.evaluate("location.hash") == "", "the code is removed from the address"
     page.get_by_label("Name").fill("Phone")
     page.get_by_role("radio", name=may).check()
     page.get_by_role("button", name="Pair").click()
@@ -78,7 +75,7 @@ def paired(opened: Any, home: Path, url: str, may: str) -> Any:
 
 
 def test_a_paired_phone_keeps_its_access_until_it_is_revoked(home: Any, opened: Any) -> None:
-    """A closed tab and a restarted server cost nothing; the key cannot be taken out of the browser."""
+    """Also over a closed tab and a restarted server; the key cannot be exported from the browser."""
     root = home[0]
     with serving(root) as url:
         page = paired(opened, root, url, "decide")
@@ -125,7 +122,7 @@ def test_a_paired_phone_keeps_its_access_until_it_is_revoked(home: Any, opened: 
         assert devices.list_devices(root)[0].may == "watch", "paired again, by a typed code"
 
 
-def test_a_phone_that_watches_can_decide_nothing_and_a_code_is_good_once(home: Any, opened: Any) -> None:
+def test_a_watching_phone_can_decide_nothing_and_a_code_works_once(home: Any, opened: Any) -> None:
     root = home[0]
     with serving(root) as url:
         page = paired(opened, root, url, "watch")
@@ -152,7 +149,7 @@ def test_a_phone_that_watches_can_decide_nothing_and_a_code_is_good_once(home: A
         assert len(devices.list_devices(root)) == 1
 
 
-def test_messages_go_to_the_services_of_browsers_alone_and_open_exactly_their_question(home: Any, opened: Any) -> None:
+def test_messages_go_only_to_push_services_and_open_their_question(home: Any, opened: Any) -> None:
     root, builder, guardian = home
     with serving(root) as url:
         page = paired(opened, root, url, "decide")
@@ -179,7 +176,7 @@ def test_messages_go_to_the_services_of_browsers_alone_and_open_exactly_their_qu
         guardian.append("signal", {"id": "s1", "type": "INPUT_RESPONSE", "node": "a", "attempt": 0,
                                    "by": "the device Tablet",
                                    "flow": {"node": "a", "event": "finished", "place_id": "a#1"}}, builder.now())
-        guardian.append("gate", {**gate("a", "Ship it?"), "closed": True}, builder.now())
+        guardian.append("gate", {**gate("a", "Ship it?", *LABELS, **OPENED), "closed": True}, builder.now())
         page.goto(f"{origin(url)}/?run=r1&notice={key.replace('#', '%23')}")
         expect(page.locator("#toast")).to_contain_text("through the device Tablet")
         page.watch.allowed.append("404")
@@ -188,8 +185,8 @@ def test_messages_go_to_the_services_of_browsers_alone_and_open_exactly_their_qu
         assert "your answer was not recorded" in late and "answered through the device Tablet" in late
 
 
-def test_a_push_that_arrives_is_shown_and_opens_its_question_in_the_open_page(home: Any, opened: Any) -> None:
-    """A browser without a display shows no notifications, so what its worker would show is recorded."""
+def test_a_push_is_shown_and_opens_its_question_in_the_open_page(home: Any, opened: Any) -> None:
+    """A browser without a display shows no notifications: those of its worker are recorded."""
     with serving(home[0]) as url:
         page = opened(url)
         session, found = page.context.new_cdp_session(page), []
@@ -219,8 +216,7 @@ def test_a_push_that_arrives_is_shown_and_opens_its_question_in_the_open_page(ho
         page.close()
 
 
-def test_what_waits_is_told_once_the_user_has_turned_it_on(home: Any, opened: Any) -> None:
-    """On a desktop: asked for by the user alone, silent by default."""
+def test_desktop_notifications_are_off_until_turned_on_and_silent_by_default(home: Any, opened: Any) -> None:
     root, builder, guardian = home
     with serving(root) as url:
         page = opened("about:blank")
@@ -229,7 +225,7 @@ def test_what_waits_is_told_once_the_user_has_turned_it_on(home: Any, opened: An
         page.add_init_script(RECORDED)
         page.goto(f"{url}&run=r1")
         expect(page.locator("#link")).to_have_text("Live")
-        guardian.append("gate", gate("b", "Ship?"), builder.now())
+        guardian.append("gate", gate("b", "Ship?", *LABELS, **OPENED), builder.now())
         expect(page.locator("#waits")).to_contain_text("Ship?")
         assert page.evaluate("[window.asked, window.shown]") == [0, []], "off until it is turned on"
         control = page.get_by_role("button", name="Notifications")
@@ -239,7 +235,7 @@ def test_what_waits_is_told_once_the_user_has_turned_it_on(home: Any, opened: An
         box.check()
         page.get_by_role("button", name="Close").click()
         expect(control).to_have_text("Notifications on")
-        guardian.append("gate", {**gate("b", "<b>And \u202ethis?"), "place": "b#2"}, builder.now())
+        guardian.append("gate", gate("b", "<b>And \u202ethis?", *LABELS, **OPENED, place="b#2"), builder.now())
         expect(page.locator("#waits")).to_contain_text("<b>And")
         [(title, body, silent, tag)] = page.evaluate("window.shown")
         assert (title, body, silent) == ("garrison: r1", "b waits for you: <b>And this?", True)

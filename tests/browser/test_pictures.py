@@ -8,16 +8,13 @@ Without PICTURES they are taken all the same, into a temporary folder.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-from served_run import WORK, Served
-
-from support import Place, checkout_in, wait_for
+from served_run import WORK, Served, served_place
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 LARGEST = 200_000
@@ -48,30 +45,25 @@ SHOTS = {"web-1440": (1440, 720), "web-900": (900, 1160), "web-360": (360, 760)}
 
 
 @pytest.fixture
-def shop(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("web")
-    shutil.copytree(template, checkout_in(root), symlinks=True)
-    place = Place(root)
-    made = Served(place, run="cents-1")
-    text = GRAPH.replace("COMMIT", "git add -A; git commit -qm $GARRISON_NODE --allow-empty").replace("SAY", SAY)
-    for name in ("money", "cart"):
-        text = text.replace(f"HOLD({name})", place.hold(name))
-    graph = root / "cents.dot"
-    graph.write_text(text)
-    try:
+    with served_place(root, "cents-1") as made:
+        place, text = made.place, GRAPH.replace("COMMIT", "git add -A; git commit -qm $GARRISON_NODE --allow-empty")
+        text = text.replace("SAY", SAY)
+        for name in ("money", "cart"):
+            text = text.replace(f"HOLD({name})", place.hold(name))
+        graph = root / "cents.dot"
+        graph.write_text(text)
         gate = f"test ! -e tax.txt || {{ {place.hold('tax')}; }}"
-        place.launch(graph, "cents-1", "--max-rework", "1", "--max-agents", "6", gate=gate)
-        wait_for("a run to serve", lambda: place.journal("cents-1"))
-        made.serve()
-        for name in ("money", "cart", "tax"):
-            place.wait_until_held(name)
-        place.kill("orchestrator-money", run="cents-1")
-        place.wait_until_held("money")
-        yield made
-    finally:
-        place.release("money", "cart", "tax")
-        left = made.end("cents-1")
-    assert not left, left
+        try:
+            made.launch(graph, "--max-rework", "1", "--max-agents", "6", gate=gate)
+            for name in ("money", "cart", "tax"):
+                place.wait_until_held(name)
+            place.kill("orchestrator-money", run="cents-1")
+            place.wait_until_held("money")
+            yield made
+        finally:
+            place.release("money", "cart", "tax")
 
 
 def test_pictures(shop: Served, opened: Any, tmp_path: Path) -> None:

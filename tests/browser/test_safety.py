@@ -23,12 +23,12 @@ REFUSED = {"read": "refused TypeError", "act": "refused TypeError", "session": "
            "image": "refused", "events": "refused", "socket": "refused", "worker": "refused SecurityError",
            "channel": "nothing", "form": "refused", "stored": '[{},{},""]'}
 NOTHING = ("0", "refused TypeError")
-"""What a page may learn of a request that needs no leave: that it failed."""
+"""What a page may learn of a request that needs no permission: that it failed."""
 
 
 @contextmanager
 def foreign() -> Iterator[tuple[int, list[str]]]:
-    """A development server on another port; the heads of all requests that it got."""
+    """Yield the port of a development server, and the heads of all requests that it got."""
     heads: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -40,7 +40,7 @@ def foreign() -> Iterator[tuple[int, list[str]]]:
             self.wfile.write(b"<!doctype html><title>dev</title><body>dev")
 
         def log_message(self, *words: Any) -> None:
-            """Say nothing."""
+            pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -81,7 +81,7 @@ def test_a_page_of_another_port_gets_nothing_and_can_do_nothing(tmp_path: Path, 
         assert page.locator("#link").text_content() == "Live"
 
 
-def test_a_name_that_comes_to_mean_this_machine_opens_nothing(tmp_path: Path, chromium: Any) -> None:
+def test_a_rebound_host_name_opens_nothing(tmp_path: Path, chromium: Any) -> None:
     """DNS rebinding: the page of another site is on garrison's own address and port."""
     with serving(tmp_path) as url:
         own = urlsplit(url)
@@ -95,13 +95,13 @@ def test_a_name_that_comes_to_mean_this_machine_opens_nothing(tmp_path: Path, ch
             page.goto(f"http://rebind.example:{own.port}/")
             expect(page.get_by_role("heading")).to_have_text("Another host name")
             tried = 'path => fetch(path).then(answer => answer.text(), () => "refused")'
-            assert page.evaluate(tried, "/api/runs") == "refused", "by the policy of the page that it got"
+            assert page.evaluate(tried, "/api/runs") == "refused", "by the content security policy"
         finally:
             browser.close()
 
 
 @pytest.mark.slow
-def test_a_tab_gets_its_session_from_another_and_says_what_to_do_without(tmp_path: Path, opened: Any) -> None:
+def test_a_tab_gets_its_session_from_another_and_explains_without(tmp_path: Path, opened: Any) -> None:
     with home_builder(tmp_path) as builder, serving(tmp_path) as url:
         builder.run("r1", "a").close()
         home = url.partition("?")[0]
@@ -124,7 +124,7 @@ def test_a_tab_gets_its_session_from_another_and_says_what_to_do_without(tmp_pat
         expect(third.locator("#link")).to_have_text("Live")
 
 
-def test_a_page_for_which_the_server_has_no_room_says_so_and_gets_its_place(tmp_path: Path, opened: Any) -> None:
+def test_a_page_beyond_the_limit_of_the_server_explains_it_and_connects_later(tmp_path: Path, opened: Any) -> None:
     with home_builder(tmp_path) as builder, serving(tmp_path, files=144) as url:
         builder.run("r1", "a").close()
         home, _, token = url.partition("/?token=")

@@ -1,4 +1,4 @@
-"""Many tabs of one browser, from a home without runs on: one connection, which no tab can end for the others."""
+"""Many tabs of one browser, from an empty home on: one connection, which no tab can end for the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from real_texts import ANSWERS
+from real_texts import ANSWERS, gate
 from served_run import serving
 
 from garrison.agents.conversation.files import AttemptFiles
@@ -19,9 +19,6 @@ from top_support import HomeBuilder, home_builder
 TABS = 8
 """More than the connections that a browser opens to one host."""
 NODES = ("a", "b", "c")
-GATE = {"place": "a#1", "node": "a", "kind": "human", "text": "Ship?", "type": "single_select", "default": "",
-        "deadline": "", "signal": "", "options": [
-            {"key": label[0], "label": label, "target": "exit", "written": label} for label in ("Yes", *ANSWERS)]}
 
 
 def lines(page: Page) -> list[str]:
@@ -39,12 +36,12 @@ def test_many_tabs_share_a_connection_from_the_first_run_on(tmp_path: Path, open
         builder.cost("r1", "a", 1.7)
         order = AttemptFiles(RunFiles(tmp_path, "r1").attempt("a", 1)).order
         order.write_text(json.dumps({"settings": {"budget": 2.0, "budget_run": 10.0}}))
-        expect(first.locator(".runs tbody tr")).to_have_count(1)  # the home lists it as soon as it exists
+        expect(first.locator(".runs tbody tr")).to_have_count(1)  # as soon as it exists
         first.locator(".runs").get_by_role("link", name="r1").click()
         expect(first.locator("svg .node")).to_have_count(5)
         tabs = [first, *(first.context.new_page() for _ in range(TABS - 1))]
         other = builder.run("r2", "a")
-        other.append("gate", GATE, builder.now())
+        other.append("gate", gate("a", "Ship?", "Yes", *ANSWERS), builder.now())
         other.close()
         expect(first.locator("#toast")).to_contain_text("r2")
         assert first.get_by_label("Run", exact=True).locator("option").count() == 2
@@ -56,15 +53,15 @@ def test_many_tabs_share_a_connection_from_the_first_run_on(tmp_path: Path, open
         expect(tabs[2].locator("#costs .spent li")).to_contain_text("$1.70 of $2.00")
         expect(tabs[2].locator("#costs .spent .share")).to_have_class("share s-asking")
         expect(tabs[2].locator("#run-head .cost")).to_have_text("$1.70 of $10.00")
-        _goes_on(builder, guardian, tabs)
+        close_first_tab_and_worker(builder, guardian, tabs)
         guardian.append("run", {"status": "failed", "reason": "r"}, builder.now())
         expect(tabs[2].get_by_role("button", name="Retry failed")).to_be_visible()
         expect(tabs[2].get_by_role("button", name="Resume")).to_be_hidden()
         guardian.close()
 
 
-def _goes_on(builder: HomeBuilder, guardian: Any, tabs: list[Page]) -> None:
-    """Whatever ends: the tab that was first, then what they share."""
+def close_first_tab_and_worker(builder: HomeBuilder, guardian: Any, tabs: list[Page]) -> None:
+    """Check that the other tabs get every event though the first tab and then the shared worker are closed."""
     of_one = tabs[2::2]
 
     def skip(node: str) -> None:

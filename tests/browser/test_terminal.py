@@ -1,4 +1,4 @@
-"""The terminal of an agent in the page: output is drawn and nothing else, typing is asked for and left by keyboard."""
+"""The terminal of an agent in the page: output is only drawn, typing is enabled by a dialog and left by a key."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_hostile_screen_is_drawn_and_typed_into_on_request(tmp_path: Path, ope
         assert page.title() != "TITLE" and panel.locator(".xterm-rows a").count() == 0
         expect(panel).to_contain_text("run r1 · a · attempt 1 · incarnation 1, read-only.")
         panel.locator(".terminal-screen").focus()
-        page.keyboard.type("n")  # a key of the page still: the table of nodes
+        page.keyboard.type("n")  # still a key of the page: the table of nodes
         assert page.evaluate(AUDIT) == []
 
         panel.get_by_role("button", name="Type to the agent").click()
@@ -68,7 +68,7 @@ def test_a_hostile_screen_is_drawn_and_typed_into_on_request(tmp_path: Path, ope
         expect(panel.get_by_role("button", name="Type to the agent")).to_be_focused()
         posted = signals.list_pending(tmp_path, Key("runner", "a", "r1"))
         wait_for("it is recorded", lambda: len(signals.list_pending(tmp_path, Key("runner", "a", "r1"))) == 2)
-        assert posted, "from the beginning"
+        assert posted, "from the start"
 
         TmuxTerminal(tmp_path).close(session, grace=0)
         expect(panel).to_contain_text("The terminal has ended: the session of a has ended")
@@ -78,7 +78,7 @@ def test_a_hostile_screen_is_drawn_and_typed_into_on_request(tmp_path: Path, ope
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_reader_and_a_phone_see_it_and_cannot_type(tmp_path: Path, opened: Any, scheme: Any) -> None:
+def test_a_reader_on_a_phone_sees_it_and_cannot_type(tmp_path: Path, opened: Any, scheme: Any) -> None:
     with opened_terminal(tmp_path, opened, ECHO, reader=True, width=360, height=740, color_scheme=scheme) as (page, _):
         panel = page.locator("#detail-terminal")
         expect(panel.locator(".xterm-rows")).to_contain_text("listening")
@@ -107,7 +107,7 @@ def test_a_flood_leaves_the_tab_usable_and_small(tmp_path: Path, opened: Any) ->
 
 
 @pytest.mark.slow
-def test_a_node_without_a_keyboard_or_a_terminal_says_why(tmp_path: Path, opened: Any) -> None:
+def test_a_node_without_a_keyboard_or_a_terminal_has_a_reason(tmp_path: Path, opened: Any) -> None:
     with opened_terminal(tmp_path, opened, ECHO, keyboard=False) as (page, _):
         panel = page.locator("#detail-terminal")
         expect(panel).to_contain_text("its command reads no keyboard")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 
 from garrison.testing.isolation import CLI_SETTINGS
-from garrison.testing.model_server import ModelServer
+from garrison.testing.model_server import ModelServer, RecordedRequest
 from garrison.testing.request import Request
 from garrison.testing.turn import Fault, Turn, say, use
 from support import Place
@@ -20,6 +21,11 @@ def environment(place: Place, server: ModelServer) -> dict[str, str]:
     """Return the variables of a user whose model is the scripted one, and whose CLI fails early."""
     settings = {name: os.environ.get(name, value) for name, value in CLI_SETTINGS.items()}
     return {**place.env, **settings, "ANTHROPIC_BASE_URL": server.url}
+
+
+def past_of(record: RecordedRequest) -> str:
+    """Return the messages of a request before the last one."""
+    return json.dumps(record.body["messages"][:-1])
 
 
 def work(name: str, before: str = "") -> Turn:

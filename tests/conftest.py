@@ -211,6 +211,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., P
     made: list[Place] = []
 
     def make(**options: str) -> Place:
+        if options.get("terminal") == "tmux" and shutil.which("tmux") is None:
+            pytest.skip("tmux is not installed")
         folder = tmp_path_factory.mktemp("g")
         make_repository(checkout_in(folder))
         made.append(Place(folder, **options))

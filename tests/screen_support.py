@@ -42,6 +42,7 @@ class Screen:
         except OSError:
             return False
         self.seen += data
+        assert b"Traceback" not in self.seen, self.seen
         return bool(data)
 
     def until(self, *words: str) -> str:
@@ -56,12 +57,18 @@ class Screen:
     def type(self, keys: str) -> None:
         os.write(self.fd, keys.encode())
 
+    def close(self) -> None:
+        """Close the terminal under the command."""
+        os.close(self.fd)
+        self.fd = -1
+
     def end(self) -> tuple[int, str]:
         """Wait for the command's end: its exit code and what it showed last."""
-        while self.read(1.0):
+        while self.fd >= 0 and self.read(1.0):
             pass
         _, status = os.waitpid(self.pid, 0)
-        os.close(self.fd)
+        if self.fd >= 0:
+            self.close()
         return os.waitstatus_to_exitcode(status), self.seen.decode(errors="replace")
 
     def leave(self, keys: str) -> tuple[int, str]:

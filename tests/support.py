@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import json
 import os
+import pty
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -386,6 +390,33 @@ cat {self.root}/answer-$n
             config.write_text(known + said)
         return str(program)
 
+    def commit(self, message: str, files: Mapping[str, str]) -> None:
+        """Commit these files, and what else is new, on main; what lands is counted from there."""
+        for name, text in files.items():
+            (self.repo / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.repo / name).write_text(text)
+        commit_all(self.repo, message)
+        self.start = git(self.repo, "rev-parse", "main")
+
+    def use_agent(self, script: str, gate: str = "test -f calc.py") -> None:
+        """Make an agent of a shell script the default one, and a gate the repository's."""
+        with (self.home / "config.toml").open("a") as file:
+            file.write(f'[launch]\nagent = "double"\n[agents.double]\nargv = ["sh", "-c", {json.dumps(script)}]\n')
+        (self.repo / "garrison.toml").write_text(f"[launch]\ngate = {json.dumps(gate)}\n")
+        self.edits = "?? garrison.toml"
+
+    def use_agents(self, **tables: Mapping[str, object]) -> None:
+        """Write config.toml with these tables of agents."""
+        self.configure("".join(f"[agents.{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in
+                                                              table.items()) for name, table in tables.items()))
+
+    def acp_agent(self, name: str, *turns: Sequence[Mapping[str, object]]) -> dict[str, object]:
+        """Return the table of an ACP agent that plays these turns."""
+        script = self.root / f"{name}.json"
+        script.write_text(json.dumps({"turns": turns}))
+        return {"kind": "acp", "argv": [PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(script)],
+                "read": [str(script)]}
+
     # ------------------------------------------------------------------------------------------------ commands
 
     def command(self, *arguments: object, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
@@ -420,11 +451,13 @@ cat {self.root}/answer-$n
             return {}
         return {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
 
-    def begin(self, *arguments: object, log: str = "out", **env: str) -> subprocess.Popen[bytes]:
-        """Start a garrison command in a session of its own; its output is appended to `log`."""
+    def begin(self, *arguments: object, log: str = "out", before: Sequence[str] = (),
+              **env: str) -> subprocess.Popen[bytes]:
+        """Start a garrison command in a session of its own; its output is appended to `log`. `before`: the command that
+        starts it."""
         with (self.root / log).open("ab") as output:
             child = subprocess.Popen(
-                [*PROGRAM, *map(str, arguments)], env={**self.env, **env}, cwd=self.root,
+                [*before, *PROGRAM, *map(str, arguments)], env={**self.env, **env}, cwd=self.root,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
         self.started.append(child)
         return child
@@ -453,6 +486,43 @@ cat {self.root}/answer-$n
             assert resumes > 0, f"the launcher was killed too often\n{self.logs()}"
             resumes -= 1
             child = self.resume(run)
+
+    def launch_until(self, name: str, graph: Path, run: str = "r1", *more: object, gate: str = "",
+                     **env: str) -> subprocess.Popen[bytes]:
+        """Launch a run in the background, and wait until one of its commands waits at `name`."""
+        child = self.launch(graph, run, *more, gate=gate, **env)
+        self.wait_until_held(name)
+        return child
+
+    def release_to_end(self, child: subprocess.Popen[bytes], *names: str, code: int = 0) -> None:
+        """Let the commands that wait there continue; the run must end with this exit code."""
+        self.release(*names)
+        assert self.finish(child) == code, self.logs()
+
+    def run(self, graph: Path, run: str = "r1", *more: object, code: int = 0, gate: str = "", resumes: int = 0,
+            **env: str) -> None:
+        """Launch a run and wait for its end, which must have this exit code."""
+        child = self.launch(graph, run, *more, gate=gate, **env)
+        assert self.finish(child, run, resumes=resumes) == code, self.logs()
+
+    def kill_at(self, *points: str, times: int = 1, keep_going: bool = True) -> None:
+        """Kill the processes that pass these failpoints, `times` times at each, and note what they pass. `keep_going`:
+        no death counts for the next restart, as more are wanted than any policy allows."""
+        self.env |= {"GARRISON_FAILPOINT": ",".join(points), "GARRISON_FAILPOINT_TIMES": str(times),
+                     "GARRISON_FAILPOINT_LIST": str(self.points)}
+        if keep_going:
+            self.env |= {"GARRISON_RESTART_WINDOW": "0.001", "GARRISON_HEALTHY_AFTER": "0.001"}
+
+    def in_terminal(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
+        """Start a garrison command in a terminal of its own, whose other end is its `terminal`."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        child = subprocess.Popen([*PROGRAM, *words], env={**self.env, **env}, cwd=self.root, stdin=theirs,
+                                 stdout=theirs, stderr=theirs, start_new_session=True)
+        os.close(theirs)
+        child.terminal = ours  # type: ignore[attr-defined]
+        self.started.append(child)
+        return child
 
     def logs(self) -> str:
         """Return what garrison printed, for a failure's message: the commands' output and the processes' logs."""
@@ -494,6 +564,12 @@ cat {self.root}/answer-$n
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def kill_and_await(self, *stems: str, incarnation: int = 1) -> None:
+        """Kill these processes together, once all of them live, and wait for their successors."""
+        self.kill(*stems, incarnation=incarnation)
+        for stem in stems:
+            self.pid(stem, incarnation=incarnation + 1)
+
     def journal(self, run: str = "r1", stem: str = "") -> list[dict[str, Any]]:
         """Return the records of the guardian's journal, or of the process `stem`'s, without a torn tail."""
         path = self.home / "runs" / run / (f"layers/{stem}.jsonl" if stem else "journal.jsonl")
@@ -521,6 +597,15 @@ cat {self.root}/answer-$n
             if record["kind"] == "death":
                 found.setdefault(record["data"]["full"].partition("@")[0], []).append(record["data"]["incarnation"])
         return found
+
+    def death_records(self, stem: str, run: str = "r1") -> list[dict[str, Any]]:
+        """Return how the incarnations of a name died, as its supervisor journaled it."""
+        stems = ["", *(path.stem for path in (self.home / "runs" / run / "layers").glob("*.jsonl"))]
+        return [record["data"] for one in stems for record in self.journal(run, one)
+                if record["kind"] == "death" and record["data"]["full"] == f"{stem}@{run}"]
+
+    def has_landed(self, node: str, run: str = "r1") -> bool:
+        return self.nodes(run).get(node, {}).get("status") == "validated"
 
     def finished_work(self, run: str = "r1") -> list[tuple[str, int, int]]:
         """Return a run's lines of the ledger: (node, attempt, incarnation) each time a node finished its work."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.testing.model_server import ModelServer, RecordedRequest
 from garrison.testing.request import Request
 from garrison.testing.script import Script
@@ -31,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Scene:
-    """A place and the model its Claude agents speak with; `players` are the nodes' scripts."""
+    """A place and the model of its Claude agents; `players` are the nodes' scripts."""
 
     place: Place
     players: dict[str, Player] = field(default_factory=dict)
@@ -52,7 +53,7 @@ class Scene:
         return self.players[f"{asked.key}{part and '-' + part}"](asked)
 
     def graph(self, **nodes: str) -> Path:
-        """A graph of independent claude nodes; the value is further attributes."""
+        """Write a graph of independent claude nodes; the values are further attributes."""
         lines = ["digraph crew { flow=dag; allow_empty=true", "start [shape=Mdiamond]; exit [shape=Msquare]"]
         for name, more in nodes.items():
             lines.append(f'{name} [shape=box, agent=claude, prompt="Do {name}."{more and ", " + more}]')
@@ -65,41 +66,44 @@ class Scene:
         """Launch it as run r1."""
         return self.place.launch(graph, "r1", "--max-agents", "2", *more, gate="test -f calc.py", **env)
 
+    def launch_nodes(self, *more: object, **attributes: str) -> Any:
+        """Launch a run of all players' nodes, without rework unless they have other attributes."""
+        return self.launch(self.graph(**{name: attributes.get(name, "rework=none") for name in self.players}), *more)
+
     def calls(self, node: str) -> list[RecordedRequest]:
-        """What the model was asked for a node, in order."""
+        """Return the requests of a node's sessions to the model, in order."""
         return [one for one in self.server.messages if re.search(rf"agent of node {node}\b", one.asked.system)]
 
+    def first_call(self, words: str) -> RecordedRequest:
+        """Return the first request of node a whose prompt has these words."""
+        return next(one for one in self.calls("a") if words in one.asked.prompt)
+
     def folder(self, node: str, attempt: int = 1) -> Path:
-        """The folder of an attempt's sessions."""
+        """Return the folder of an attempt's sessions."""
         return self.place.home / "runs/r1/nodes" / node / str(attempt) / "claude"
 
-    def endings(self, node: str, attempt: int = 1) -> list[str]:
-        """How the node's stretches ended."""
-        from garrison.agents.conversation.files import AttemptFiles
-
-        return [one.kind for one in AttemptFiles(self.folder(node, attempt).parent).read_endings()]
+    def endings(self, node: str) -> list[str]:
+        """Return how the sessions of the node's first attempt ended."""
+        return [one.kind for one in AttemptFiles(self.folder(node).parent).read_endings()]
 
     def cli(self, node: str) -> int | None:
-        """The pid of the node's CLI, if it runs."""
+        """Return the pid of the node's CLI, if it runs."""
         pid = load(self.folder(node) / "process.json").get("pid")
         return pid if any(one.pid == pid for one in processes()) else None
 
+    def sleepers(self) -> set[int]:
+        """Return the processes of agents that run `sleep 987`."""
+        return {one.pid for one in processes() if "sleep 987" in one.argv
+                and str(self.place.home) in one.environ.get("GARRISON_HOME", "")}
 
-@pytest.fixture
-def scenes(places: Callable[..., Place]) -> Iterator[Callable[..., Scene]]:
-    """Makes scenes; their servers are closed at the end."""
-    made: list[Scene] = []
-
-    def make(**options: str) -> Scene:
-        made.append(Scene(places(**options)))
-        return made[-1]
-
-    yield make
-    for scene in made:
-        scene.server.close()
+    def connections(self) -> list[int]:
+        """Return the processes that run the SDK."""
+        return [one.pid for one in self.place.living_processes() if "garrison.agents.claude.connection" in one.argv]
 
 
 @pytest.fixture
-def scene(scenes: Callable[..., Scene]) -> Scene:
-    """One scene with the plain-process terminal."""
-    return scenes()
+def scene(place: Place) -> Iterator[Scene]:
+    """Yield a scene with the plain-process terminal."""
+    made = Scene(place)
+    yield made
+    made.server.close()

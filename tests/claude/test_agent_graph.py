@@ -1,9 +1,8 @@
-"""An agent graph with the real SDK and CLI: who directs whom reaches the model, a failure is tried again, all end."""
+"""An agent graph with the real SDK and CLI: its edges reach the model, failures are retried, every CLI ends."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from pathlib import Path
@@ -11,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from claude_scripts import past_of
 from garrison.agents import AgentGraph
 from garrison.agents.graph import AgentFailure
 from garrison.records.budget import Allowance, Purse
-from garrison.testing.model_server import ModelServer, RecordedRequest
+from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
 from garrison.testing.turn import ALWAYS, Fault, say, use
 from garrison.views.usage import cost_rows
@@ -25,7 +25,7 @@ def children() -> list[Any]:
     return [one for one in processes() if one.ppid == os.getpid()]
 
 
-async def told_of(tmp_path: Path, server: ModelServer) -> dict[str, Any]:
+async def play(tmp_path: Path, server: ModelServer) -> dict[str, Any]:
     env = {"ANTHROPIC_BASE_URL": server.url, "CLAUDE_CONFIG_DIR": str(tmp_path / "claude"),
            "CLAUDE_CODE_MAX_RETRIES": "0"}
     slept: list[float] = []
@@ -62,13 +62,7 @@ async def told_of(tmp_path: Path, server: ModelServer) -> dict[str, Any]:
                 "lead": graph.get_agent_status("lead")}
 
 
-def past(one: RecordedRequest) -> str:
-    """What the model is told besides the last message."""
-    return json.dumps(one.body["messages"][:-1])
-
-
-def test_an_agent_that_fails_or_dies_remembers_and_its_status_is_true(tmp_path: Path) -> None:
-    """A rate limit, a kill -9 and silence cost one call each; the session goes on with its past, and status is true."""
+def test_an_agent_keeps_its_history_and_a_true_status_over_failures_and_deaths(tmp_path: Path) -> None:
     limited, silent = [], []
 
     def script(asked: Request) -> Any:
@@ -85,7 +79,7 @@ def test_an_agent_that_fails_or_dies_remembers_and_its_status_is_true(tmp_path: 
         return say("one, ", "two") if "Count" in asked.prompt else "three"
 
     with ModelServer(script) as server:
-        told = asyncio.run(told_of(tmp_path, server))
+        told = asyncio.run(play(tmp_path, server))
         first, *_, refused = server.messages
         [third] = [one for one in server.messages if one.asked.prompt.endswith("Go on.")]
         silence = [one for one in server.messages if "Be silent." in one.asked.prompt]
@@ -97,17 +91,17 @@ def test_an_agent_that_fails_or_dies_remembers_and_its_status_is_true(tmp_path: 
     assert "Agent 'lead' (reviewer)" in first.asked.system
     assert told["slept"] == [1.0]
     assert "nothing was received for 4 s" in silence[-1].asked.prompt
-    assert "Count to two." in past(second)
+    assert "Count to two." in past_of(second)
     assert "interrupted by a failure" in second.asked.prompt
     assert (told["dead"]["status"], told["dead"]["is_running"]) == ("error", False)
     assert "has died" in told["dead"]["last_error"]
-    assert "Count to two." in past(third)
+    assert "Count to two." in past_of(third)
     assert third.asked.prompt.endswith("Go on.")
     assert (told["analyst"]["status"], told["analyst"]["is_running"], told["analyst"]["last_error"]) == (
         "active", True, None)
-    assert told["busy"]["attempts"] == 1, "a limit is not tried again"
+    assert told["busy"]["attempts"] == 1, "a limit is not retried"
     assert (told["clerk"]["status"], told["clerk"]["attempts"]) == ("error", 1)
-    assert "refused" in refused.asked.prompt, "one call, and no other with a key that is refused"
+    assert "refused" in refused.asked.prompt, "one call with a refused key, and no other"
     assert "garrison login" in told["clerk's"]
     assert not told["lead"]["is_running"]
     [cost] = cost_rows(tmp_path / "home", None, "node")

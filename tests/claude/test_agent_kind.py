@@ -32,7 +32,7 @@ from garrison.testing.turn import Turn, say, use
 
 
 class ClaudeStage(Stage):
-    """A stage whose agent's model is scripted."""
+    """A stage with a scripted model."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -73,7 +73,7 @@ def kind() -> Kind:
 def _verdict(given: dict[str, Any]) -> Callable[[Stage], None]:
     def tell(stage: Stage) -> None:
         assert isinstance(stage, ClaudeStage)
-        # by turns since the last prompt: a session that is resumed has spoken before
+        # by turns since the last prompt: a resumed session has spoken before
         stage.player = lambda asked: say("Done.") if asked.step else say(use("mcp__garrison__report_verdict", **given))
 
     return tell

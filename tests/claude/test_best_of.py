@@ -1,15 +1,14 @@
-"""An agent judge with the real CLI: it compares two changes in both orders, without names, and its choice lands."""
+"""A judge with the real CLI compares two changes in both orders, without names, and its choice lands."""
 
 from __future__ import annotations
 
-import subprocess
 from typing import Any
 
 from claude_scripts import TOOL, environment
 from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
 from garrison.testing.turn import say, use
-from support import DEADLINE, PROGRAM, Place, git
+from support import Place, git
 
 GRAPH = """digraph fix { land=node; start [shape=Mdiamond]; exit [shape=Msquare]; start -> fix -> exit;
 fix [prompt="Make it fast", command="case $GARRISON_NODE in *__b) seq 30 > fast.txt;; *) echo 1 > fast.txt;; esac",
@@ -32,9 +31,9 @@ def test_claude_judges_by_the_diffs_alone_and_the_longest_lands(place: Place) ->
                        evidence=["the diffs"]))
 
     with ModelServer(script) as server:
-        done = subprocess.run([*PROGRAM, "launch", str(graph), "--target-dir", str(place.repo), "--no-gate", "--run",
-                               "r1", "--terminal", "process"], env=environment(place, server), capture_output=True,
-                              text=True, timeout=DEADLINE, check=False)
+        place.env = environment(place, server)
+        done = place.command("launch", graph, "--target-dir", place.repo, "--no-gate", "--run", "r1", "--terminal",
+                             "process")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [(one["first"], one["verdict"]) for record in place.journal() if record["kind"] == "verdict"
             for one in [record["data"]]] == [("fix__a", "b"), ("fix__b", "a")]

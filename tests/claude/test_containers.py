@@ -16,10 +16,9 @@ from support import git, wait_for
 
 
 @pytest.mark.skipif(os.environ.get("GARRISON_ISOLATION") != "root", reason="needs `--by root` of the isolation")
-def test_an_agent_and_its_validator_work_in_containers(scene):
+def test_an_agent_and_its_validator_work_in_containers(scene, place):
     if reason := missing():
         pytest.skip(reason)
-    place = scene.place
     place.use_mode("container")
     config = place.home / "config.toml"
     config.write_text(config.read_text().replace("[sandbox]\n", f'[sandbox]\nimage = "{IMAGE}"\n', 1))
@@ -38,7 +37,7 @@ def test_an_agent_and_its_validator_work_in_containers(scene):
     assert place.finish(child) == 0, place.logs()
     assert "SessionStore" not in (scene.folder("a").parent / "output.log").read_text(), "the CLI has its own folder"
     assert scene.endings("a")[-1] == "reported" and len(scene.endings("a")) == 2
-    assert "sleep 100" in str(scene.calls("a")[-1].body), "it goes on in its conversation"
+    assert "sleep 100" in str(scene.calls("a")[-1].body), "it continues its conversation"
     folder, _, network, host = git(place.repo, "show", "main:seen").splitlines()
     assert (folder, network, host) == (str(place.repo), "lo", "sandbox")
     [judged] = [one.asked.result for one in scene.server.messages

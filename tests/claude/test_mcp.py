@@ -1,5 +1,5 @@
 """The real Claude CLI drives runs over MCP, added by the line that `garrison mcp install` prints: in a terminal, where
-a run is a task of the client and its question a form, and with `--print`, which has plain tools alone."""
+a run is a task of the client and its question a form, and with `--print`, which has only plain tools."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from e2e.test_mcp import GRAPH
 from garrison.system.clock import wait_until
 from garrison.testing import isolation
 from garrison.testing.model_server import ModelServer
@@ -23,14 +24,10 @@ from support import Node, Place, wait_for
 
 CLI = str(PACKAGES / "claude_agent_sdk/_bundled/claude")
 TOOL, ALLOWED = "mcp__garrison-crew__", "mcp__garrison-crew TaskStop"
-GRAPH = """digraph asked { flow=dag; goal="g"; start [shape=Mdiamond]; exit [shape=Msquare];
-  ask [shape=hexagon, label="Which colour?"]; red [shape=box, command="echo red > c.txt"];
-  blue [shape=box, command="echo blue > c.txt"]; start -> ask; ask -> red [label="Red"]; ask -> blue [label="Blue"];
-  red -> exit; blue -> exit; }"""
 
 
 def follow(asked: Request) -> Turn | str:
-    """Wait until the run is over, and say so."""
+    """Wait until the run is over."""
     return "It is over." if '"is_over":true' in str(asked.result) else say(use(f"{TOOL}wait"))
 
 
@@ -83,7 +80,7 @@ class Claude:
         self.tmux("send-keys", "Enter")
 
     def press(self, key: str, shown: str) -> None:
-        """Press a key until the screen has these words: a form that is being drawn may miss one."""
+        """Press a key until the screen has these words: a form may miss one while it is drawn."""
         def is_shown() -> bool:
             self.tmux("send-keys", key)
             return wait_until(lambda: shown in self.tmux("capture-pane", "-p"), 5)
@@ -101,7 +98,7 @@ class Claude:
 
 
 def test_a_session_in_a_terminal_is_killed_at_a_question_resumed_and_stops_another_run(place: Place) -> None:
-    """The run is a task of the CLI, over its death as well: the resumed one shows the form and hears of the end."""
+    """The run remains a task of the CLI over its death: the resumed one shows the form and the end."""
     tasks: list[str] = []
 
     def model(asked: Request) -> Turn | str:
@@ -129,7 +126,7 @@ def test_a_session_in_a_terminal_is_killed_at_a_question_resumed_and_stops_anoth
         [task] = tasks
         run = task.removesuffix(".1")
         assert place.status(run) == "done"
-        assert "claude-code" in json.dumps(place.journal(run)), "who answered"
+        assert "claude-code" in json.dumps(place.journal(run)), "the client that answered"
         claude.type("stop another")
         claude.until_shown("It is stopped.")
         wait_for("it is stopped", lambda: place.status(tasks[-1].removesuffix(".1")) == "stopped", 60)
@@ -138,7 +135,7 @@ def test_a_session_in_a_terminal_is_killed_at_a_question_resumed_and_stops_anoth
 
 
 def test_a_session_that_only_prints_has_plain_tools(place: Place) -> None:
-    """It begins a run, follows it until it has landed, and is told in a line what it does wrong."""
+    """It starts a run, follows it until it has landed, and gets each error in a line."""
     told: list[str] = []
     graph = place.graph(Node("made", command="date > made.txt")).read_text()
 

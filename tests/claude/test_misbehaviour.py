@@ -1,27 +1,26 @@
-"""Models that misbehave: whatever they do, the run ends, nothing of theirs is lost or left running, and one line says
-what came of it. Two runs, a node a kind of mischief; where it ends well, `work` was done and its file must land."""
+"""Models that lie or misbehave: the run ends, nothing of theirs is lost or left running, facts decide, and one line
+names the result. A node for each kind; where it ends well, `work` was done and its file must land."""
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
 from typing import Any
 
 import msgspec
 import pytest
 
-from claude_scripts import TOOL, Player, again, report, steps, work
-from garrison.testing import model_apis
+from claude_scripts import TOOL, again, report, steps, work
+from garrison.testing import misbehaviour, model_apis
 from garrison.testing.request import Request
 from garrison.testing.turn import Turn, Usage, say, use
 from support import git, processes, wait_for
 
 HOSTILE = "\x1b[31mred\x1b[0m\r\nsecond\x07 line\u202e \x00\ud800 größer 🦀"
-"""What must steer no terminal and end no process: escapes, control characters, half a character."""
+"""Escapes, control characters and half a character, which must not control a terminal or end a process."""
 NONSENSE = {"input": -10 ** 9, "output": None, "cache_read": "many", "cache_write": [1]}
 NO_MODEL = "no-model"
-"""A turn of this model says neither which model it is nor what it used."""
+"""A turn of this model has neither its name nor its usage."""
 
 
 def bash(command: str) -> Turn:
@@ -33,7 +32,7 @@ def result(status: Any = "success", summary: Any = "written", **more: Any) -> di
 
 
 def told(values: dict[str, Any]) -> Usage:
-    """Token counts that no API should tell."""
+    """Return impossible token counts."""
     made = Usage()
     for name, value in values.items():
         msgspec.structs.force_setattr(made, name, value)
@@ -42,7 +41,7 @@ def told(values: dict[str, Any]) -> Usage:
 
 @pytest.fixture
 def nonsense(monkeypatch):
-    """Lets the server say messages without model and usage."""
+    """Let the server send messages without model and usage."""
     whole = model_apis.say_message
 
     def message(turn: Turn, model: str, token: str) -> dict[str, Any]:
@@ -52,15 +51,8 @@ def nonsense(monkeypatch):
     monkeypatch.setattr(model_apis, "say_message", message)
 
 
-def begin(scene, nodes: dict[str, Player], **attributes: str) -> subprocess.Popen[bytes]:
-    """Launch these nodes, without rework."""
-    scene.players = nodes
-    graph = scene.graph(**{name: attributes.get(name, "rework=none") for name in nodes})
-    return scene.launch(graph, "--max-agents", "3")
-
-
 def landed(scene) -> set[str]:
-    """The nodes that count as merged; each of them has its file on main."""
+    """Return the nodes that count as merged, and check that each has its file on main."""
     names = {name for name, node in scene.place.nodes().items() if node["status"] == "validated"}
     files = git(scene.place.repo, "ls-tree", "--name-only", "main").splitlines()
     assert names == {name.removesuffix("-r1.txt") for name in files if name.endswith("-r1.txt")}, scene.place.logs()
@@ -68,14 +60,13 @@ def landed(scene) -> set[str]:
 
 
 def reasons(scene) -> dict[str, str]:
-    """Why nodes failed."""
+    """Return the reasons of the failed nodes."""
     return {name: node["reason"] for name, node in scene.place.nodes().items() if node["status"] == "failed"}
 
 
 @pytest.mark.slow
-def test_a_model_may_answer_anything(scene, nonsense):
-    """Reports twice, of wrong types, huge, hostile; unknown tools; questions in a heap; token counts that are none."""
-    place = scene.place
+def test_a_model_may_answer_anything(scene, place, nonsense):
+    """Reports twice, of wrong types, huge, hostile; unknown tools; many questions at once; impossible token counts."""
     heap = [use(f"{TOOL}ask_guardian", question=f"Number {number}?") for number in range(3)]
 
     def asks(asked: Request) -> Turn | str:
@@ -83,7 +74,7 @@ def test_a_model_may_answer_anything(scene, nonsense):
             return say(*heap) if asked.step == 0 else say("I wait.")
         return (work("heap"), report(), say("Done."))[min(asked.step, 2)]
 
-    child = begin(scene, {
+    scene.players = {
         "heap": asks,
         "backs_out": steps(work("backs_out"), say(result()), say(result("failure", "broken after all")), "Done."),
         "odd": steps(say(result(True, ["a"])), say(result(summary=" ")),
@@ -95,18 +86,19 @@ def test_a_model_may_answer_anything(scene, nonsense):
                         "Done."),
         "refused": steps(Turn(stop="refusal")),
         "endless": steps(bash("echo again")),
-    }, endless="rework=none, max_turns=3")
-    wait_for("the first question is told", lambda: "heap asks: Number 0?" in place.logs())
+    }
+    child = scene.launch_nodes("--max-agents", "3", endless="rework=none, max_turns=3")
+    wait_for("the first question is shown", lambda: "heap asks: Number 0?" in place.logs())
     assert place.command("answer", "heap", "seven").returncode == 0
     place.finish(child)
-    assert landed(scene) == {"odd", "heap", "counts", "backs_out"}, "the first report stands"
+    assert landed(scene) == {"odd", "heap", "counts", "backs_out"}, "the first report counts"
     why = reasons(scene)
     assert re.fullmatch(r"red\nsecond line . größer 🦀", why["hostile"]), why
     assert why["refused"].startswith("refused: ")
     assert why["endless"].startswith("max_turns: ")
-    assert len(scene.calls("refused")) <= 4, "a refusal is not tried again and again"
+    assert len(scene.calls("refused")) <= 4, "a refusal is not retried for ever"
     shown = (place.root / "out").read_text() + place.command("status", "r1").stdout
-    assert max(map(len, shown.splitlines())) < 1500, "a line for each, however much was said"
+    assert max(map(len, shown.splitlines())) < 1500, "a line for each, however long the report"
     assert not any(place.deaths().values())
     rows = {row["of"]: row for row in json.loads(place.command("cost", "--json").stdout)}
     assert rows["r1/counts"]["usd"] >= 0
@@ -114,13 +106,12 @@ def test_a_model_may_answer_anything(scene, nonsense):
 
 
 @pytest.mark.slow
-def test_a_models_actions_are_contained(scene):
+def test_a_models_actions_are_contained(scene, place):
     """It leaves its branch, rewrites history, removes its tree or its .git, kills its CLI, leaves programs behind."""
-    place = scene.place
     programs = ("sleep 6541 & setsid nohup sleep 6542 >/dev/null 2>&1 & (setsid sleep 6543 >/dev/null 2>&1 &)")
     gitless = "echo left > left.txt; find . -maxdepth 1 -type f -name '.gi?' -delete"
     unrelated = "git checkout -q --orphan fresh && git commit -qm new && git branch -f garrison/r1/unrelated HEAD"
-    child = begin(scene, {
+    scene.players = {
         "switched": steps(bash("git checkout -qb elsewhere"), work("switched"), report(), "Done."),
         "detached": steps(bash("git checkout -q --detach"), work("detached"), report(), "Done."),
         "backwards": steps(work("backwards"), bash("git checkout -q --orphan none && git commit -qm alone"), report(),
@@ -130,8 +121,8 @@ def test_a_models_actions_are_contained(scene):
         "gitless": steps(bash(gitless), report(), "Done."),
         "killer": again(bash("kill -9 $PPID; sleep 5"), after=(work("killer"), report(), "Done.")),
         "programs": steps(bash(programs), work("programs"), report(), "Done."),
-    })
-    place.finish(child)
+    }
+    place.finish(scene.launch_nodes("--max-agents", "3"))
     running = [one.argv for one in processes() if "sleep 654" in one.argv]
     assert landed(scene) == {"switched", "detached", "killer", "programs"}
     why = reasons(scene)
@@ -142,3 +133,58 @@ def test_a_models_actions_are_contained(scene):
     assert [path.read_text() for path in place.trees.glob("*/r1/gitless/left.txt")] == ["left\n"], "it stays"
     assert place.deaths()["orchestrator-killer"] == [1]
     assert not running, "what an agent leaves behind ends with it"
+
+
+TEST = "import calc, unittest\n\nclass T(unittest.TestCase):\n    def test_sub(self):\n        calc.sub(2, 1)\n"
+CLAIM = "All done, all tests pass."
+
+
+def commit(shell: str) -> Turn:
+    """Return the turn that does something in the shell and commits it."""
+    return say(use("Bash", command=f"{shell}; git add -A && git commit -qm Work"))
+
+
+def mends(refused: Turn, mended: Turn):
+    """Return a player that lies about the first work and, once the prompt names the lie, does the other."""
+    liar, honest = misbehaviour.lies(refused), (mended, report(), "Done.")
+    return lambda asked: honest[min(asked.step, 2)] if "## REWORK" in asked.prompt else liar(asked)
+
+
+@pytest.mark.slow
+def test_a_false_report_is_detected_and_the_next_attempt_gets_the_facts(scene, place):
+    """A success that acceptance, gate or an empty branch contradicts lands nothing; the rework prompt has the command,
+    the failing test, its output, the claim and the refused work. A model that never stops lying fails with the reason,
+    and so does one that never reports, after a bounded number of requests."""
+    place.commit("Test what there is", {"test_calc.py": TEST.replace("sub", "add")})
+    broken, whole = "def sub(a, b):\n    return a + c", "def sub(a, b):\n    return a - b"
+    append = "printf '\\n\\n%s\\n' '{}' >> calc.py; printf '%s' '{}' > test_sub.py".format
+    scene.players = {
+        "accepted": mends(commit(append(broken, TEST)), commit(append(whole, TEST))),
+        "gated": mends(commit("echo 'def add(a): return a' > calc.py"), commit("git checkout -q main -- calc.py; "
+                                                                                   "echo two > two.txt")),
+        "idle": lambda asked: (report(summary=CLAIM), "Done.")[min(asked.step, 1)],
+        "mute": misbehaviour.never_reports(work("mute")),
+    }
+    graph = scene.graph(accepted='acceptance="python3 -B -m unittest test_sub"', gated="", idle="allow_empty=false",
+                        mute="")
+    child = place.launch(graph, "r1", "--max-agents", "4", gate="python3 -B -m unittest")
+    assert place.finish(child) == 1, place.logs()
+    prompts = {name: (scene.folder(name, 2).parent / "prompt.md").read_text() for name in ("accepted", "gated", "idle")}
+    for name, test in (("accepted", "test_sub"), ("gated", "test_add")):
+        _, _, rework = prompts[name].partition("## REWORK: attempt 2")
+        assert test in rework.partition("Failing tests:")[2].partition("The end of its output")[0], rework
+        assert "python3 -B -m unittest" in rework and CLAIM in rework
+        assert f"refs/garrison/rescue/r1/{name}/1" in rework and "calc.py" in rework
+    assert "reported success, but had changed nothing" in prompts["idle"]
+    nodes = place.nodes()
+    assert {name: node["status"] for name, node in nodes.items()} == {
+        "accepted": "validated", "gated": "validated", "idle": "failed", "mute": "failed"}
+    assert nodes["idle"]["reason"].startswith("it ended as a success, but changed nothing"), nodes["idle"]
+    assert nodes["idle"]["attempt"] <= 5
+    assert git(place.repo, "show", "main:calc.py").endswith("return a - b")
+    assert nodes["mute"]["attempt"] == 1
+    assert nodes["mute"]["reason"] == (
+        "it was asked for its report and ended again without one; its last words: It is done.")
+    assert scene.endings("mute") == ["silent", "silent"]
+    assert len(scene.calls("mute")) == 3, "its work, its last words, and once more when it is asked"
+    place.check_failed_nodes_kept("idle", "mute")

@@ -1,4 +1,4 @@
-"""The real CLI through the run's proxy: its key stays outside, and what the proxy counts is what the model says."""
+"""The real CLI through the run's proxy: its key stays outside, and the proxy counts the model's tokens."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ KEY = "sk-ant-fake-outside"
 
 
 @pytest.mark.parametrize("mode", [pytest.param("none", marks=pytest.mark.slow), "bubblewrap"])
-def test_the_cli_works_with_a_key_that_it_never_has(scene, mode: str) -> None:
+def test_the_cli_works_with_a_key_that_it_never_has(scene, place, mode: str) -> None:
     if mode == "bubblewrap" and not machine().bubblewrap:
         pytest.skip(machine().refusal)
-    place = scene.place
     place.use_mode(mode)
     place.env["ANTHROPIC_API_KEY"] = KEY
     config = place.home / "config.toml"
-    # a variable that the profile sets is the network's, too
     rights = '[sandbox]\nnetwork = "allow"\nhosts = ["example.org"]\n'  # without a sandbox it is open by default
     config.write_text(config.read_text().replace("[sandbox]\n", rights)
                       + f'ANTHROPIC_BASE_URL = "{scene.server.url}"\n\n[sandbox.gate]\nnetwork = "open"\n')
@@ -43,24 +41,19 @@ def test_the_cli_works_with_a_key_that_it_never_has(scene, mode: str) -> None:
     assert KEY not in json.dumps([record.headers for record in scene.server.requests])
     folder = scene.folder("a").parent
     lines = read_lines(folder / "network" / "usage.jsonl")
-    told = {"input": 0, "output": 0, "cache_read": 0, "cache_write": 0}
-    for record in scene.server.messages:
-        assert record.outcome == "sent"
-    usages = [Usage(100, 20, 30, 40), Usage(200, 10, 0, 0), Usage(300, 5, 1, 2)][:len(scene.server.messages)]
-    for usage in usages:
-        for name, count in zip(told, (usage.input, usage.output, usage.cache_read, usage.cache_write), strict=True):
-            told[name] += count
-    assert {name: sum(line[name] for line in lines) for name in told} == told
-    assert all(line["reported"] for line in lines), "the session records them too"
+    assert {record.outcome for record in scene.server.messages} == {"sent"}
+    usages = [(100, 20, 30, 40), (200, 10, 0, 0), (300, 5, 1, 2)][:len(scene.server.messages)]
+    counted = [sum(line[name] for line in lines) for name in ("input", "output", "cache_read", "cache_write")]
+    assert counted == [sum(counts) for counts in zip(*usages, strict=True)]
+    assert all(line["reported"] for line in lines), "the session records them as well"
     by_session = costs.total(costs.read_usage(folder / "claude" / "usage.jsonl"))
     [row] = json.loads(place.command("cost", "r1", "--json").stdout)
     assert (row["calls"], row["output"]) == (by_session.calls, by_session.output), "counted once"
     assert os.environ["GARRISON_ISOLATION"]
 
 
-def test_a_budget_holds_at_the_proxy_too(scene) -> None:
-    """The shell of an agent calls the model past its session, which would not know."""
-    place = scene.place
+def test_the_proxy_enforces_the_budget_for_calls_outside_the_session(scene, place) -> None:
+    """The shell of an agent calls the model; its session does not know of it."""
     scene.configure("budget = 0.5")
     config = place.home / "config.toml"
     config.write_text(config.read_text() + '\n[sandbox.gate]\nnetwork = "open"\n')
@@ -84,8 +77,8 @@ for number in range(20):
         say(use(REPORT, status="success", summary="done", evidence=[]), usage=Usage(10, 1, 0, 0)),
         say("done"))[min(asked.step, 2)]
     child = scene.launch(scene.graph(a=""))
-    wait_for("the budget is told", (place.root / "spent").exists)
-    wait_for("the budget is told", lambda: "402" in (place.root / "spent").read_text())
+    wait_for("a call is refused", lambda: (place.root / "spent").exists()
+             and "402" in (place.root / "spent").read_text())
     number = int((place.root / "spent").read_text().split()[0])
     assert 2 <= number <= 5
     child.terminate()
@@ -94,8 +87,8 @@ for number in range(20):
 
 @pytest.mark.slow
 def test_a_log_in_goes_through_the_proxy_as_the_cli_sends_it_by_itself(scene) -> None:
-    """What the CLI sends with a token or key that is worth nothing has, once the proxy has put the real one in, each
-    header that the CLI sends by itself with the same log-in: so `login = "proxy"` is the default."""
+    """Once the proxy has put in the real token or key, a request has each header that the CLI sends by itself with the
+    same log-in: so `login = "proxy"` is the default."""
     if not machine().bubblewrap:
         pytest.skip(machine().refusal)
     place, token, key, seen = scene.place, "sk-ant-oat01-real-token-outside", "sk-ant-api03-real-key-outside", []
@@ -104,7 +97,7 @@ def test_a_log_in_goes_through_the_proxy_as_the_cli_sends_it_by_itself(scene) ->
         say(use("Bash", command='(env; date +%N) > env')),
         say(use(REPORT, status="success", summary="done", evidence=[])), say("done"))[min(asked.step, 2)]
     config = place.home / "config.toml"
-    begun = config.read_text() + f'ANTHROPIC_BASE_URL = "{scene.server.url}"\n'
+    original = config.read_text() + f'ANTHROPIC_BASE_URL = "{scene.server.url}"\n'
     file = atomic.make_directory(place.home / "claude") / ".credentials.json"
     log_in = {"accessToken": token, "refreshToken": "r", "expiresAt": 4e12, "subscriptionType": "max",
               "scopes": ["user:inference", "user:profile"]}
@@ -119,7 +112,7 @@ def test_a_log_in_goes_through_the_proxy_as_the_cli_sends_it_by_itself(scene) ->
             (file.parent / ".claude.json").write_text(json.dumps({"primaryApiKey": key}))
             if run == "r5":
                 place.env["ANTHROPIC_API_KEY"] = key
-        config.write_text(begun)
+        config.write_text(original)
         place.use_mode(mode)
         before = len(scene.server.messages)
         child = place.launch(scene.graph(a=""), run, gate="true")

@@ -1,5 +1,5 @@
-"""Options of Claude sessions with the real CLI: tools by pattern, servers, subagents, skills, hooks, permissions, words
-of a person, structured reports."""
+"""Options of Claude sessions with the real CLI: tools by pattern, servers, subagents, skills, hooks, permissions,
+messages of the user, structured reports."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ server.run()
 """
 
 
-def test_extensions_reach_the_session(scene):
-    """A server's tool is called, a skill and a subagent are offered, a hook refuses, a pattern allows one command and
-    refuses another, commits are not signed, another directory is known, and the report has the output it must have."""
-    place = scene.place
+def test_extensions_reach_the_session(scene, place):
+    """A server's tool is called, a skill, a subagent and another directory are offered, a hook refuses, a pattern
+    allows one command and refuses another, commits are not signed, and the report has the required output."""
     (place.root / "server.py").write_text(SERVER)
     skill, other = place.root / "polish", place.root / "other"
     skill.mkdir()
@@ -72,9 +71,7 @@ PreToolUse = [{{matcher = "Read", command = "echo 'no reading' >&2; exit 2"}}]
     body = json.dumps(first.body)
     assert {"Agent", "Bash", "Read", "Skill", "mcp__notes__recall"} <= set(first.asked.tools)
     assert not {"Write", "Edit"} & set(first.asked.tools)
-    assert "critic" in body
-    assert "Polish the words." in body
-    assert str(other) in body
+    assert all(words in body for words in ("critic", "Polish the words.", str(other)))
     assert "Co-Authored-By" not in body
     assert "it is teal" in given[1]
     assert "no reading" in given[2]
@@ -87,23 +84,17 @@ PreToolUse = [{{matcher = "Read", command = "echo 'no reading' >&2; exit 2"}}]
 
 
 @pytest.mark.parametrize("takes", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_repository_s_own_settings_hold_where_the_profile_takes_them(scene, takes):
-    """Servers, hooks, permissions, skills and subagents, as they were where the branch began; no variables."""
-    place = scene.place
-    own = place.repo / ".claude"
-    (own / "skills/polish").mkdir(parents=True)
-    (own / "agents").mkdir()
-    (own / "skills/polish/SKILL.md").write_text("---\nname: polish\ndescription: Polish the words.\n---\nTwice.\n")
-    (own / "agents/critic.md").write_text("---\nname: critic\ndescription: Finds faults.\n---\nYou find faults.\n")
-    (own / "settings.json").write_text(json.dumps({
-        "env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}, "permissions": {"deny": ["Bash(git push:*)"]},
-        "hooks": {"PreToolUse": [{"matcher": "Read", "hooks": [
-            {"type": "command", "command": "echo 'no reading' >&2; exit 2"}]}]}}))
-    (place.repo / "server.py").write_text(SERVER)
-    (place.repo / ".mcp.json").write_text(json.dumps({"mcpServers": {"notes": {
-        "command": PYTHON, "args": ["server.py"]}}}))
-    git(place.repo, "add", "-A")
-    git(place.repo, "commit", "-qm", "Tell agents what they have")
+def test_a_repository_s_own_settings_apply_if_the_profile_takes_them(scene, place, takes):
+    """Servers, hooks, permissions, skills and subagents, as they were where the branch started; no variables."""
+    place.commit("Tell agents what they have", {
+        ".claude/skills/polish/SKILL.md": "---\nname: polish\ndescription: Polish the words.\n---\nTwice.\n",
+        ".claude/agents/critic.md": "---\nname: critic\ndescription: Finds faults.\n---\nYou find faults.\n",
+        ".claude/settings.json": json.dumps({
+            "env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}, "permissions": {"deny": ["Bash(git push:*)"]},
+            "hooks": {"PreToolUse": [{"matcher": "Read", "hooks": [
+                {"type": "command", "command": "echo 'no reading' >&2; exit 2"}]}]}}),
+        "server.py": SERVER,
+        ".mcp.json": json.dumps({"mcpServers": {"notes": {"command": PYTHON, "args": ["server.py"]}}})})
     scene.configure(f"repository = {json.dumps(takes)}")
     given: list[str] = []
 
@@ -122,10 +113,9 @@ def test_a_repository_s_own_settings_hold_where_the_profile_takes_them(scene, ta
     assert not takes or "it is teal" in given[4]
 
 
-def test_a_person_permits_and_is_heard(scene):
-    """With permission_mode=ask a call becomes a question: yes lets it be made, another answer is told. What a person
-    tells a session arrives with its next tool result, or with the message after a wait."""
-    place = scene.place
+def test_the_user_permits_a_call_and_messages_reach_the_session(scene, place):
+    """With permission_mode=ask a call becomes a question: yes permits it, another answer goes to the session. What
+    `tell` sends arrives with its next tool result, or with the message after a wait."""
     scene.configure('permission_mode = "ask"\nallowed_tools = ["Bash(echo:*)"]')
     heard: list[str] = []
 

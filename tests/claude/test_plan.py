@@ -4,7 +4,6 @@ one runs."""
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import Any
 
 from claude_scripts import TOOL, environment, report
@@ -12,7 +11,7 @@ from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
 from garrison.testing.script import Script
 from garrison.testing.turn import say, use
-from support import DEADLINE, PROGRAM, Place, git
+from support import Place, git
 
 
 def plan(**arguments: Any) -> str:
@@ -34,23 +33,15 @@ def test_ac_001_a_command_becomes_a_workflow_that_runs(place: Place) -> None:
         return say("Here it is:\n" + plan(pattern="*.txt"))
 
     with ModelServer(script) as server:
-        variables = environment(place, server)
-
-        def garrison(*words: str) -> subprocess.CompletedProcess[str]:
-            done = subprocess.run([*PROGRAM, "workflow", *words],
-                                  env=variables, cwd=folder, capture_output=True, text=True, timeout=DEADLINE,
-                                  check=False)
-            assert done.returncode == 0, done.stderr
-            return done
-
-        assert "2 steps; to run it: garrison workflow run plan.yaml" in garrison(
-            "plan", "count the files", "-o", "plan.yaml").stderr
+        place.env = environment(place, server)
+        planned = place.command("workflow", "plan", "count the files", "-o", "plan.yaml", cwd=folder)
+        assert "2 steps; to run it: garrison workflow run plan.yaml" in planned.stderr
         assert len(server.messages) == 2
-        assert garrison("run", "plan.yaml").stdout == "1 files\n"
+        assert place.command("workflow", "run", "plan.yaml", cwd=folder).stdout == "1 files\n"
 
 
-def test_a_claude_planner_reads_hands_in_and_mends_in_its_session_and_its_tasks_land(place: Place) -> None:
-    """`garrison plan`: a plan that the schema refuses, then one with a fault, go back; what planning cost is kept."""
+def test_a_claude_planner_corrects_its_plan_in_its_session_and_its_tasks_land(place: Place) -> None:
+    """`garrison plan`: a plan that the schema refuses, then one with an error, go back; the planner's cost is kept."""
     place.configure('\n[agents.claude]\nbudget = 4\n[agents.claude.set]\nCLAUDE_CODE_MAX_RETRIES = "1"\n')
     tools: list[str] = []
 
@@ -71,7 +62,8 @@ def test_a_claude_planner_reads_hands_in_and_mends_in_its_session_and_its_tasks_
         if "cannot be used as it is" in asked.prompt:
             assert "needs 'mul', which is not another task" in asked.prompt, asked.prompt
             return say(use(f"{TOOL}report_result", **hand_in, output=tasks())) if asked.step == 0 else "Done."
-        turns = (say(use("Read", file_path=f"{asked_tree(asked)}/calc.py")), say(use("Bash", command="touch x")),
+        tree = next((place.home / "plans").glob("*/tree"))
+        turns = (say(use("Read", file_path=f"{tree}/calc.py")), say(use("Bash", command="touch x")),
                  say(use(f"{TOOL}report_result", **hand_in, output={"tasks": [{"name": "sub"}]})),
                  say(use(f"{TOOL}report_result", **hand_in, output=tasks(
                      {"name": "div", "title": "Divide", "prompt": "Divide", "needs": [{"task": "mul", "what": "x"}]}))),
@@ -80,15 +72,10 @@ def test_a_claude_planner_reads_hands_in_and_mends_in_its_session_and_its_tasks_
         return turns[min(asked.step, len(turns) - 1)]
 
     seen: list[str] = []
-
-    def asked_tree(asked: Request) -> str:
-        return str(next((place.home / "plans").glob("*/tree")))
-
     with ModelServer(Script(script, key=r"agent of node (\w+)")) as server:
-        variables = environment(place, server)
-        done = subprocess.run([*PROGRAM, "plan", "subtract as well", "--agent", "claude", "--no-gate", "--yes",
-                               "--terminal", "process"], env=variables, cwd=place.repo, capture_output=True, text=True,
-                              timeout=DEADLINE, check=False)
+        place.env = environment(place, server)
+        done = place.command("plan", "subtract as well", "--agent", "claude", "--no-gate", "--yes", "--terminal",
+                             "process", cwd=place.repo)
     assert done.returncode == 0, done.stdout + done.stderr + "\n".join(seen)
     assert "def add" in "\n".join(seen) and "'title' is a required property" in "\n".join(seen)
     assert {"Read", "Glob", "Grep"} <= set(tools) and not {"Bash", "Write", "Edit"} & set(tools), sorted(set(tools))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,26 +12,25 @@ from claude_scripts import environment
 from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
 from garrison.testing.turn import say, use
-from support import DEADLINE, PROGRAM, Place, git, wait_for
+from support import Place, git, wait_for
 
 DESK = "mcp__desk__"
 REPORT = say(use(f"{DESK}report_result", status="success", summary="written", evidence=[]))
 
 
-def speaker(place: Place, server: ModelServer) -> Any:
-    """`garrison session ...` against a model; its stdout."""
-    variables = environment(place, server)
+def speaker(place: Place, server: ModelServer) -> Callable[..., str]:
+    """Return a function that runs `garrison session ...` with a model and returns its output."""
+    place.env = environment(place, server)
 
     def garrison(*words: str) -> str:
-        done = subprocess.run([*PROGRAM, "session", *words], env=variables,
-                              cwd=place.root, capture_output=True, text=True, timeout=DEADLINE, check=False)
+        done = place.command("session", *words)
         assert done.returncode == 0, done.stderr
         return done.stdout
     return garrison
 
 
-def test_two_turns_of_a_session_and_1b_its_tools_go_through_the_graph_and_its_tier(place: Place) -> None:
-    """One call of a tool: two calls of the model and one dispatch; what the tier does not allow does not exist."""
+def test_two_turns_of_a_session_and_its_tools_go_through_the_graph_and_its_tier(place: Place) -> None:
+    """One call of a tool: two calls of the model and one dispatch; tools that the tier does not allow do not exist."""
     (place.root / "note.txt").write_text("the moon is far")
 
     def script(asked: Request) -> Any:
@@ -56,7 +55,6 @@ def test_two_turns_of_a_session_and_1b_its_tools_go_through_the_graph_and_its_ti
 
 @pytest.mark.slow
 def test_goals_and_notes_reach_the_model(place: Place) -> None:
-    """A goal that a heartbeat set is in the next heartbeat's request, and in the next message's."""
     thought = {"new_goals": [{"id": "moon", "description": "reach the moon"}], "memory_notes": ["it is far away"]}
 
     def script(asked: Request) -> Any:
@@ -78,13 +76,11 @@ def test_goals_and_notes_reach_the_model(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_agent_resumes_where_it_was_killed(scene: Any) -> None:
-    """Killed within its second tool: the first is not called again, the model is told what was done, and it lands."""
-    place = scene.place
+def test_a_session_agent_resumes_where_it_was_killed(scene: Any, place: Place) -> None:
+    """Killed within its second tool: the first is not called again, the model gets the history, and it lands."""
 
     def play(asked: Request) -> Any:
-        told = asked.prompt
-        if "called run(" in told:  # the conversation that a successor is told
+        if "called run(" in asked.prompt:  # the conversation of the predecessor
             return (REPORT, say("Done."))[min(asked.step, 1)]
         return (say("I write.", use(f"{DESK}write", path="a.txt", text="a")),
                 say(use(f"{DESK}run", command="echo ran >> $LEDGER; test -e go || { touch go; sleep 30; }")),
@@ -96,33 +92,29 @@ def test_a_session_agent_resumes_where_it_was_killed(scene: Any) -> None:
     place.kill("orchestrator-a")
     assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:a.txt") == "a"
-    assert place.ledger.read_text() == "ran\nran\n", "the call that was under way, and it alone, is made again"
+    assert place.ledger.read_text() == "ran\nran\n", "only the interrupted call is repeated"
     shown = place.command("logs", "a").stdout
-    assert shown.count("→ write") == 1
-    assert "→ report_result" in shown
-    rows = json.loads(place.command("cost", "--json").stdout)
-    assert rows[0]["usd"] > 0
+    assert shown.count("→ write") == 1 and "→ report_result" in shown
+    assert json.loads(place.command("cost", "--json").stdout)[0]["usd"] > 0
     place.check_nothing_left()
 
 
 @pytest.mark.slow
-def test_a_session_agent_waits_for_an_answer_and_within_its_budget(scene: Any) -> None:
-    """The question is one call's whole life, over a limit that is reached in between and a killed orchestrator."""
-    place = scene.place
+def test_a_session_agent_waits_for_an_answer_and_within_its_budget(scene: Any, place: Place) -> None:
+    """The question remains one call over a limit that is reached before its answer, and over a killed orchestrator."""
     scene.configure("budget = 0.0001")
 
     def play(asked: Request) -> Any:
-        told = asked.prompt
-        if "The answer: blue" in told or asked.step > 0:
+        if "The answer: blue" in asked.prompt or asked.step > 0:
             return (say(use(f"{DESK}write", path="a.txt", text="blue")), REPORT, say("Done."))[min(asked.step, 2)]
         return say("I ask.", use(f"{DESK}ask_guardian", question="Which colour?"))
 
     scene.players["a"] = play
     child = scene.launch(scene.graph(a="session=true"))
-    wait_for("the question is told", lambda: "asks: Which colour?" in place.logs())
+    wait_for("the question is shown", lambda: "asks: Which colour?" in place.logs())
     wait_for("no CLI is left", lambda: scene.cli("a") is None)
     assert place.command("answer", "a", "blue").returncode == 0
-    wait_for("the limit is told", lambda: "budget is used up" in place.logs())
+    wait_for("the limit is shown", lambda: "budget is used up" in place.logs())
     assert len(scene.calls("a")) == 1
     scene.configure("budget = 5")
     place.kill("orchestrator-a")
@@ -134,10 +126,9 @@ def test_a_session_agent_waits_for_an_answer_and_within_its_budget(scene: Any) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sandbox", ["none", "auto"])
-def test_a_session_agent_hears_a_person_and_has_a_configuration_folder_of_its_own(scene: Any, sandbox: str) -> None:
-    """What `garrison tell` says arrives with the next tool result, also in a sandbox; its CLI leaves nothing in the
+def test_a_session_agent_gets_messages_and_has_its_own_folder(scene: Any, place: Place, sandbox: str) -> None:
+    """A message of `garrison tell` arrives with the next tool result, also in a sandbox; the CLI leaves nothing in the
     home's folder, which every other session would find."""
-    place = scene.place
 
     def play(asked: Request) -> Any:
         if "Call it b." in str(asked.messages):

@@ -1,4 +1,4 @@
-"""Pipelines that real sessions steer: what an agent reports chooses the way, and a session goes on in the next node."""
+"""Pipelines of real sessions: an agent's report chooses the edge, and a session continues in the next node."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ WALK = """digraph walk { allow_empty=true; start [shape=Mdiamond]; exit [shape=M
     start -> plan; plan -> halt [label=halt]; plan -> build [label=go]; halt -> exit; build -> exit }"""
 
 
-def test_an_agents_report_chooses_the_edge_and_its_session_continues(scene):
-    """Each node has a worktree and a session of its own; the one in the same thread knows what was said before it."""
-    place = scene.place
+def test_an_agents_report_chooses_the_edge_and_its_session_continues(scene, place):
+    """Each node has its own worktree and session; one in the same thread has the history of those before it."""
     path = place.root / "walk.dot"
     path.write_text(WALK)
     chosen = say(use(f"{TOOL}report_result", status="success", summary="chosen", preferred_label="Go",
@@ -37,13 +36,12 @@ def test_an_agents_report_chooses_the_edge_and_its_session_continues(scene):
     plan, build = (load(scene.folder(node) / "session.json") for node in ("plan", "build"))
     assert build["id"] != plan["id"] == build["past"]
     usd = {row["of"]: row["usd"] for row in json.loads(place.command("cost", "--json").stdout)}
-    assert usd["r1/build"] == usd["r1/plan"], "what the past has cost is not paid again"
+    assert usd["r1/build"] == usd["r1/plan"], "the cost of the history is not counted again"
 
 
 @pytest.mark.slow
-def test_a_session_continues_in_a_pipeline_run(scene):
-    """In one tree, node after node, found again by its id; the last one begins one, and is told what happened."""
-    place = scene.place
+def test_a_session_continues_in_a_pipeline_run(scene, place):
+    """In one worktree, node after node; the last node starts another, with a summary."""
     path = place.root / "talk.dot"
     path.write_text("""digraph talk { start [shape=Mdiamond]; exit [shape=Msquare]; node [agent=claude]
         one [prompt="Begin.", thread_id=talk]; two [prompt="Go on.", thread_id=talk, fidelity=full]

@@ -1,40 +1,29 @@
-"""An ACP agent in a real run, confined: its question, its death, its session, its report by garrison's tools."""
+"""An ACP agent in a real, confined run: it asks, dies, is resumed in its session and reports with garrison's tools."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
-import struct
-import subprocess
-import termios
 from pathlib import Path
 
 import pytest
 
 from sandbox_support import missing
-from support import DEADLINE, PROGRAM, PYTHON, Node, Place, git, load, processes, wait_for
+from support import DEADLINE, PYTHON, Node, Place, git, load, processes, wait_for
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
-@pytest.mark.traced
 def test_a_confined_agent_asks_dies_is_resumed_in_its_session_and_reports(place: Place) -> None:
-    """Another one makes no report: it is judged by its work, and `status` says so."""
-    script = place.root / "script.json"
+    """Node b's agent makes no report: `status` says that its work alone was judged."""
     commit = "cat /proc/self/status | grep -c NSpid; echo one > one.txt; git add one.txt; git commit -qm one"
-    script.write_text(json.dumps({"turns": [
-        [{"run": commit}, {"tool": "ask_guardian", "with": {"question": "Which colour?"}}],
+    place.use_agents(double=place.acp_agent(
+        "script", [{"run": commit}, {"tool": "ask_guardian", "with": {"question": "Which colour?"}}],
         [{"run": "echo two > two.txt"}, {"tool": "save_notes", "with": {"text": "the colour is blue"}}, {"die": 9}],
         [{"run": f"cat one.txt two.txt; test -e {place.home}/config.toml || echo confined"},
          {"tool": "report_result", "with": {"status": "success", "summary": "both are there",
-                                            "context_updates": {"colour": "blue"}}}]]}))
-    silent = place.root / "silent.json"
-    silent.write_text(json.dumps({"turns": [[{"write": {"made.txt": "made"}}, {"say": "Done."}], [{"say": "Yes."}]]}))
-    argv = [PYTHON, "-P", "-m", "garrison.testing.acp_agent"]
-    place.configure(f'[agents.double]\nkind = "acp"\nargv = {json.dumps([*argv, str(script)])}\nread = ["{script}"]\n'
-                    f'[agents.silent]\nkind = "acp"\nargv = {json.dumps([*argv, str(silent)])}\nmcp = false\n')
+                                            "context_updates": {"colour": "blue"}}}]),
+        silent={**place.acp_agent("silent", [{"write": {"made.txt": "made"}}, {"say": "Done."}], [{"say": "Yes."}]),
+                "mcp": False})
     child = place.launch(place.graph(Node("a", command="", attributes='agent=double, prompt="Make both."'),
                                      Node("b", command="", attributes='agent=silent, prompt="Make it."')),
                          gate="test -f calc.py")
@@ -55,27 +44,21 @@ def test_a_confined_agent_asks_dies_is_resumed_in_its_session_and_reports(place:
 
 
 @pytest.mark.slow
-def test_a_confined_validator_dies_judges_on_and_refuses_and_the_next_one_accepts(place: Place) -> None:
-    """It is an ACP agent, by garrison's tools: it sees the work, cannot write there, and its verdict is reworked by."""
-    script = place.root / "judge.json"
-    wrong = {"verdict": "fail", "reason": "made.txt says bad", "criteria": [
-        {"criterion": "says good", "met": False, "evidence": "it says bad"}]}
-    right = {"verdict": "pass", "reason": "fine", "criteria": [
-        {"criterion": "says good", "met": True, "evidence": "made.txt"}]}
-    script.write_text(json.dumps({"turns": [
-        [{"run": "cat made.txt; echo bad > made.txt || echo read-only; git log -1 --format=%s"}, {"die": 9}],
+def test_a_confined_validator_is_resumed_after_its_death_and_refuses_and_the_next_one_accepts(place: Place) -> None:
+    """An ACP agent sees the work, cannot write there, and the next attempt gets its verdict."""
+    wrong, right = ({"verdict": verdict, "reason": f"made.txt says {word}", "criteria": [
+        {"criterion": "says good", "met": verdict == "pass", "evidence": f"it says {word}"}]}
+        for verdict, word in (("fail", "bad"), ("pass", "good")))
+    refuses = place.acp_agent(
+        "refuses", [{"run": "cat made.txt; echo bad > made.txt || echo read-only; git log -1 --format=%s"}, {"die": 9}],
         [{"tool": "report_result", "with": {"status": "success", "summary": "me too"}},
-         {"tool": "report_verdict", "with": wrong}]]}))
-    other = place.root / "other.json"
-    other.write_text(json.dumps({"turns": [[{"tool": "report_verdict", "with": right}]]}))
-    argv = json.dumps(["/bin/sh", "-c", f'grep -q good made.txt && exec "$0" "$@" {other} || exec "$0" "$@" {script}',
-                       PYTHON, "-P", "-m", "garrison.testing.acp_agent"])
-    place.configure(
-        f'[agents.judge]\nkind = "acp"\nargv = {argv}\nread = ["{script}", "{other}"]\n')
+         {"tool": "report_verdict", "with": wrong}])
+    place.acp_agent("accepts", [{"tool": "report_verdict", "with": right}])
+    shell = f'grep -q good made.txt && n=accepts || n=refuses; exec "$0" "$@" {place.root}/$n.json'
+    place.use_agents(judge={**refuses, "argv": ["/bin/sh", "-c", shell, PYTHON, "-P", "-m",
+                                                "garrison.testing.acp_agent"], "read": [str(place.root)]})
     work = "test $GARRISON_ATTEMPT = 1 && echo bad > made.txt || echo good > made.txt"
-    child = place.launch(place.graph(Node("a", command=work, attributes="validator=judge")),
-                         gate="test -f calc.py")
-    assert place.finish(child) == 0, place.logs()
+    place.run(place.graph(Node("a", command=work, attributes="validator=judge")), gate="test -f calc.py")
     assert git(place.repo, "show", "main:made.txt") == "good"
     judged = place.home / "runs/r1/nodes/a/1/validator"
     shown = (judged / "output.log").read_text()
@@ -93,17 +76,13 @@ until test -e leave; do sleep 0.05; done
 
 
 @pytest.mark.parametrize("mode", ["bubblewrap", pytest.param("none", marks=pytest.mark.slow)])
-def test_a_person_is_told_to_takes_over_and_leaves_and_the_session_goes_on(place: Place, mode: str) -> None:
-    """`tell` reaches the session, a takeover suspends it and runs the profile's program in the agent's own place."""
-    script = place.root / "script.json"
-    script.write_text(json.dumps({"turns": [
-        [{"write": {"one.txt": "one"}}, {"run": "touch here; sleep 987"}],
+def test_the_user_messages_the_agent_takes_over_and_leaves_and_the_session_continues(place: Place, mode: str) -> None:
+    """`tell` reaches the session; a takeover suspends it and runs the profile's program where the agent works."""
+    double = place.acp_agent(
+        "script", [{"write": {"one.txt": "one"}}, {"run": "touch here; sleep 987"}],
         [{"run": "rm -f here leave seen.txt.gone; git add -A; git commit -qm all"},
-         {"tool": "report_result", "with": {"status": "success", "summary": "done"}}]]}))
-    argv = json.dumps([PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(script)])
-    opener = json.dumps(["/bin/sh", "-c", OPENER, "opener", "{session}"])
-    place.configure(
-        f'[agents.double]\nkind = "acp"\nargv = {argv}\nread = ["{script}"]\ntakeover = {opener}\n')
+         {"tool": "report_result", "with": {"status": "success", "summary": "done"}}])
+    place.use_agents(double={**double, "takeover": ["/bin/sh", "-c", OPENER, "opener", "{session}"]})
     place.use_mode(mode)
     child = place.launch(place.graph(Node("a", command="", attributes='agent=double, prompt="Make both."')),
                          gate="test -f calc.py")
@@ -115,13 +94,13 @@ def test_a_person_is_told_to_takes_over_and_leaves_and_the_session_goes_on(place
     without = place.command("takeover", "a")
     assert without.returncode == 1 and "needs a terminal" in without.stderr
     session = load(place.home / "runs/r1/nodes/a/1/claude/session.json")["id"]
-    person = take_over(place, "a")
+    takeover = place.in_terminal("takeover", "a")
     wait_for("the program runs", (tree / "seen.txt").exists)
     assert (tree / "seen.txt").read_text() == f"opened {session} known\n"
     assert not [one for one in processes() if "sleep 987" in one.argv and str(place.home) in str(one.environ)]
-    wait_for("status says who has it", lambda: "held by a person" in place.command("status", "r1").stdout)
+    wait_for("status names the takeover", lambda: "held by a person" in place.command("status", "r1").stdout)
     (tree / "leave").touch()
-    assert person.wait(DEADLINE) == 0
+    assert takeover.wait(DEADLINE) == 0
     assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:seen.txt") == f"opened {session} known"
     prompt = load(place.home / "runs/r1/nodes/a/1/claude/order.json")["prompt"]
@@ -132,15 +111,3 @@ def test_a_person_is_told_to_takes_over_and_leaves_and_the_session_goes_on(place
     late = place.command("tell", "a", "Too late.")
     assert late.returncode == 1 and "no run is at work on a" in late.stderr
     place.check_nothing_left()
-
-
-def take_over(place: Place, node: str) -> subprocess.Popen[bytes]:
-    """Run `garrison takeover` in a terminal."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    child = subprocess.Popen([*PROGRAM, "takeover", node], env=place.env, cwd=place.root, stdin=theirs, stdout=theirs,
-                             stderr=theirs, start_new_session=True)
-    os.close(theirs)
-    child.terminal = ours  # type: ignore[attr-defined]
-    place.started.append(child)
-    return child

@@ -7,7 +7,8 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -18,16 +19,8 @@ from garrison.agents.acp.permissions import OfferedAnswer
 from support import DEADLINE, PROGRAM, Place, git, wait_for
 
 
-def configure(place: Place, script: str) -> None:
-    """Make an agent of a script the default one, with a gate."""
-    with (place.home / "config.toml").open("a") as file:
-        file.write(f'[launch]\nagent = "double"\n[agents.double]\nargv = ["sh", "-c", {json.dumps(script)}]\n')
-    (place.repo / "garrison.toml").write_text('[launch]\ngate = "test -f calc.py"\n')
-    place.edits = "?? garrison.toml"
-
-
-def test_a_prompt_begins_a_run_which_lands_without_the_editor_and_is_there_again(place: Place) -> None:
-    configure(place, f"{place.hold('it')}; echo it >> made.txt")
+def test_a_prompt_starts_a_run_that_lands_without_the_editor_and_is_listed_later(place: Place) -> None:
+    place.use_agent(f"{place.hold('it')}; echo it >> made.txt")
     with editor(place) as found:
         session = begin_session(found, place.repo)
         told = found.prompt(session, "make it")
@@ -70,8 +63,8 @@ def launch(place: Place) -> None:
 
 
 @pytest.mark.traced
-def test_what_waits_is_asked_and_what_cannot_be_taken_back_needs_a_word(place: Place) -> None:
-    """A gate with an irreversible answer, and work to approve: an editor that grants everything decides neither."""
+def test_irreversible_answers_and_approvals_need_a_typed_confirmation(place: Place) -> None:
+    """An editor that grants everything decides neither."""
     launch(place)
     with editor(place) as found:
         session = begin_session(found, place.repo)
@@ -98,9 +91,9 @@ def test_what_waits_is_asked_and_what_cannot_be_taken_back_needs_a_word(place: P
     assert "through an editor 2" in place.command("why", "blue", "--all", "--run", "r1").stdout
 
 
-def test_cancel_close_and_what_is_wrong(place: Place) -> None:
-    """Each error is one line; neither cancel nor close stops a run; a question in words takes the next message."""
-    configure(place, f"{place.hold('it')}; {shlex.join(PROGRAM)} ask-person 'Which colour?' && echo it > made.txt")
+def test_errors_are_one_line_and_neither_cancel_nor_close_stops_a_run(place: Place) -> None:
+    """A question in words takes the next message."""
+    place.use_agent(f"{place.hold('it')}; {shlex.join(PROGRAM)} ask-person 'Which colour?' && echo it > made.txt")
     with editor(place, "--plain") as found:
         session = begin_session(found, place.repo)
         names = {"run", "status", "follow", "why", "diff", "tell", "answer", "reject", "retry", "stop", "resume"}
@@ -151,7 +144,7 @@ def test_cancel_close_and_what_is_wrong(place: Place) -> None:
 
 
 class Listener:
-    """Hears a session as an agent's attempt does, and allows everything that it is asked."""
+    """Listen to a session as an agent's attempt does, and allow everything."""
 
     def __init__(self) -> None:
         self.texts, self.asked = list[str](), list[str]()
@@ -165,9 +158,8 @@ class Listener:
         return next(option for option in options if option.kind == "allow_once")
 
 
-def test_garrisons_own_client_follows_a_run_and_its_leave_lands_nothing(place: Place) -> None:
-    """It grants whatever it is asked; the work to approve waits on, until its next prompt says so in words. A gate's
-    question that an editor shows is withdrawn once it is answered elsewhere."""
+def test_a_permission_of_garrisons_own_client_lands_nothing_before_it_confirms_in_words(place: Place) -> None:
+    """A gate's question that an editor shows is withdrawn once it is answered elsewhere."""
     launch(place)
     with editor(place) as found:
         found.prompt(begin_session(found, place.repo), "/follow")
@@ -179,10 +171,17 @@ def test_garrisons_own_client_follows_a_run_and_its_leave_lands_nothing(place: P
     assert place.command("wait", "r1").returncode == 3
     heard = Listener()
 
-    async def play() -> str:
+    @asynccontextmanager
+    async def started() -> AsyncIterator[AcpClient]:
         client = AcpClient([*PROGRAM, "acp", "--plain"], place.env, str(place.repo), heard, stale=60)
         try:
             await client.start()
+            yield client
+        finally:
+            await client.close()
+
+    async def play() -> str:
+        async with started() as client:
             assert client.agent.startswith("garrison ") and client.can_resume
             session = await client.new_session(())
             for text in ("/status r1", "/follow r1", "yes", "/follow r1"):
@@ -191,15 +190,9 @@ def test_garrisons_own_client_follows_a_run_and_its_leave_lands_nothing(place: P
                         await asyncio.sleep(0.1)
                     assert place.command("wait", "r1").returncode == 3
                 assert await client.turn(text) == "end_turn", client.stderr
-        finally:
-            await client.close()
-        again = AcpClient([*PROGRAM, "acp", "--plain"], place.env, str(place.repo), heard, stale=60)
-        try:
-            await again.start()
+        async with started() as again:
             await again.resume_session(session, ())
             await again.turn("/why")
-        finally:
-            await again.close()
         return session
 
     session = asyncio.run(play())

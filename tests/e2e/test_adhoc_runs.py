@@ -1,4 +1,4 @@
-"""Runs of one node by hand: a dead runner is started again by `up` and `find-stale --respawn`, or named."""
+"""Runs of one node started by hand: `up` and `find-stale --respawn` start a dead runner again, or name it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,38 +17,34 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 RUN = "adhoc-n-1"
 
 
-def script(place: Place, name: str, *words: object) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, SCRIPTS / name, *map(str, words)], env=place.for_scripts, check=True,
+def script(place: Place, name: str, *words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, SCRIPTS / name, *map(str, words)], env=place.for_scripts, check=False,
                           capture_output=True, text=True, cwd=place.root)
-    return dict(json.loads(done.stdout))
+    assert done.returncode == code, done.stderr
+    return done
 
 
-def kill(place: Place, pid: int, full: str) -> None:
+def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    wait_for(f"{full} is dead", lambda: not Path(f"/proc/{pid}").exists())
+    wait_for(f"{pid} is dead", lambda: not Path(f"/proc/{pid}").exists())
 
 
-def test_a_dead_runner_is_started_again_in_its_attempt(places) -> None:
-    place = places()
+def test_a_dead_runner_is_started_again_in_its_attempt(place: Place) -> None:
     place.configure('[agents.gone]\nargv = ["no-such-program"]\n')
     words = ["--node", "n", "--prd", "P", "--target-dir", place.repo]
-    refused = subprocess.run([sys.executable, SCRIPTS / "spawn_runner.py", *map(str, words), "--agent", "gone"],
-                             env=place.for_scripts, check=False, capture_output=True, text=True, cwd=place.root)
-    assert refused.returncode == 1
+    refused = script(place, "spawn_runner.py", *words, "--agent", "gone", code=1)
     assert "agent gone runs no-such-program, which is not on the PATH" in refused.stderr
     assert not (place.home / "runs").exists()
     work = f"while ! test -e {place.root}/go; do sleep 0.05; done; echo done > f"
-    first = script(place, "spawn_runner.py", *words, "--command", work, "--terminal", "process")
+    first = json.loads(script(place, "spawn_runner.py", *words, "--command", work, "--terminal", "process").stdout)
     wait_for("the agent works", lambda: "orchestrator-n" in str(place.living_processes()))
     running = place.command("up", "--json")
     assert json.loads(running.stdout)[0] == {"run": RUN, "state": "tended",
                                              "why": f"its runner is alive (pid {first['runner_pid']})"}
-    kill(place, first["runner_pid"], "the runner")
-    by_cron = subprocess.run([sys.executable, SCRIPTS / "identity_registry.py", "find-stale", "--respawn"],
-                             env=place.for_scripts, check=True, capture_output=True, text=True, cwd=place.root)
+    kill(first["runner_pid"])
+    by_cron = script(place, "identity_registry.py", "find-stale", "--respawn")
     assert by_cron.stderr == f"run {RUN} is started: its runner, incarnation 2\n"
-    second = wait_for("the second is active", lambda: active(place, 2))
-    kill(place, second["pid"], "its successor")
+    kill(place.pid("runner-n", RUN, incarnation=2))
     by_hand = place.command("up")
     assert (by_hand.returncode, by_hand.stdout) == (0, f"{RUN}\n")
     (place.root / "go").touch()
@@ -58,26 +53,20 @@ def test_a_dead_runner_is_started_again_in_its_attempt(places) -> None:
     assert (identity["incarnation"], identity["metadata"]["reason"]) == (3, "done")
     over = json.loads(place.command("up", "--json").stdout)
     assert over == [{"run": RUN, "state": "over", "why": "done"}]
-    wait_for("nobody is left", lambda: not place.living_processes())
-
-
-def active(place: Place, incarnation: int) -> dict[str, Any] | None:
-    identity = place.identity("runner-n", RUN)
-    return identity if (identity["status"], identity["incarnation"]) == ("active", incarnation) else None
+    wait_for("all processes have ended", lambda: not place.living_processes())
 
 
 @pytest.mark.slow
-def test_an_orchestrator_without_a_runner_is_named_with_the_command_that_continues_it(places) -> None:
-    place = places()
+def test_an_orchestrator_without_a_runner_is_named_with_the_command_that_continues_it(place: Place) -> None:
     work = f"while ! test -e {place.root}/go; do sleep 0.05; done; echo done > f"
-    first = script(place, "spawn_orchestrator.py", "--node", "n", "--prd", "P", "--repo-root", place.repo, "--command",
-                   work, "--terminal", "process")
-    kill(place, first["pid"], "the orchestrator")
+    words = ("--repo-root", place.repo, "--node", "n", "--prd", "P")
+    first = script(place, "spawn_orchestrator.py", *words, "--command", work, "--terminal", "process")
+    kill(json.loads(first.stdout)["pid"])
     told = place.command("up")
     assert told.returncode == 1
     assert f"run {RUN} is not resumed: its orchestrator was started by hand, without a runner, and died" in told.stderr
     assert f"`spawn_orchestrator.py --repo-root {place.repo} --run {RUN} --node n --prd P` continues it" in told.stderr
-    again = script(place, "spawn_orchestrator.py", "--repo-root", place.repo, "--run", RUN, "--node", "n", "--prd", "P")
-    assert again["incarnation"] == 2
+    again = script(place, "spawn_orchestrator.py", *words, "--run", RUN)
+    assert json.loads(again.stdout)["incarnation"] == 2
     (place.root / "go").touch()
-    wait_for("nobody is left", lambda: not place.living_processes())
+    wait_for("all processes have ended", lambda: not place.living_processes())

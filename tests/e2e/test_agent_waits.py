@@ -1,4 +1,4 @@
-"""Programs of agents that cannot work for now: the wait is shown, survives kills, costs nothing, and ends by itself."""
+"""Agents whose program cannot work for now: the wait is shown, survives kills, costs nothing and ends by itself."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ def _endings(place: Place, node: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def _once(words: str) -> str:
-    """Return a command that says these words and fails, and the next time makes a file."""
-    return f"if [ -f tried ]; then rm tried; echo made > made-$NAME.txt; exit; fi; touch tried; echo 'I work'; {words}"
+def _once(name: str, words: str) -> str:
+    """Return a command that fails with these words, and the next time makes a file."""
+    return f"if [ -f tried ]; then rm tried; echo made > made-{name}.txt; exit; fi; touch tried; echo 'I work'; {words}"
 
 
-def test_a_program_waits_for_what_passes_and_nothing_is_spent(place: Place) -> None:
-    """For its API, for its limit's end, and for itself, if an update has taken it away."""
-    over = _once("echo 'API Error: 529 overloaded_error' >&2; exit 1").replace("$NAME", "over")
-    soon = _once("echo 'Rate limit reached. Please try again in 3s.'; exit 1").replace("$NAME", "soon")
+def test_an_agent_waits_for_its_api_a_limit_or_its_missing_program_and_spends_nothing(place: Place) -> None:
+    over = _once("over", "echo 'API Error: 529 overloaded_error' >&2; exit 1")
+    soon = _once("soon", "echo 'Rate limit reached. Please try again in 3s.'; exit 1")
     late = "echo 'Claude usage limit reached. Your limit will reset in 2 hours.'; exit 1"
     own = "echo 'the API answered 429 too many requests, so I fixed that'; echo 'error: no such file'; exit 1"
     tool = place.root / "bin" / "agent-tool"
@@ -48,8 +47,7 @@ def test_a_program_waits_for_what_passes_and_nothing_is_spent(place: Place) -> N
     wait_for("the others have ended", lambda: "5 landed, 1 working, 1 failed" in place.command("status", "r1").stdout)
     assert [each["kind"] for name in ("over", "soon") for each in _endings(place, name)] == ["overloaded", "rate_limit"]
     assert not _endings(place, "own")  # its own words are about a limit, and its last ones are not
-    place.kill("orchestrator-late")
-    place.pid("orchestrator-late", incarnation=2)
+    place.kill_and_await("orchestrator-late")
     wait_for("it waits again", lambda: waits in place.command("status", "r1").stdout)
     (ending,) = _endings(place, "late")  # it has not run again
     assert 7000 < float(str(ending["resets_at"])) - time.time() <= 7200

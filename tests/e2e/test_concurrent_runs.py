@@ -1,9 +1,11 @@
-"""Several runs: the same graph twice in one home, two at once on one repository and on two, two launchers for one."""
+"""Several runs: one graph twice, two at once on one repository and on two, two launchers, a limit of all agents."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
+import signal
 
 import pytest
 
@@ -66,20 +68,19 @@ def two_resumes_make_one_launcher(place: Place) -> None:
 
 
 def test_never_more_agents_at_work_than_allowed(place):
-    """Each agent counts the others it meets; with `--max-agents 1` nobody meets anybody, two runners die meanwhile."""
+    """Each agent counts how many are at work; with `--max-agents 1` it is alone, though two runners die."""
     meet = ('mkdir busy-$GARRISON_NODE; mv busy-$GARRISON_NODE "$ROOT"; ls -d "$ROOT"/busy-* | wc -l >> "$ROOT/met"; '
             'sleep 0.2; rmdir "$ROOT/busy-$GARRISON_NODE"').replace("$ROOT", str(place.root))
     names = ("a", "b", "c")
-    place.env |= {"GARRISON_FAILPOINT": "runner:move-impl_complete.before", "GARRISON_FAILPOINT_TIMES": "2"}
-    child = place.launch(place.graph(*(Node(name, then=meet) for name in names)), "r1", "--max-agents", 1)
-    assert place.finish(child) == 0, place.logs()
+    place.kill_at("runner:move-impl_complete.before", times=2, keep_going=False)
+    place.run(place.graph(*(Node(name, then=meet) for name in names)), "r1", "--max-agents", 1)
     place.check(*names)
     assert (place.root / "met").read_text().split() == ["1", "1", "1"]
     assert place.failpoint_kills() == {"runner:move-impl_complete.before": 2}
 
 
 @pytest.mark.parametrize("named", [pytest.param(True, marks=pytest.mark.slow), False], ids=["one id", "no id"])
-def test_of_simultaneous_launches_one_runs_its_preflight(place: Place, named: bool) -> None:
+def test_only_one_of_simultaneous_launches_runs_its_preflight(place: Place, named: bool) -> None:
     gate = f"echo x >> {place.root}/gates; sleep 1"
     arguments = place.launch_arguments(place.graph(Node("a", before=place.hold("a"))), "r1", gate=gate)
     arguments = [*arguments, "--new"] if named else [word for word in arguments if word not in ("--run", "r1")]
@@ -97,13 +98,35 @@ def test_of_simultaneous_launches_one_runs_its_preflight(place: Place, named: bo
     assert not list((place.home / "run/launches").iterdir())
 
 
+def most_at_once(lines: list[str]) -> int:
+    now = most = 0
+    for line in lines:
+        now += 1 if line == "begin" else -1
+        most = max(most, now)
+    return most
+
+
 @pytest.mark.slow
-def test_resuming_a_run_that_is_over_exits_with_its_own_code(place: Place) -> None:
-    assert place.finish(place.launch(place.graph(Node("a")))) == 0, place.logs()
-    again = place.command("resume", "r1")
-    assert (again.returncode, again.stdout) == (0, "")
-    assert again.stderr.splitlines() == [
-        "garrison: run r1 is done; start another with `garrison run` or `garrison launch`"]
-    assert place.finish(place.launch(place.graph(Node("b", command="exit 3"), name="other"), "r2"), "r2") == 1
-    failed = place.command("resume", "r2", "--detach")
-    assert (failed.returncode, "--retry-failed" in failed.stderr) == (1, True)
+def test_two_runs_together_keep_to_the_limit_of_agents_and_each_ends(place):
+    place.configure("[limits]\nagents = 2\n")
+    book = place.root / "book"
+    for run in ("r1", "r2"):
+        nodes = [Node(f"{name}_{run}", command=f"echo begin >> {book}; {work}; echo {name} > {run}{name}.txt; "
+                                               f"echo end >> {book}")
+                 for name, work in (("held", place.hold(run)), ("one", "sleep 1"), ("two", "sleep 1"))]
+        place.begin(*place.launch_arguments(place.graph(*nodes, name=run), run, "--max-agents", "4"))
+        place.wait_until_held(run)
+    for command in (["status", "r2"], ["why", "two_r2"]):
+        shown = place.command(*command).stdout
+        assert "waits for a free place: 2 of 2 agents at work ([limits] agents)" in shown, shown
+
+    assert most_at_once(book.read_text().split()) == 2
+    for stem in ("launch", "guardian-r1", "runner-held_r1", "orchestrator-held_r1"):  # r1 frees what it had
+        os.kill(place.pid(stem, "r1"), signal.SIGKILL)
+    wait_for("the other run continues", lambda: all(
+        state["status"] == "validated" for name, state in place.nodes("r2").items() if name != "held_r2"))
+    place.release("r1")
+    place.release("r2")
+    assert place.finish(place.started[-1], "r2") == 0, place.logs()
+    assert place.finish(place.resume("r1"), "r1") == 0, place.logs()
+    assert not list((place.home / "places").glob("*.json"))

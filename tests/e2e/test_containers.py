@@ -35,32 +35,21 @@ git add seen && git commit -qm "In a container"
 """
 
 
-def labels(run: str) -> list[str]:
-    return subprocess.run(["podman", "ps", "--all", "--filter", f"label=garrison.run={run}", "--format",
-                           '{{index .Labels "garrison.node"}} {{index .Labels "garrison.role"}}'],
-                          capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
+def lines(*words: str) -> list[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def launchers(run: str) -> list[int]:
-    told = subprocess.run(["podman", "ps", "--filter", f"label=garrison.run={run}", "--format",
-                           '{{index .Labels "garrison.owner"}}'], capture_output=True, text=True, check=True).stdout
-    return [int(line.split()[0]) for line in told.splitlines()]
-
-
-def children(pid: int) -> list[str]:
-    return subprocess.run(["ps", "--ppid", str(pid), "-o", "pid=,comm="], capture_output=True, text=True, check=True
-                          ).stdout.splitlines()
+def labels(run: str, *names: str, more: tuple[str, ...] = ("--all",)) -> list[str]:
+    """Return these labels of each container of a run."""
+    shown = " ".join(f'{{{{index .Labels "garrison.{name}"}}}}' for name in names or ("node", "role"))
+    return lines("podman", "ps", *more, "--filter", f"label=garrison.run={run}", "--format", shown)
 
 
 @pytest.mark.parametrize("victim", ["runner", "orchestrator"])
-def test_a_killed_node_goes_on_in_a_new_container_and_lands_and_none_is_left(place: Place, victim: str) -> None:
-    folder = place.repo / ".devcontainer"
-    folder.mkdir()
-    (folder / "devcontainer.json").write_text(DESCRIBED)
-    (folder / "Dockerfile").write_text(f"FROM {IMAGE}\nARG WORD\nRUN echo $WORD > /etc/word\n")
-    (place.repo / ".gitignore").write_text("made\n")
-    git(place.repo, "add", ".")
-    git(place.repo, "commit", "-qm", "Describe a container")
+def test_a_killed_node_continues_in_a_new_container_and_none_is_left(place: Place, victim: str) -> None:
+    place.commit("Describe a container", {
+        ".devcontainer/devcontainer.json": DESCRIBED, ".gitignore": "made\n",
+        ".devcontainer/Dockerfile": f"FROM {IMAGE}\nARG WORD\nRUN echo $WORD > /etc/word\n"})
     (place.home / "config.toml").write_text(
         f'[sandbox]\nmode = "container"\n[agents.double]\nargv = ["sh", "-c", {json.dumps(AGENT)}]\n')
     run = f"r-{victim}-{os.getpid()}"
@@ -75,8 +64,9 @@ def test_a_killed_node_goes_on_in_a_new_container_and_lands_and_none_is_left(pla
     pid = json.loads((place.home / "identities" / f"{victim}-look_around@{run}.json").read_text())["pid"]
     pids = [pid]
     if victim == "orchestrator":  # and all that would remove its container, as a power cut ends it
-        [launcher] = launchers(run)
-        monitor = next(int(line.split()[0]) for line in children(launcher) if line.endswith("conmon"))
+        [launcher] = [int(line.split()[0]) for line in labels(run, "owner", more=())]
+        monitor = next(int(line.split()[0]) for line in lines("ps", "--ppid", str(launcher), "-o", "pid=,comm=")
+                       if line.endswith("conmon"))
         pids = [launcher, monitor, pid]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -95,9 +85,7 @@ def test_a_killed_node_goes_on_in_a_new_container_and_lands_and_none_is_left(pla
 
 
 def test_a_devcontainer_that_asks_for_more_is_refused_with_what_to_write(place: Place) -> None:
-    (place.repo / ".devcontainer.json").write_text('{"image": "x",\n "runArgs": ["--pid=host"]}\n')
-    git(place.repo, "add", ".")
-    git(place.repo, "commit", "-qm", "Ask for more")
+    place.commit("Ask for more", {".devcontainer.json": '{"image": "x",\n "runArgs": ["--pid=host"]}\n'})
     (place.home / "config.toml").write_text('[sandbox]\nmode = "container"\n')
     done = place.command("run", "say hi", "--command", "true", "--gate", "true", "--target-dir", place.repo)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Nodes that change one file at once: all land, each loses to the moved target once at most, others never wait long."""
+"""Nodes that change one file at once: all land, each loses to the moved target at most once, and none waits long."""
 
 from __future__ import annotations
 
@@ -23,13 +23,9 @@ def append(file: str, number: int) -> str:
         ("log.txt", 6, 11), ("CHANGELOG.md", 20, 20), ("log.txt", 20, 39)))])
 def test_nodes_that_append_a_line_to_one_file_all_land(place: Place, file: str, number: int, most: int) -> None:
     """With a changelog each agent runs once; in any other file each but one runs twice at most."""
-    (place.repo / file).write_text("# Log\n\n- old\n")
-    git(place.repo, "add", file)
-    git(place.repo, "commit", "-qm", "begin")
+    place.commit("Add a log", {file: "# Log\n\n- old\n"})
     names = [f"n{number}" for number in range(number)]
-    graph = place.graph(*(Node(name, command=append(file, number)) for name in names))
-    child = place.launch(graph, "r1", "--max-agents", number)
-    assert place.finish(child) == 0, place.logs()
+    place.run(place.graph(*(Node(name, command=append(file, number)) for name in names)), "r1", "--max-agents", number)
     assert {node["status"] for node in place.nodes().values()} == {"validated"}
     lines = git(place.repo, "show", f"main:{file}").splitlines()
     assert sorted(lines[3:]) == sorted(f"- {name}" for name in names)
@@ -48,7 +44,7 @@ def changes(name: str, before: str = "true", again: str = "true") -> Node:
 
 @pytest.mark.parametrize("end", ["fails", *(pytest.param(each, marks=pytest.mark.slow)
                                            for each in ("killed", "parked", "asks"))])
-def test_the_next_goes_on_when_the_loser_of_a_conflict_does_not_land(place: Place, end: str) -> None:
+def test_the_next_continues_when_the_loser_of_a_conflict_does_not_land(place: Place, end: str) -> None:
     """b loses to a and has its turn; c waits for it, until b is parked, asks, fails or lands after a kill."""
     ask = f"test $GARRISON_ATTEMPT = 3 || {shlex.join(PROGRAM)} ask-person 'Which colour?'"
     again = {"asks": ask, "fails": "exit 3"}.get(end, place.hold("b2"))
@@ -57,7 +53,7 @@ def test_the_next_goes_on_when_the_loser_of_a_conflict_does_not_land(place: Plac
         changes("b", place.hold("b"), f"{place.hold('again')}; {again}"),
         changes("c", f"{place.hold('c')}"))
     child = place.launch(graph, "r1", "--max-agents", 3)
-    wait_for("a has landed", lambda: place.nodes().get("a", {}).get("status") == "validated")
+    wait_for("a has landed", lambda: place.has_landed("a"))
     place.release("b")
     place.wait_until_held("again")
     place.release("c")
@@ -75,7 +71,7 @@ def test_the_next_goes_on_when_the_loser_of_a_conflict_does_not_land(place: Plac
         assert place.command("agents", "park", "b", "--reason", "later").returncode == 0
     else:
         place.release("b2")
-    wait_for("c has landed", lambda: place.nodes().get("c", {}).get("status") == "validated")
+    wait_for("c has landed", lambda: place.has_landed("c"))
     if end == "asks":
         assert place.command("answer", "b", "red").returncode == 0
     if end == "parked":

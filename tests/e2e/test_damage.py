@@ -1,34 +1,32 @@
-"""Bad luck under a living run: damaged records, a home, repository, branch or terminal that goes, another container."""
+"""Damage under a living run: records that are damaged, a home, repository, branch or terminal that goes away."""
 
 from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from screen_support import Screen
 from support import DEADLINE, PROGRAM, Node, Place, git, make_repository, stat, wait_for
 
 
 def no_traceback(place: Place) -> None:
-    """Neither a terminal nor a layer's log holds one."""
     logs = [place.root / "out", *place.home.glob("runs/*/layers/*.log")]
     assert not [path for path in logs if path.exists() and "Traceback" in path.read_text()], place.logs()
 
 
-def held(place: Place, run: str = "r1") -> subprocess.Popen[bytes]:
-    """A run of `a -> b` whose first node is at work."""
+def held(place: Place, attributes: str = "") -> subprocess.Popen[bytes]:
+    """Launch `a -> b`, whose second node has these attributes, and wait until the first is at work."""
     place.env |= {"GARRISON_RESCAN": "0.3", "GARRISON_DAMAGE_PATIENCE": "0.3"}
-    child = place.launch(place.graph(Node("a", before=place.hold("a")), Node("b", after=("a",))), run)
+    child = place.launch(place.graph(Node("a", before=place.hold("a")),
+                                     Node("b", after=("a",), attributes=attributes)))
     place.wait_until_held("a")
     return child
 
@@ -36,10 +34,7 @@ def held(place: Place, run: str = "r1") -> subprocess.Popen[bytes]:
 def test_damaged_records_are_rebuilt_under_their_run(place: Place) -> None:
     """Each was seen to end the run. The launcher rewrites its own record, and the runners know it alive by its lock; a
     hook that was rolled back "cannot go from impl_complete to merged"."""
-    place.env |= {"GARRISON_RESCAN": "0.3", "GARRISON_DAMAGE_PATIENCE": "0.3"}
-    child = place.launch(place.graph(Node("a", before=place.hold("a")),
-                                     Node("b", after=("a",), attributes="approve=true")))
-    place.wait_until_held("a")
+    child = held(place, "approve=true")
     damaged = [next(place.home.glob("merge-queue/*/*/journal.jsonl")), place.home / "hooks/runner-a@r1.json",
                place.home / "identities/runner-a@r1.json"]
     launcher = place.home / "identities/launch@r1.json"
@@ -52,7 +47,7 @@ def test_damaged_records_are_rebuilt_under_their_run(place: Place) -> None:
     place.release("a")
     wait_for("the work of b waits", lambda: place.hook("runner-b").get("phase") == "validating")
     kept = [*(place.home / "quarantine").glob("*"), *damaged[0].parent.glob("damaged-*")]
-    assert [one.read_bytes() for one in kept].count(b"\xff garbage\n") == 3, "a person can still look at it"
+    assert [one.read_bytes() for one in kept].count(b"\xff garbage\n") == 3, "the damaged bytes are kept"
     path = place.home / "hooks/runner-b@r1.json"
     hook = json.loads(path.read_text())
     path.write_text(json.dumps({**hook, "phase": "impl_complete", "phase_history": hook["phase_history"][:-1]}))
@@ -63,23 +58,19 @@ def test_damaged_records_are_rebuilt_under_their_run(place: Place) -> None:
 
 
 @pytest.mark.slow  # one of many ways in which a record is damaged
-def test_a_directory_in_a_results_place_fails_its_run_with_that_reason(place: Place) -> None:
+def test_a_directory_in_place_of_a_result_fails_its_run_with_that_reason(place: Place) -> None:
     child = held(place)
     path = place.home / "runs/r1/nodes/a/1/result.json"
     path.mkdir()
-    place.release("a")
-    assert place.finish(child) == 1, place.logs()
+    place.release_to_end(child, "a", code=1)
     assert f"cannot use {path}: is a directory" in place.logs().rpartition("run failed")[2]
     assert path.is_dir()
     no_traceback(place)
 
 
 @pytest.mark.parametrize("terminal", [pytest.param("process", marks=pytest.mark.slow), "tmux"])
-def test_a_home_removed_under_a_run_stops_it_and_is_not_made_again(
-        places: Callable[..., Place], terminal: str) -> None:
-    """Once by hand, once by `git clean -fdx` in the checkout whose `state/` it is; afterwards all is calm."""
-    if terminal == "tmux" and shutil.which("tmux") is None:
-        pytest.skip("tmux is not installed")
+def test_a_home_removed_under_a_run_stops_it_and_is_not_made_again(places: Callable[..., Place], terminal: str) -> None:
+    """Once by hand, once by `git clean -fdx` in the checkout whose `state/` it is."""
     place = places(terminal=terminal)
     checkout = place.user / "garrison"
     if terminal == "tmux":
@@ -93,7 +84,7 @@ def test_a_home_removed_under_a_run_stops_it_and_is_not_made_again(
     wait_for("the home is removed", lambda: _clean(checkout) if terminal == "tmux" else shutil.rmtree(
         place.home, ignore_errors=True) or not place.home.exists())
     assert child.wait(DEADLINE) == 1, place.logs()
-    wait_for("nobody is left, nor the tmux server", lambda: not place.living_processes())
+    wait_for("no process is left, nor the tmux server", lambda: not place.living_processes())
     assert not place.home.exists()
     assert "was removed or replaced; stopping gracefully" in (place.root / "out").read_text()
     no_traceback(place)
@@ -108,18 +99,18 @@ def test_a_home_removed_under_a_run_stops_it_and_is_not_made_again(
 
 
 def _clean(checkout: Path) -> bool:
-    """`git clean -fdx` until it is through: beats may write meanwhile."""
+    """Run `git clean -fdx`; return whether it removed all, though beats may write at the same time."""
     git(checkout, "clean", "-fdxq", check=False)
     return not (checkout / "state").exists()
 
 
 @pytest.mark.slow
-def test_a_run_waits_for_its_repository_and_goes_on_where_that_has_moved(place: Place) -> None:
-    """Its agent ended meanwhile; the command that `status` names is typed with the folder."""
+def test_a_run_waits_for_its_repository_and_continues_where_that_was_moved(place: Place) -> None:
+    """Its agent ends before that; the command that `status` names is typed with the folder."""
     child = held(place)
     old, place.repo = place.repo, place.repo.rename(place.user / "elsewhere")
     place.release("a")
-    told = wait_for("a person is told", lambda: re.search(
+    told = wait_for("the user is told", lambda: re.search(
         r"`garrison (resume r1 --target-dir) DIR`", place.command("status", "r1").stdout))
     refused = place.command(*told[1].split(), place.user)
     assert refused.returncode == 1 and "is not in a git repository" in refused.stderr, refused
@@ -138,10 +129,10 @@ def test_a_run_waits_for_its_repository_and_goes_on_where_that_has_moved(place: 
 
 
 @pytest.mark.slow
-def test_a_repository_and_a_branch_that_go_and_come_back(place: Place) -> None:
+def test_a_run_waits_for_its_repository_and_its_target_branch_to_come_back(place: Place) -> None:
     child = held(place)
     place.repo.rename(place.root / "away")
-    wait_for("a person is told", lambda: f"waits for you: the repository is not in {place.repo} any more; put it back"
+    wait_for("the user is told", lambda: f"waits for you: the repository is not in {place.repo} any more; put it back"
              in place.command("status", "r1").stdout)
     (place.root / "away").rename(place.repo)
 
@@ -149,7 +140,7 @@ def test_a_repository_and_a_branch_that_go_and_come_back(place: Place) -> None:
     tip = git(place.repo, "rev-parse", "main")
     git(place.repo, "branch", "-D", "main")
     place.release("a")
-    wait_for("a person is told", lambda: "the target branch main is gone from" in (place.root / "out").read_text())
+    wait_for("the user is told", lambda: "the target branch main is gone from" in (place.root / "out").read_text())
     git(place.repo, "branch", "main", tip)
     assert place.finish(child) == 0, place.logs()
     place.check("a", "b", history=False)
@@ -173,79 +164,14 @@ def test_another_container_leaves_a_run_alone_with_a_message(place: Place) -> No
         assert refused.returncode == 1
         assert "in another pid namespace; follow or stop the run there" in refused.stderr
     assert there("up").stdout == ""
-    place.release("a")
-    assert place.finish(child) == 0, place.logs()
+    place.release_to_end(child, "a")
     place.check("a", "b")
-
-
-@pytest.mark.slow
-def test_one_of_many_concurrent_garrison_up_starts_the_run(place: Place) -> None:
-    arguments = place.launch_arguments(place.graph(Node("a", before=place.hold("a"))), "r1")
-    children = [place.begin(*arguments) for _ in range(2)]
-    ended = wait_for("one of two launches gives way", lambda: [one for one in children if one.poll() is not None])
-    assert [one.returncode for one in ended] == [1]
-    place.wait_until_held("a")
-    (living,) = [one for one in children if one not in ended]
-    place.kill("launch")
-    living.wait()
-    ups = [place.begin("up", log=f"up{number}") for number in range(3)]
-    assert [one.wait(DEADLINE) for one in ups] == [0, 0, 0]
-    assert "".join((place.root / f"up{number}").read_text() for number in range(3)).split() == ["r1"]
-    assert place.pid("launch", incarnation=2)
-    place.release("a")
-    wait_for("the run is over", lambda: place.identity("launch")["status"] == "terminated")
-    place.check("a")
-    no_traceback(place)
-
-
-class Terminal:
-    """A command in a terminal of its own (a pty), as a person sees it."""
-
-    def __init__(self, place: Place, *words: object) -> None:
-        self.pid, self.descriptor = pty.fork()
-        if self.pid == 0:
-            os.chdir(place.root)
-            os.execve(sys.executable, [*PROGRAM, *map(str, words)], place.env)
-        self.text = ""
-        self.code: int | None = None
-
-    def ended(self) -> bool:
-        """Take what it printed; whether it has ended."""
-        while self.descriptor >= 0 and select.select([self.descriptor], [], [], 0)[0]:
-            try:
-                data = os.read(self.descriptor, 4096)
-            except OSError:
-                break
-            self.text += data.decode(errors="replace")
-        if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.code = os.waitstatus_to_exitcode(status) if pid else None
-        return self.code is not None
-
-    def sees(self, text: str) -> None:
-        wait_for(f"the terminal shows {text}", lambda: self.ended() or text in self.text)
-        assert text in self.text
-
-    def type(self, keys: bytes) -> None:
-        os.write(self.descriptor, keys)
-
-    def close(self) -> None:
-        os.close(self.descriptor)
-        self.descriptor = -1
-
-    def finish(self) -> int:
-        wait_for(f"the command ends: {self.text}", self.ended)
-        if self.descriptor >= 0:
-            self.close()
-        assert self.code is not None
-        assert "Traceback" not in self.text
-        return self.code
 
 
 @pytest.mark.parametrize("how", ["thrice", "closed", *(pytest.param(how, marks=pytest.mark.slow)
                                                        for how in ("once", "TERM"))])
 def test_a_preflight_that_is_interrupted_leaves_nothing(place: Place, how: str) -> None:
-    terminal = Terminal(place, *place.launch_arguments(
+    terminal = Screen(place, *place.launch_arguments(
         place.graph(Node("a")), "r1", gate=f"touch {place.root}/at-gate; sleep 1000"))
     place.wait_until_held("gate")
     if how == "TERM":
@@ -253,9 +179,9 @@ def test_a_preflight_that_is_interrupted_leaves_nothing(place: Place, how: str) 
     elif how == "closed":
         terminal.close()
     else:
-        terminal.type(b"\x03" * {"once": 1, "thrice": 3}[how])
-    code = terminal.finish()
-    assert code == 130 or how == "closed", terminal.text
+        terminal.type("\x03" * {"once": 1, "thrice": 3}[how])
+    code, shown = terminal.end()
+    assert code == 130 or how == "closed", shown
     wait_for("the gate has ended", lambda: not place.living_processes())
     assert not list(place.home.glob("runs/*"))
     assert len(git(place.repo, "worktree", "list").splitlines()) == 1
@@ -263,38 +189,38 @@ def test_a_preflight_that_is_interrupted_leaves_nothing(place: Place, how: str) 
 
 @pytest.mark.slow
 def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None:
-    """A second Ctrl-C hurries an agent that does not listen; a closed terminal lets the run go on, and its log says so.
+    """A second Ctrl-C ends an agent that ignores the first; a closed terminal lets the run continue, and its log tells.
 
-    The first is typed while the launcher is still on its way, before its loop hears.
+    The first is typed while the launcher still starts, before its event loop.
     """
     place.env |= {"GARRISON_STOP_GUARDIAN": "60"}
     graph = place.graph(Node("a", before=f"trap '' TERM; {place.hold('a')}"))
-    terminal = Terminal(place, *place.launch_arguments(graph, "r1"))
-    terminal.sees("run r1: 1 node onto")
-    terminal.type(b"\x03")
-    terminal.sees("stopping run r1 gracefully")
-    assert terminal.finish() == 130, terminal.text
+    terminal = Screen(place, *place.launch_arguments(graph, "r1"))
+    terminal.until("run r1: 1 node onto")
+    terminal.type("\x03")
+    terminal.until("stopping run r1 gracefully")
+    assert terminal.end()[0] == 130
     assert place.status() == "stopped"
 
     (place.root / "at-a").unlink(missing_ok=True)  # the agent may have come so far before the stop
-    terminal = Terminal(place, "resume", "r1")
+    terminal = Screen(place, "resume", "r1")
     place.wait_until_held("a")
-    terminal.type(b"\x03")
-    terminal.sees("stopping run r1 gracefully")
-    terminal.type(b"\x03\x03")
-    assert terminal.finish() == 130, terminal.text
+    terminal.type("\x03")
+    terminal.until("stopping run r1 gracefully")
+    terminal.type("\x03\x03")
+    assert terminal.end()[0] == 130
     assert place.status() == "stopped"
     assert place.journal()[-1]["data"].get("reason") == "stopped by the user"
-    wait_for("nobody is left", lambda: not place.living_processes())
+    wait_for("no process is left", lambda: not place.living_processes())
 
-    terminal = Terminal(place, "resume", "r1")
+    terminal = Screen(place, "resume", "r1")
     place.wait_until_held("a")
     terminal.close()
     log = place.home / "runs/r1/layers/launch.log"
     wait_for("the launcher detaches", lambda: log.exists() and "detached, run r1 continues" in log.read_text())
     assert stat(terminal.pid)
     place.release("a")
-    assert terminal.finish() == 0, place.logs()
+    assert terminal.end()[0] == 0, place.logs()
     place.check("a", history=False)
     for words, code, message in ((("resume", "r1"), 0, "run r1 is done"),
                                  (("stop", "r1"), 0, "run r1: done already; nothing is left to stop")):

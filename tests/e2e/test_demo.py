@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from garrison.testing import isolation
-from support import DEADLINE, Place, git, landed_subjects, wait_for
+from support import DEADLINE, Place, git, landed_subjects, load, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = {"rename_between", "add_monthly", "add_csv_export", "add_stats", "add_currency", "convert_report",
@@ -27,7 +27,7 @@ isolated = pytest.mark.skipif(isolation.refusal() is not None, reason=f"nothing 
 
 @pytest.fixture
 def demo_place(place: Place) -> Place:
-    """A place whose temporary directory lies in it, so that all the demonstration does is seen there."""
+    """A place that has the temporary directory, so that all the demonstration does is seen there."""
     temporary = place.root / "tmp"
     temporary.mkdir()
     place.env = {name: value for name, value in place.env.items() if not name.startswith("GARRISON_")}
@@ -35,8 +35,8 @@ def demo_place(place: Place) -> Place:
     return place
 
 
-def start(place: Place, *options: str, log: str = "demo.out", **env: str) -> subprocess.Popen[bytes]:
-    with (place.root / log).open("wb") as output:
+def start(place: Place, *options: str, **env: str) -> subprocess.Popen[bytes]:
+    with (place.root / "demo.out").open("wb") as output:
         child = subprocess.Popen([sys.executable, str(ROOT / "scripts/demo.py"), *options], cwd=ROOT,
                                  env={**place.env, **env}, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                                  start_new_session=True)
@@ -44,8 +44,8 @@ def start(place: Place, *options: str, log: str = "demo.out", **env: str) -> sub
     return child
 
 
-def output_of(place: Place, log: str = "demo.out") -> str:
-    return (place.root / log).read_text()
+def output_of(place: Place) -> str:
+    return (place.root / "demo.out").read_text()
 
 
 def folders(place: Place) -> list[Path]:
@@ -76,21 +76,25 @@ def test_everything_promised_happens(demo_place):
     check_proposals(demo_place, folder, more=5)
 
 
-def check_history(inside: Place) -> None:
-    """Each node is merged into main once, and main's tests pass."""
-    begin = git(inside.repo, "rev-list", "--max-parents=0", "main")
-    assert sorted(landed_subjects(inside.repo, begin)) == sorted(f"Merge garrison/demo/{name} into main"
-                                                                 for name in NODES)
+def check_tests_pass(inside: Place) -> None:
     tested = subprocess.run([sys.executable, "-m", "unittest", "discover", "-s", "tests", "-t", "."], cwd=inside.repo,
                             capture_output=True, text=True, check=False)
     assert tested.returncode == 0, tested.stderr
+
+
+def check_history(inside: Place) -> None:
+    """Check that each node is merged into main once, and that main's tests pass."""
+    begin = git(inside.repo, "rev-list", "--max-parents=0", "main")
+    assert sorted(landed_subjects(inside.repo, begin)) == sorted(f"Merge garrison/demo/{name} into main"
+                                                                 for name in NODES)
+    check_tests_pass(inside)
     text = (inside.repo / "ledger/cli.py").read_text()
     assert [text.count(f"def run_{name}(") for name in ("export", "stats", "monthly")] == [1, 1, 1]
     assert ".within(" in (inside.repo / "ledger/monthly.py").read_text()
 
 
 def check_rework(inside: Place) -> None:
-    """One attempt was red merged, one met a conflict, and the second of each was told so and landed."""
+    """Check that one attempt was red merged, one met a conflict, and the second of each was told why and landed."""
     (queue,) = inside.home.glob("merge-queue/*/main/journal.jsonl")
     records = [json.loads(line) for line in queue.read_text().splitlines()]
     ends = {(record["data"]["entry"].rpartition("-")[0], record["data"]["status"]) for record in records
@@ -105,8 +109,8 @@ def check_rework(inside: Place) -> None:
 
 
 def check_deaths(inside: Place) -> None:
-    """A life of every layer was found dead by who looks after it, and has a successor that ended in order; an
-    orchestrator that had left its result needs none."""
+    """Check that an incarnation of each role was found dead by its supervisor and has a successor that ended
+    gracefully; an orchestrator that had left its result needs none."""
     deaths = inside.deaths("demo")
     lives = [record["data"] for record in inside.journal("demo", "launch") if record["kind"] == "open"]
     assert [life["incarnation"] for life in lives] == [1, 2]
@@ -121,15 +125,10 @@ def check_deaths(inside: Place) -> None:
                 assert identity["status"] == "terminated"
             else:
                 assert role == "orchestrator", stem
-                assert result_of(inside, stem.partition("-")[2])["incarnation"] == identity["incarnation"]
+                node = stem.partition("-")[2]
+                folder = inside.home / "runs/demo/nodes" / node / str(inside.nodes("demo")[node]["attempt"])
+                assert load(folder / "result.json")["incarnation"] == identity["incarnation"]
         assert successors, f"no {role} had a successor: {deaths}"
-
-
-def result_of(inside: Place, node: str) -> dict[str, object]:
-    """Return what a node's last attempt reported."""
-    folder = inside.home / "runs/demo/nodes" / node / str(inside.nodes("demo")[node]["attempt"])
-    found: dict[str, object] = json.loads((folder / "result.json").read_text())
-    return found
 
 
 def check_proposals(place: Place, folder: Path, *, more: int) -> None:
@@ -146,10 +145,12 @@ def check_proposals(place: Place, folder: Path, *, more: int) -> None:
     assert not folder.exists() or not commands[-1].startswith("rm ")
 
 
-@pytest.mark.slow  # the one below is the same, of sessions
-def test_ctrl_c_leaves_nothing(demo_place):
-    child = start(demo_place, "--terminal", "process")
-    wait_for("a guardian is back", lambda: "guardian-demo is back" in output_of(demo_place) or child.poll() is not None)
+@pytest.mark.parametrize(("option", "shown"), [
+    pytest.param("--terminal=process", "guardian-demo is back", marks=pytest.mark.slow),
+    pytest.param("--claude", ": working", marks=isolated)])
+def test_ctrl_c_leaves_nothing(demo_place, option, shown):
+    child = start(demo_place, option)
+    wait_for(f"{shown} is shown", lambda: shown in output_of(demo_place) or child.poll() is not None)
     os.killpg(child.pid, signal.SIGINT)
     assert child.wait(DEADLINE) == 130, output_of(demo_place)
     assert "stopping run demo gracefully" in output_of(demo_place)
@@ -185,13 +186,11 @@ def test_a_demonstration_that_cannot_start_is_kept(demo_place):
 
 
 def test_a_real_model_is_not_asked_without_a_key(demo_place):
-    child = start(demo_place, "--claude", "--live", log="live.out")
-    assert child.wait(DEADLINE) == 1
-    assert output_of(demo_place, "live.out").splitlines() == [
-        "garrison: --live asks a real model: set ANTHROPIC_API_KEY, or log in with `garrison login`"]
-    child = start(demo_place, "--live", log="usage.out")
-    assert child.wait(DEADLINE) == 2
-    assert "--claude" in output_of(demo_place, "usage.out")
+    assert start(demo_place, "--claude", "--live").wait(DEADLINE) == 1
+    assert output_of(demo_place) == (
+        "garrison: --live asks a real model: set ANTHROPIC_API_KEY, or log in with `garrison login`\n")
+    assert start(demo_place, "--live").wait(DEADLINE) == 2
+    assert "--claude" in output_of(demo_place)
     assert folders(demo_place) == []
 
 
@@ -212,18 +211,5 @@ def test_with_claude_sessions_everything_promised_happens(demo_place):
     assert "NOT SHOWN" not in output_of(demo_place)
     assert output_of(demo_place).count("continues, resumed by its id") == 2
     assert not inside.living_processes()
-    tested = subprocess.run([sys.executable, "-m", "unittest", "discover", "-s", "tests", "-t", "."], cwd=inside.repo,
-                            capture_output=True, text=True, check=False)
-    assert tested.returncode == 0, tested.stderr
+    check_tests_pass(inside)
     check_proposals(demo_place, folder, more=5)
-
-
-@isolated
-def test_ctrl_c_with_claude_sessions_leaves_nothing(demo_place):
-    child = start(demo_place, "--claude")
-    wait_for("a session works", lambda: ": working" in output_of(demo_place) or child.poll() is not None)
-    os.killpg(child.pid, signal.SIGINT)
-    assert child.wait(DEADLINE) == 130, output_of(demo_place)
-    assert "had to be killed" not in output_of(demo_place)
-    assert not demo_place.living_processes()
-    assert folders(demo_place) == []

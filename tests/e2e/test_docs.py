@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from installed import FOLDER
-from markdown_blocks import Block, blocks
+from markdown_blocks import blocks
 from support import DEADLINE, Place, git
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +30,8 @@ class Answers(unittest.TestCase):
     def test_answer(self):
         self.assertEqual(answer(), 42)
 """
+FILES = {"README.md": "# A project\n", ".gitignore": "__pycache__/\n.venv/\n.pytest_cache/\n", "tests/__init__.py": "",
+         "deep_thought.py": "def answer():\n    return 42\n", "tests/test_answer.py": TEST}
 
 
 @pytest.fixture
@@ -40,11 +42,8 @@ def reader(places: Callable[..., Place]) -> Place:
     project = place.user / "src" / "project"
     (project / "tests").mkdir(parents=True)
     git(project, "init", "-q", "-b", "main")
-    (project / "README.md").write_text("# A project\n")
-    (project / ".gitignore").write_text("__pycache__/\n.venv/\n.pytest_cache/\n")
-    (project / "deep_thought.py").write_text("def answer():\n    return 42\n")
-    (project / "tests/__init__.py").touch()
-    (project / "tests/test_answer.py").write_text(TEST)
+    for name, text in FILES.items():
+        (project / name).write_text(text)
     for name, value in (("user.name", "A Reader"), ("user.email", "reader@example.org")):
         git(project, "config", name, value)
     git(project, "add", "-A")
@@ -63,9 +62,13 @@ def test_the_commands_of_a_page_work(reader: Place, page: str) -> None:
     for block in blocks(ROOT / page):
         where = f"{block.page}:{block.line}"
         if block.language in SAVED and block.file:
-            save(reader, block)
+            folder = reader.home if block.file == "config.toml" else reader.root
+            folder.mkdir(exist_ok=True, mode=0o700)
+            (folder / block.file).write_text(block.text)
         elif block.language == "sh" and not block.not_run:
-            done = run(reader, block)
+            env = reader.for_scripts if "scripts/" in block.text else reader.env
+            done = subprocess.run(["bash", "-e", "-c", block.text], env=env, cwd=reader.root, capture_output=True,
+                                  text=True, check=False, timeout=DEADLINE, stdin=subprocess.DEVNULL)
             assert done.returncode == 0, f"{where}\n{block.text}\n{done.stdout}\n{done.stderr}\n{reader.logs()}"
             assert "Traceback" not in done.stderr, f"{where}\n{done.stderr}"
             ran += 1
@@ -75,22 +78,7 @@ def test_the_commands_of_a_page_work(reader: Place, page: str) -> None:
     assert ran >= 1
 
 
-def save(place: Place, block: Block) -> None:
-    """Save a file that the page names; config.toml belongs in the home."""
-    folder = place.home if block.file == "config.toml" else place.root
-    folder.mkdir(exist_ok=True, mode=0o700)
-    (folder / block.file).write_text(block.text)
-
-
-def run(place: Place, block: Block) -> subprocess.CompletedProcess[str]:
-    """Run a block in the shell."""
-    env = place.for_scripts if "scripts/" in block.text else place.env
-    return subprocess.run(["bash", "-e", "-c", block.text], env=env, cwd=place.root, capture_output=True,
-                          text=True, check=False, timeout=DEADLINE, stdin=subprocess.DEVNULL)
-
-
-def test_the_reference_matches_the_help_of_the_commands() -> None:
-    """docs/commands/ is generated from the commands' own help."""
+def test_the_pages_of_the_commands_match_their_help() -> None:
     done = subprocess.run([sys.executable, str(ROOT / "scripts/reference.py"), "--check"], capture_output=True,
                           text=True, check=False, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr

@@ -1,11 +1,12 @@
-"""Doors: what a user meets first. Each answers with one screen that helps, exits with 1 or 2, and its advice works.
+"""What a user meets first: each command answers with one screen that helps, exits with 1 or 2, and its advice works.
 
-A row is a place to stand in, a command, and what it says. Where a message names commands in backquotes, the row types
-them as they are, then the command again.
+A row is a folder and its surroundings, a command, and its message. Where the message names commands in backquotes, the
+row types them as they are, then the command again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -14,7 +15,7 @@ import shutil
 import struct
 import subprocess
 import termios
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -40,24 +41,32 @@ sys.exit(main())
 
 
 class Stand(NamedTuple):
-    """Where a user stands: a plain HOME and a PATH with what a small machine has."""
+    """The folder of a user with a plain HOME and the PATH of a small machine."""
 
     home: Path
     folder: Path
     path: str
     around: tuple[str, ...] = ()
     """Words before the command, that make its surroundings."""
-    env: Mapping[str, str] = {}
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"HOME": str(self.home), "PATH": self.path, "LANG": "C.UTF-8"}
+
+    def replace_program(self, name: str, text: str) -> None:
+        program = Path(self.path, name)
+        program.unlink(missing_ok=True)
+        program.write_text(text)
+        program.chmod(0o755)
 
     def type(self, line: str) -> subprocess.CompletedProcess[str]:
         """Type a line into a shell, whose standard input is not a terminal."""
-        env = {"HOME": str(self.home), "PATH": self.path, "LANG": "C.UTF-8", **self.env}
-        return subprocess.run([*self.around, "/bin/sh", "-c", line], cwd=self.folder, env=env, text=True, check=False,
-                              capture_output=True, stdin=subprocess.DEVNULL, timeout=DEADLINE)
+        return subprocess.run([*self.around, "/bin/sh", "-c", line], cwd=self.folder, env=self.env, text=True,
+                              check=False, capture_output=True, stdin=subprocess.DEVNULL, timeout=DEADLINE)
 
 
 class Door(NamedTuple):
-    """A way in, and what it answers."""
+    """A command in surroundings of its own, and what it answers."""
 
     prepare: Callable[[Stand], Stand]
     words: Sequence[str]
@@ -97,10 +106,7 @@ def without(*programs: str) -> Callable[[Stand], Stand]:
 
 
 def with_old_git(stand: Stand) -> Stand:
-    program = Path(stand.path, "git")
-    program.unlink()
-    program.write_text("#!/bin/sh\necho git version 2.30.2\n")
-    program.chmod(0o755)
+    stand.replace_program("git", "#!/bin/sh\necho git version 2.30.2\n")
     return stand
 
 
@@ -121,10 +127,7 @@ def with_full_disk(stand: Stand) -> Stand:
 
 def without_locks(folder: str, error: str) -> Callable[[Stand], Stand]:
     def prepare(stand: Stand) -> Stand:
-        program = Path(stand.path, "garrison")
-        program.unlink()
-        program.write_text(f"#!{_python()} -P\n{UNLOCKED.format(folder=folder, error=error)}")
-        program.chmod(0o755)
+        stand.replace_program("garrison", f"#!{_python()} -P\n{UNLOCKED.format(folder=folder, error=error)}")
         return stand
     return prepare
 
@@ -182,13 +185,13 @@ def stand(tmp_path: Path) -> Stand:
     for name in ("git", "sh", "env", "cat", "cp", "true", "timeout", "bwrap", "unshare", "rmdir", "sysctl", "apt-get"):
         if found := shutil.which(name):
             (path / name).symlink_to(found)
-    (path / "garrison").write_text(f"#!/bin/sh\nexec {_python()} -P -m garrison.cli.main \"$@\"\n")
-    (path / "garrison").chmod(0o755)
-    return Stand(home, home / "shop", str(path))
+    stand = Stand(home, home / "shop", str(path))
+    stand.replace_program("garrison", f"#!/bin/sh\nexec {_python()} -P -m garrison.cli.main \"$@\"\n")
+    return stand
 
 
 @pytest.mark.parametrize("name", DOORS)
-def test_each_door_helps(stand: Stand, name: str) -> None:
+def test_each_first_command_helps(stand: Stand, name: str) -> None:
     door = DOORS[name]
     stand = door.prepare(stand)
     if stand.around and (lack := _lack(stand.around[0])):
@@ -216,19 +219,16 @@ def _lack(program: str) -> str:
 
 @pytest.mark.parametrize("variables", [{"TERM": "xterm"}, {"TERM": "dumb"}, {"TERM": "xterm", "NO_COLOR": "1"}])
 def test_its_name_alone_fits_a_small_terminal(stand: Stand, variables: dict[str, str]) -> None:
-    """Without colours and escapes where they are not wanted, and with no line that the terminal would break."""
+    """It has no colour or escape, and no line that the terminal would break."""
     reading, writing = pty.openpty()
     fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-    env = {"HOME": str(stand.home), "PATH": stand.path, "LANG": "C.UTF-8", **variables}
-    done = subprocess.Popen(["garrison"], cwd=stand.home, env=env, stdin=writing, stdout=writing, stderr=writing,
-                            executable=str(Path(stand.path, "garrison")))
+    done = subprocess.Popen(["garrison"], cwd=stand.home, env=stand.env | variables, stdin=writing, stdout=writing,
+                            stderr=writing, executable=str(Path(stand.path, "garrison")))
     os.close(writing)
     seen = b""
-    try:
+    with contextlib.suppress(OSError):  # EIO: no writer is left
         while block := os.read(reading, 65536):
             seen += block
-    except OSError:  # EIO: nobody writes any more
-        pass
     os.close(reading)
     assert done.wait(DEADLINE) == 2
     lines = seen.decode().splitlines()

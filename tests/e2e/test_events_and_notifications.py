@@ -1,9 +1,8 @@
-"""A run seen from outside: its events as they happen, its numbers, and the person's own notify command."""
+"""A run seen from outside: its events as they happen, its metrics, and the user's own notify command."""
 
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 import subprocess
 import urllib.error
@@ -15,24 +14,24 @@ from prometheus_client.parser import text_string_to_metric_families
 from support import DEADLINE, PROGRAM, Node, wait_for
 
 
-@pytest.mark.traced
+def notify_by(place, script: str, text: str = "{text}"):
+    """Configure a shell script as notify command, which has `text` as its first argument; return the file `told`."""
+    command = ["sh", "-c", script, "sh", text]
+    place.configure(f"[notify]\ncommand = {json.dumps(command)}\n")
+    return place.root / "told"
+
+
 def test_events_metrics_and_a_notification_of_one_run(place):
-    """Node a lands, its runner is killed once; b fails: each is an event, a number, and the end is told."""
-    told, teller = place.root / "told", place.root / "teller"
-    teller.write_text(f'#!/bin/sh\n{{ printf "%s|" "$1"; cat; }} >> {shlex.quote(str(told))}\n')
-    teller.chmod(0o755)
-    place.configure(f"[notify]\ncommand = [{json.dumps(str(teller))}, '{{event}}: {{text}}']\n")
+    """Node a lands, its runner is killed once; b fails: each is an event and a metric, and the end is notified."""
+    told = notify_by(place, f'{{ printf "%s|" "$1"; cat; }} >> {place.root}/told', "{event}: {text}")
     graph = place.graph(Node("a", before=place.hold("a")), Node("b", command="exit 3"))
-    child = place.launch(graph)
-    place.wait_until_held("a")
+    child = place.launch_until("a", graph)
     watcher = place.begin("events", "r1", "-f", "--json", log="events")
-    place.kill("runner-a")
-    place.pid("runner-a", incarnation=2)
+    place.kill_and_await("runner-a")
     numbers = _metrics(place.command("metrics").stdout)
     assert numbers["garrison_layer_up", "a", "r1", "runner"] == 1
     assert numbers["garrison_layer_lives_total", "a", "r1", "runner"] == 2
-    place.release("a")
-    assert place.finish(child) == 1, place.logs()
+    place.release_to_end(child, "a", code=1)
     assert watcher.wait(DEADLINE) == 0, "following a run ends with it"
     seen = [json.loads(line) for line in (place.root / "events").read_text().splitlines()]
     assert len({(event["journal"], event["seq"]) for event in seen if event["journal"] != "merge-queue"}) == len(
@@ -58,14 +57,14 @@ def test_events_metrics_and_a_notification_of_one_run(place):
 
 
 def _metrics(text):
-    """(name, label values in alphabetical order) → value."""
+    """Return (name, label values in alphabetical order) → value."""
     families = text_string_to_metric_families(text)
     return {(sample.name, *sorted(sample.labels.values())): sample.value for family in families
             for sample in family.samples}
 
 
 def _served(place):
-    """The same at a port of loopback; Ctrl-C ends it, a taken port is one line."""
+    """Check the same at a port of loopback; Ctrl-C ends it, a taken port is one line."""
     with subprocess.Popen([*PROGRAM, "metrics", "--serve", "0"], env=place.env, stderr=subprocess.PIPE,
                           text=True) as server:
         try:
@@ -84,39 +83,32 @@ def _served(place):
 
 
 @pytest.mark.slow
-def test_the_end_is_notified_though_the_launcher_is_killed_meanwhile(place):
-    told, teller = place.root / "told", place.root / "teller"
-    teller.write_text(f'#!/bin/sh\necho "$1" >> {shlex.quote(str(told))}.begun; {place.hold("teller")}\n'
-                      f'echo "$1" >> {shlex.quote(str(told))}\n')
-    teller.chmod(0o755)
-    place.configure(f"[notify]\ncommand = [{json.dumps(str(teller))}, '{{text}}']\n")
-    child = place.launch(place.graph(Node("b", command="exit 3")))
-    place.wait_until_held("teller")
+def test_the_end_is_notified_though_the_launcher_is_killed_during_the_notification(place):
+    told = notify_by(place, f'{place.hold("teller")}; echo "$1" >> {place.root}/told')
+    child = place.launch_until("teller", place.graph(Node("b", command="exit 3")))
     child.kill()
     child.wait()
     place.release("teller")
-    assert place.command("up").stdout == "r1\n", "who fails at night is told, whoever died meanwhile"
-    wait_for("it is told", lambda: told.exists() and "run failed, 0 of 1 landed: b: " in told.read_text())
+    assert place.command("up").stdout == "r1\n"
+    wait_for("it is notified", lambda: told.exists() and "run failed, 0 of 1 landed: b: " in told.read_text())
     wait_for("nothing is left", lambda: not place.living_processes())
     assert place.command("up").stdout == "", "once"
     assert place.identity("launch")["exit"] == 1
 
 
 @pytest.mark.slow
-def test_a_parked_guardian_is_notified_though_the_launcher_dies_meanwhile(place):
-    told = place.root / "told"
-    config = json.dumps(["sh", "-c", f"echo \"$1\" >> {shlex.quote(str(told))}", "sh"])[:-1]
-    place.configure(f"[notify]\ncommand = {config}, '{{text}}']\n")
-    place.env |= {"GARRISON_FAILPOINT": "guardian:active,launch:park.after", "GARRISON_FAILPOINT_TIMES": "6"}
+def test_a_parked_guardian_is_notified_though_the_launcher_dies_before_it_tells(place):
+    told = notify_by(place, f'echo "$1" >> {place.root}/told')
+    place.kill_at("guardian:active", "launch:park.after", times=6, keep_going=False)
     assert place.launch(place.graph(Node("a"))).wait() == -signal.SIGKILL
     assert place.identity("guardian-crew")["status"] == "parked"
     assert place.command("up").stdout == "r1\n", place.logs()
-    wait_for("it is told", lambda: told.exists() and "guardian-crew@r1 is parked: 6 deaths" in told.read_text())
+    wait_for("it is notified", lambda: told.exists() and "guardian-crew@r1 is parked: 6 deaths" in told.read_text())
     wait_for("nothing is left", lambda: not place.living_processes())
-    assert place.command("up").stdout == "", "a person mends it, and resumes"
+    assert place.command("up").stdout == "", "the user mends it, and resumes"
 
 
-def test_a_notify_table_that_cannot_be_meant_is_refused_before_anything_starts(place):
+def test_an_invalid_notify_table_is_refused_before_anything_starts(place):
     place.configure('[notify]\ncommand = "notify-send"\n')
     refused = place.launch(place.graph(Node("a")))
     assert refused.wait() == 2

@@ -7,51 +7,30 @@ import json
 import pytest
 
 from garrison.cli.main import main
-from support import PYTHON, Node, Place, git, load, wait_for
+from support import Node, Place, git, load, wait_for
 
 pytest.importorskip("acp", reason="agent-client-protocol is not installed")
 GONE = ["/bin/sh", "-c", "echo begun >> $0/second; cp \"$GARRISON_PROMPT_FILE\" $0/second.md; echo draft > draft.txt; "
                          "echo 'ERROR: you have hit your usage limit' >&2; exit 1"]
 
 
-def _double(place: Place, name: str, *turns: list[dict[str, object]]) -> list[str]:
-    script = place.root / f"{name}.json"
-    script.write_text(json.dumps({"turns": list(turns)}))
-    return [PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(script)]
-
-
-def _configure(place: Place, **agents: dict[str, object]) -> None:
-    lines = []
-    for name, table in agents.items():
-        lines += [f"[agents.{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
-    place.configure("\n".join(lines) + "\n")
-
-
-def _begun(place: Place) -> dict[str, int]:
-    return {name: len((place.root / name).read_text().split()) for name in ("first", "second", "third")
-            if (place.root / name).exists()}
-
-
 @pytest.mark.parametrize("point", [
     "orchestrator:failed_over",
     *(pytest.param(point, marks=pytest.mark.slow) for point in ("", "orchestrator:prompted", "orchestrator:working"))])
-def test_each_agent_goes_on_where_the_one_before_could_not(place: Place, point: str) -> None:
+def test_each_agent_continues_where_the_one_before_could_not(place: Place, point: str) -> None:
     commit = f"echo begun >> {place.root}/first; echo one > one.txt; git add one.txt; git commit -qm 'the first half'"
-    first = _double(place, "one", [{"run": commit}, {"error": [-32603, "status 401: unauthorized"]}])
-    third = _double(place, "three", [{"run": f"echo begun >> {place.root}/third; cat one.txt draft.txt > all.txt"}, {
+    first = place.acp_agent("first", [{"run": commit}, {"error": [-32603, "status 401: unauthorized"]}])
+    third = place.acp_agent("third", [{"run": f"echo begun >> {place.root}/third; cat one.txt draft.txt > all.txt"}, {
         "say": '```garrison-result\n{"status": "success", "summary": "did the rest"}\n```'}])
-    _configure(place, first={"kind": "acp", "argv": first, "failover": ["third"]},
-               second={"argv": [*GONE, str(place.root)]}, third={"kind": "acp", "argv": third})
-    folder = place.root / "points"
-    folder.mkdir()
-    env = {"GARRISON_FAILPOINT": point, "GARRISON_FAILPOINT_DIR": str(folder), "GARRISON_FAILPOINT_TIMES": "3"}
+    place.use_agents(first={**first, "failover": ["third"]}, second={"argv": [*GONE, str(place.root)]}, third=third)
+    if point:
+        place.kill_at(point, times=3, keep_going=False)
     node = Node("a", command="", attributes='agent=first, failover="second, third", prompt="Make both halves."')
-    child = place.launch(place.graph(node), "r1", gate="test -f calc.py", **env if point else {})
-    assert place.finish(child) == 0, place.logs()
+    place.run(place.graph(node), gate="test -f calc.py")
     assert [git(place.repo, "show", f"main:{name}") for name in ("one.txt", "all.txt")] == ["one", "one\ndraft"]
-    begun = _begun(place)
     if point in ("", "orchestrator:failed_over"):
-        assert begun == {"first": 1, "second": 1, "third": 1}, place.logs()
+        begun = [(place.root / name).read_text() for name in ("first", "second", "third")]
+        assert begun == ["begun\n"] * 3, place.logs()
     attempt = place.home / "runs/r1/nodes/a/1"
     made = [json.loads(line) for line in (attempt / "failover.jsonl").read_text().splitlines()]
     assert [(each["from"], each["to"], each["kind"]) for each in made] == [
@@ -73,13 +52,12 @@ def test_each_agent_goes_on_where_the_one_before_could_not(place: Place, point: 
 
 
 @pytest.mark.slow
-def test_when_all_are_exhausted_a_person_is_asked_and_told_which_were_tried(place: Place) -> None:
-    first = _double(place, "one", [{"error": [-32603, "status 402: the credit balance is too low"]}])
-    last = _double(place, "two", [{"error": [-32603, "status 401: invalid api key"]}])
-    _configure(place, first={"kind": "acp", "argv": first}, second={"kind": "acp", "argv": last})
+def test_when_all_are_exhausted_the_question_names_which_were_tried(place: Place) -> None:
+    place.use_agents(
+        first=place.acp_agent("one", [{"error": [-32603, "status 402: the credit balance is too low"]}]),
+        second=place.acp_agent("two", [{"error": [-32603, "status 401: invalid api key"]}]))
     node = Node("a", command="", attributes='agent=first, prompt="Do it."')
-    graph = place.graph(node, attributes='failover="second"')
-    child = place.launch(graph, gate="test -f calc.py")
+    child = place.launch(place.graph(node, attributes='failover="second"'), gate="test -f calc.py")
     wait_for("it asks", lambda: "tried before: first (billing" in place.command("status", "r1").stdout)
     told = place.command("status", "r1").stdout
     assert "agent second" in told, told
@@ -89,27 +67,24 @@ def test_when_all_are_exhausted_a_person_is_asked_and_told_which_were_tried(plac
 
 @pytest.mark.parametrize(("point", "answer"), [
     ("runner:failed_over", "land"), pytest.param("", "other", marks=pytest.mark.slow)])
-def test_validators_hand_over_or_give_no_verdict_and_a_stronger_agent_goes_on(
+def test_validators_hand_over_or_give_no_verdict_and_a_stronger_agent_continues(
         place: Place, point: str, answer: str) -> None:
     """Three nodes. `over`: its validator's key is refused, a command cannot judge, the next one does not start, and the
     last one judges. `undecided`: its validator's model has a typo; it judges once more in a fresh session, then the
-    finished branch is held and a person asked; the work is not done again, and its agent told nothing. `hard`: its
-    attempt is refused, so the stronger agent, and no other before that, is told the refusal, on the refused work."""
+    user is asked about the finished branch; the work is not done again, and its agent told nothing. `hard`: its
+    attempt is refused, so the stronger agent, and no other before it, gets the refusal and the refused work."""
     verdict = {"verdict": "pass", "reason": "fine",
                "criteria": [{"criterion": "it is there", "met": True, "evidence": "made.txt"}]}
-    first = _double(place, "one", [{"error": [-32603, "status 401: unauthorized"]}])
-    last = _double(place, "three", [{"tool": "report_verdict", "with": verdict}])
-    typo = _double(place, "typo", [{"error": [-32603, "API Error: 404 model: claude-opuss"]}])
+    last = place.acp_agent("last", [{"tool": "report_verdict", "with": verdict}])
     note = 'echo "$0 $GARRISON_ATTEMPT" >> "$LEDGER"'
-    _configure(place, first={"kind": "acp", "argv": first}, program={"argv": ["true"]},
-               second={"kind": "acp", "argv": ["/bin/sh", "-c", "echo no such thing >&2; exit 127"]},
-               third={"kind": "acp", "argv": last}, judge={"kind": "acp", "argv": typo},
-               other={"kind": "acp", "argv": last},
-               weak={"argv": ["/bin/sh", "-c", f"{note}; echo weak > weak.txt", "weak"]},
-               strong={"argv": ["/bin/sh", "-c", f'{note}; cp "$GARRISON_PROMPT_FILE" why.txt; >strong.txt', "strong"]})
-    folder = place.root / "points"
-    folder.mkdir()
-    env = {"GARRISON_FAILPOINT": point, "GARRISON_FAILPOINT_DIR": str(folder), "GARRISON_FAILPOINT_TIMES": "1"}
+    place.use_agents(
+        first=place.acp_agent("first", [{"error": [-32603, "status 401: unauthorized"]}]), program={"argv": ["true"]},
+        second={"kind": "acp", "argv": ["/bin/sh", "-c", "echo no such thing >&2; exit 127"]}, third=last, other=last,
+        judge=place.acp_agent("typo", [{"error": [-32603, "API Error: 404 model: claude-opuss"]}]),
+        weak={"argv": ["/bin/sh", "-c", f"{note}; echo weak > weak.txt", "weak"]},
+        strong={"argv": ["/bin/sh", "-c", f'{note}; cp "$GARRISON_PROMPT_FILE" why.txt; >strong.txt', "strong"]})
+    if point:
+        place.kill_at(point, keep_going=False)
     work = f"echo $GARRISON_ATTEMPT >> {place.root}/attempts; echo judged > judged.txt"
     graph = place.graph(
         Node("over", command="echo made > made.txt", attributes="validator=first"),
@@ -117,7 +92,7 @@ def test_validators_hand_over_or_give_no_verdict_and_a_stronger_agent_goes_on(
         Node("hard", command="",
              attributes='agent=weak, prompt="Do it.", acceptance="test -f strong.txt", failover=none'),
         attributes='failover="program, second, third"; escalate="strong"')
-    child = place.launch(graph, "r1", "--max-agents", 3, gate="test -f calc.py", **env if point else {})
+    child = place.launch(graph, "r1", "--max-agents", 3, gate="test -f calc.py")
     wait_for("it asks", lambda: "could not judge the finished branch" in place.command("status", "r1").stdout)
     status = place.command("status", "r1").stdout
     assert "claude-opuss" in status and "(2 sessions); answer `again`, `land`" in status, status
@@ -160,12 +135,11 @@ def test_validators_hand_over_or_give_no_verdict_and_a_stronger_agent_goes_on(
     ('agent=second, escalate="missing"', (), "agent missing runs /nowhere/x, which is not a program"),
     ('agent=second, failover="a,,b"', (), "node a: failover='a,,b' should be a list of agents without an empty name"),
 ])
-def test_pre_flight_checks_every_agent_of_a_failover(
+def test_the_preflight_checks_every_agent_of_a_failover(
         place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], attributes: str,
         options: tuple[str, ...], reason: str) -> None:
-    """In this process, as are all refusals of a dry launch."""
     place.enter(monkeypatch)
-    _configure(place, second={"argv": ["true"]}, missing={"argv": ["/nowhere/x"]})
+    place.use_agents(second={"argv": ["true"]}, missing={"argv": ["/nowhere/x"]})
     graph = place.root / "one.dot"
     graph.write_text("digraph one { start [shape=Mdiamond] end [shape=Msquare] start -> a -> end\n"
                      f'a [shape=box, prompt="Do it.", {attributes}] }}\n')

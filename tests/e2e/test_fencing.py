@@ -1,4 +1,4 @@
-"""What is not of this run, attempt or life is refused, and what waited for a dead guardian is obeyed once."""
+"""Results and signals of other runs, attempts or incarnations are refused; what waited for a guardian is taken once."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ FENCED = 75
 
 
 def test_foreign_results_zombies_and_signals(place):
-    place.env["GARRISON_ORPHAN_GRACE"] = "10"  # for so long a runner waits for its gate with nobody above it
+    place.env["GARRISON_ORPHAN_GRACE"] = "10"  # so long an orphaned runner waits for its gate
     graph = place.graph(Node("a", before=place.hold("a"), attributes='acceptance="test -f a-r1.txt"'),
                         Node("b", after=("a",), before=place.hold("b")))
-    child = place.launch(graph)
-    place.wait_until_held("a")
+    child = place.launch_until("a", graph)
     foreign_results_are_ignored(place)
-    a_zombie_life_changes_nothing(place)
+    a_zombie_changes_nothing(place)
     place.wait_until_held("b")
     foreign_signals_are_refused(place)
     child = what_waited_is_obeyed_once(place, child)
     assert place.finish(child) == 0, place.logs()
-    assert place.status() == "done"
     place.check_landed("a", "b")
     place.check_work("a", "b")
     place.check_nothing_left()
@@ -37,7 +35,7 @@ def log_of(place: Place, stem: str) -> str:
 
 
 def foreign_results_are_ignored(place: Place) -> None:
-    """Neither the runner nor a respawned orchestrator takes another's success for its own."""
+    """Check that neither the runner nor a respawned orchestrator takes another's success for its own."""
     path = place.home / "runs/r1/nodes/a/1/result.json"
     good = {"schema": 1, "run_id": "r1", "node": "a", "attempt": 1, "incarnation": 1, "status": "success",
             "at": "2026-01-01T00:00:00.000000Z", "reason": "", "exit_code": 0, "head": None, "tail": ""}
@@ -54,11 +52,9 @@ def foreign_results_are_ignored(place: Place) -> None:
     assert place.nodes()["a"]["status"] == "active"
 
 
-def a_zombie_life_changes_nothing(place: Place) -> None:
-    """A stopped runner, fenced as by another machine: its successor waits for the life lock, which it gives up with 75.
-
-    The record is written by hand, with a pid that is nobody's: no sweep on this machine would let it live on.
-    """
+def a_zombie_changes_nothing(place: Place) -> None:
+    """Check a stopped runner, fenced as by another machine: its successor waits for the life lock, which it gives up
+    with 75. The record is written by hand, with an unused pid: no sweep on this machine would let it live on."""
     runner, guardian = place.pid("runner-a"), place.pid("guardian-crew")
     os.kill(runner, signal.SIGSTOP)
     gone = subprocess.Popen(["true"])
@@ -85,7 +81,7 @@ def a_zombie_life_changes_nothing(place: Place) -> None:
 
 
 def foreign_signals_are_refused(place: Place) -> None:
-    """Of another run, attempt or node, of a life that has a successor, or no signal at all: refused with the reason."""
+    """Check signals of another run, attempt or node, of a replaced incarnation, and a file that is no signal."""
     bad: list[tuple[dict[str, Any] | None, str]] = [
         ({"run_id": "r0", "signal_type": "NODE_COMPLETE"}, "it is of run r0, this is r1"),
         ({"attempt": 7, "signal_type": "NODE_COMPLETE"}, "it is of attempt 7 of b, the current one is 1"),
@@ -102,7 +98,7 @@ def foreign_signals_are_refused(place: Place) -> None:
 
 
 def what_waited_is_obeyed_once(place: Place, child: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-    """Without guardian and launcher the runner ends the attempt and says so; the successor hears each thing once."""
+    """Check that without guardian and launcher the runner ends the attempt; the successor takes each signal once."""
     place.kill("launch", "guardian-crew")
     child.wait()
     place.release("b")
@@ -112,18 +108,18 @@ def what_waited_is_obeyed_once(place: Place, child: subprocess.Popen[bytes]) -> 
     waiting = sorted(inbox.glob("*.json"))
     kinds = [load(path)["signal_type"] for path in waiting]
     assert kinds == ["NODE_COMPLETE", "MERGE_READY"]
-    for path in waiting:  # said again by a runner that did not know whether it had said it
+    for path in waiting:  # sent again, as by a runner that died after sending
         (inbox / f"3{path.name[1:]}").write_bytes(path.read_bytes())
-    return_ = place.resume()
-    wait_for("b is merged", lambda: place.nodes()["b"]["status"] == "validated")
-    heard = [record["data"]["id"] for record in place.journal() if record["kind"] == "signal"]
-    assert len(heard) == len(set(heard))
-    assert {"r1-b-1-NODE_COMPLETE", "r1-b-1-MERGE_READY"} <= set(heard)
-    return return_
+    resumed = place.resume()
+    wait_for("b is merged", lambda: place.has_landed("b"))
+    taken = [record["data"]["id"] for record in place.journal() if record["kind"] == "signal"]
+    assert len(taken) == len(set(taken))
+    assert {"r1-b-1-NODE_COMPLETE", "r1-b-1-MERGE_READY"} <= set(taken)
+    return resumed
 
 
 def replace(path: Path, body: dict[str, Any]) -> None:
-    """Write as garrison does: whole or not at all."""
+    """Write atomically, as garrison does."""
     temporary = path.with_name(".by-hand")
     temporary.write_text(json.dumps(body))
     temporary.replace(path)

@@ -26,20 +26,14 @@ EXPECTED = {"codemod": "api.txt", "port": "PORT.md"}
 
 
 def garrison(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command where its user stands: in the repository."""
     return place.command(*words, cwd=place.repo)
-
-
-def configure(place: Place) -> None:
-    with (place.home / "config.toml").open("a") as file:
-        file.write(f"[agents.double]\nargv = ['sh', '-c', {json.dumps(AGENT)}]\n")
 
 
 @pytest.mark.parametrize("name", [
     pytest.param(template.name, marks=() if template.name == "upgrade-dependencies" else pytest.mark.slow)
     for template in TEMPLATES])
 def test_a_template_runs_to_its_end(place: Place, name: str) -> None:
-    configure(place)
+    place.use_agents(double={"argv": ["sh", "-c", AGENT]})
     each = ("--each", "api", "--each", "web") if name == "codemod" else ()
     written = garrison(place, "new", name, "--goal", "Make it right", "--gate", GATE, *each)
     assert written.returncode == 0, written.stderr
@@ -54,16 +48,12 @@ def test_a_template_runs_to_its_end(place: Place, name: str) -> None:
     place.edits = f"?? {name}.dot"
 
 
-def test_init_tries_what_it_proposes_and_tells_what_fails(place: Place) -> None:
-    """The tests fail at first; mended, the same command passes, and a run uses what it wrote."""
-    test = place.repo / "tests/test_calc.py"
-    test.parent.mkdir()
-    (test.parent / "__init__.py").touch()
-    test.write_text("import unittest, calc\nclass Calc(unittest.TestCase):\n    def test_add(self):\n"
-                    "        self.assertEqual(calc.add(1, 1), 3)\n")
-    git(place.repo, "add", "-A")
-    git(place.repo, "commit", "-qm", "Test")
-    configure(place)
+def test_init_tries_what_it_proposes_and_names_what_fails(place: Place) -> None:
+    """The tests fail at first; corrected, the same command passes, and a run uses what it wrote."""
+    test = "import unittest, calc\nclass Calc(unittest.TestCase):\n    def test_add(self):\n        " \
+        "self.assertEqual(calc.add(1, 1), {})\n"
+    place.commit("Test", {"tests/__init__.py": "", "tests/test_calc.py": test.format(3)})
+    place.use_agents(double={"argv": ["sh", "-c", AGENT]})
 
     red = garrison(place, "init")
     assert red.returncode == 1, red.stderr
@@ -72,8 +62,8 @@ def test_init_tries_what_it_proposes_and_tells_what_fails(place: Place) -> None:
     assert "fix_until_green" in (place.repo / "first.dot").read_text()
     assert "--force" in garrison(place, "init", "--gate", "true").stderr
 
-    test.write_text(test.read_text().replace("3", "2"))
-    git(place.repo, "commit", "-qam", "Mend")
+    (place.repo / "tests/test_calc.py").write_text(test.format(2))
+    git(place.repo, "commit", "-qam", "Correct the test")
     kept = garrison(place, "init")
     assert "trial: passed on main" in kept.stderr and "wrote" not in kept.stdout
     green = garrison(place, "init", "--force", "--agent", "double", "--json")
@@ -81,7 +71,7 @@ def test_init_tries_what_it_proposes_and_tells_what_fails(place: Place) -> None:
     assert (said["gate"], said["trial"]["passed"], said["ecosystems"]) == ("python3 -m unittest -q", True, ["Python"])
     table = tomllib.loads((place.repo / "garrison.toml").read_text())["launch"]
     assert table == {"gate": "python3 -m unittest -q", "agent": "double"}
-    assert "review_and_fix" in (place.repo / "first.dot").read_text(), "what init wrote, init writes anew"
+    assert "review_and_fix" in (place.repo / "first.dot").read_text(), "init replaces what it wrote"
 
     launched = garrison(place, "launch", "first.dot", "--dry-run")
     assert "passed " in launched.stderr and "ago; not repeated" in launched.stderr, launched.stderr

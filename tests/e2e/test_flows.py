@@ -1,4 +1,4 @@
-"""Graphs that branch, loop, run side by side and wait for people, in real runs with command agents."""
+"""Graphs that branch, loop, run in parallel and wait for the user, in real runs with command agents."""
 
 from __future__ import annotations
 
@@ -13,31 +13,30 @@ ENDS = "start [shape=Mdiamond]; exit [shape=Msquare];"
 
 
 def node(name: str, command: str, attributes: str = "", kind: str = "command") -> str:
-    """A node's statement with its shell command quoted."""
+    """Return a node's statement with its shell command quoted."""
     quoted = command.replace("\\", "\\\\").replace('"', '\\"')
     return f'{name} [{kind}="{quoted}"{attributes and ", " + attributes}];'
 
 
 def dot(place: Place, *statements: str, attributes: str = "") -> str:
-    """A graph's file."""
+    """Write a graph; return its file."""
     path = place.root / "crew.dot"
     path.write_text("\n".join([f"digraph crew {{ {attributes}", ENDS, *statements, "}", ""]))
     return str(path)
 
 
 def said(**what: object) -> str:
-    """Shell that says something for the pipeline."""
+    """Return shell that reports this to the pipeline."""
     return f"echo '{json.dumps(what)}' > \"$GARRISON_RESULT_FILE\""
 
 
 def subjects(place: Place) -> list[str]:
-    """What was merged, oldest first."""
     return landed_subjects(place.repo, place.start)
 
 
 def test_a_loop_repeats_until_the_test_is_green_and_gets_the_reasons(place):
-    """The test is red after the first visit; the second begins at the tip, is told why, and passes. What it says of
-    itself decides the way and is read by the node after it."""
+    """The test is red after the first visit; the second starts at the tip, with the reason, and passes. A report
+    chooses the edge, and the next node reads it."""
     graph = dot(
         place,
         node("implement", 'if test -e code.txt; then cp "$GARRISON_PROMPT_FILE" told.txt; echo right > code.txt; '
@@ -50,7 +49,7 @@ def test_a_loop_repeats_until_the_test_is_green_and_gets_the_reasons(place):
         "start -> implement -> check -> ok; ok -> implement [condition=\"outcome=fail\"];",
         "ok -> ship [condition=\"outcome=success\"]; ship -> quiet [label=quiet, weight=9]; ship -> loud [label=Loud];",
         "{quiet loud} -> exit;", attributes="land=node;")
-    assert place.finish(place.launch(graph, "r1")) == 0, place.logs()
+    place.run(graph)
     nodes = place.nodes()
     assert {name: (one["status"], one["attempt"]) for name, one in nodes.items()} == {
         "implement": ("validated", 2), "check": ("validated", 2), "ship": ("validated", 1), "loud": ("validated", 1),
@@ -68,8 +67,8 @@ def test_a_loop_repeats_until_the_test_is_green_and_gets_the_reasons(place):
     assert 'visits=2' in place.command("pipeline", "status", "r1", "--dot").stdout.replace('"', "")
 
 
-def test_a_gate_waits_for_a_person_while_a_branch_works_and_the_guardian_dies(place):
-    """A variable to pass on has to be set at the launch; a resume from another terminal says that it is not."""
+def test_a_gate_waits_for_its_answer_while_a_branch_works_and_the_guardian_dies(place):
+    """A variable to pass on has to be set at the launch; a resume in another terminal names the missing one."""
     graph = dot(
         place, "fan [shape=component]; join [shape=tripleoctagon]; ask [shape=hexagon, label=\"Ship it?\"];",
         node("slow", f"{place.hold('slow')}; echo slow > slow.txt"), node("yes", "echo yes > yes.txt"),
@@ -81,8 +80,7 @@ def test_a_gate_waits_for_a_person_while_a_branch_works_and_the_guardian_dies(pl
     assert refused.returncode == 1
     assert refused.stderr.startswith("garrison: --env TOOL: the variable is not set here"), refused.stderr
     assert not (place.home / "runs").exists()
-    child = place.launch(graph, "r1", "--env", "TOOL", TOOL="hammer")
-    place.wait_until_held("slow")
+    child = place.launch_until("slow", graph, "r1", "--env", "TOOL", TOOL="hammer")
     gate = wait_for("the gate is open", lambda: [one["data"] for one in place.journal() if one["kind"] == "gate"])[0]
     assert (gate["node"], gate["text"]) == ("ask", "Ship it?")
     place.kill("guardian-crew")
@@ -94,7 +92,7 @@ def test_a_gate_waits_for_a_person_while_a_branch_works_and_the_guardian_dies(pl
     wrong = place.command("answer", "ask", "Perhaps")
     assert wrong.returncode == 1 and "[Y] Yes, [N] No" in wrong.stderr
     assert place.command(*shlex.split(told.rpartition("`garrison ")[2].partition("`")[0])).returncode == 0, "as printed"
-    wait_for("yes lands", lambda: place.nodes().get("yes", {}).get("status") == "validated")
+    wait_for("yes lands", lambda: place.has_landed("yes"))
     assert place.nodes()["slow"]["status"] == "active"
     assert place.command("answer", "ask", "n").returncode == 1
     place.release("slow")
@@ -114,10 +112,9 @@ def test_a_gate_waits_for_a_person_while_a_branch_works_and_the_guardian_dies(pl
 
 @pytest.mark.slow  # the same walks are the simulator's, and the first test here sees one in git
 def test_a_retry_gets_the_reason_and_a_goal_gate_sends_the_run_back(place):
-    """`a` fails once and is tried again; the goal `check` is not met at the exit, so the run goes back to `a`. On the
-    way is a pipeline within the pipeline."""
-    (place.root / "sub.dot").write_text(
-        f"digraph sub {{ {ENDS} {node('in', 'ls > inner.txt')} start -> in -> exit; }}")
+    """`a` fails once and is tried again; the goal `check` is not met at the exit, so the run goes back to `a`. One of
+    its nodes is a pipeline."""
+    (place.root / "sub.dot").write_text(f"digraph sub {{ {ENDS} {node('in', 'ls > inner.txt')} start -> in -> exit; }}")
     graph = dot(
         place, "more [type=subgraph, graph_ref=\"sub.dot\"];",
         node("a", 'case $GARRISON_ATTEMPT in 1) echo no network >&2; exit 3;; 2) cp "$GARRISON_PROMPT_FILE" why.txt;; '
@@ -126,7 +123,7 @@ def test_a_retry_gets_the_reason_and_a_goal_gate_sends_the_run_back(place):
              "tool_command"),
         "start -> a -> check -> more -> exit;")
     child = place.launch(graph, "r1")
-    wait_for("the run begins", lambda: place.nodes().get("a", {}).get("attempt", 0) > 1)
+    wait_for("the second attempt starts", lambda: place.nodes().get("a", {}).get("attempt", 0) > 1)
     (place.root / "sub.dot").unlink()  # the run has its own
     assert place.finish(child) == 0, place.logs()
     assert {name: (one["status"], one["attempt"]) for name, one in place.nodes().items()} == {
@@ -144,13 +141,12 @@ def test_a_retry_gets_the_reason_and_a_goal_gate_sends_the_run_back(place):
 
 
 @pytest.mark.slow
-def test_a_run_that_failed_is_tried_again_where_it_failed_and_as_it_was_launched(place):
-    """What landed stays; the failed node begins anew and is told why; a changed file is reported, a changed copy
-    restored."""
+def test_a_failed_run_is_tried_again_where_it_failed_and_as_it_was_launched(place):
+    """The failed node gets the reason; a changed file is reported, a changed copy restored."""
     graph = dot(place, node("first", "echo one > one.txt"),
                 node("second", f"test -e {place.root / 'mended'} && cp $GARRISON_PROMPT_FILE two.txt || "
                      "{ echo it is broken; exit 1; }"), "start -> first -> second -> exit;")
-    assert place.finish(place.launch(graph, "r1")) == 1
+    place.run(graph, code=1)
     assert "--retry-failed" in place.command("resume", "r1").stderr
     (place.root / "mended").touch()
     text = (place.root / "crew.dot").read_text()
@@ -158,8 +154,7 @@ def test_a_run_that_failed_is_tried_again_where_it_failed_and_as_it_was_launched
     assert "pass --original-graph" in place.command("resume", "r1", "--retry-failed").stderr
     kept = place.home / "runs/r1/graph.dot"
     kept.write_text(text + "// by hand")
-    begun = place.begin("resume", "r1", "--retry-failed", "--original-graph")
-    assert place.finish(begun) == 0, place.logs()
+    assert place.finish(place.begin("resume", "r1", "--retry-failed", "--original-graph")) == 0, place.logs()
     assert "it was restored from the journal" in place.logs() and kept.read_text() == text
     nodes = place.nodes()
     assert [(nodes[name]["status"], nodes[name]["attempt"]) for name in ("first", "second")] == [
@@ -171,7 +166,7 @@ def test_a_run_that_failed_is_tried_again_where_it_failed_and_as_it_was_launched
 
 
 def test_a_manager_watches_its_pipeline_and_steers_it(place):
-    """Its word is in the prompt of the child's next agent; it ends its child when its condition holds."""
+    """Its message is in the prompt of the child's next agent; it ends its child once its condition is true."""
     (place.root / "inner.dot").write_text("\n".join([
         "digraph inner {", ENDS, node("one", "cp $GARRISON_PROMPT_FILE told.txt"), node("two", place.hold("two")),
         "start -> one -> two -> exit }"]))
@@ -179,11 +174,11 @@ def test_a_manager_watches_its_pipeline_and_steers_it(place):
                 'manager.poll_interval=1s, manager.actions="observe,steer,wait", manager.steer_cooldown=1h, '
                 'manager.stop_condition="context.stack.child.current_node=two"];',
                 node("after", 'cp "$GARRISON_CONTEXT_FILE" context.json'), "start -> boss -> after -> exit;")
-    assert place.finish(place.launch(graph, "r1")) == 0, place.logs()
+    place.run(graph)
     assert "Hurry up" in git(place.repo, "show", "main:told.txt")
     context = json.loads(git(place.repo, "show", "main:context.json"))
     assert (context["stack.child.current_node"], context["stack.child.completed"]) == ("two", 2)
-    begun = git(place.repo, "for-each-ref", "refs/heads/garrison/r1/boss__two") != ""
+    has_branch = git(place.repo, "for-each-ref", "refs/heads/garrison/r1/boss__two") != ""
     ended = place.nodes()["boss__two"]["status"]  # the manager may look between the end of `one` and the start of `two`
-    assert ended == "failed" or (ended == "pending" and not begun)
-    place.check_failed_nodes_kept(*["boss__two"] * begun)
+    assert ended == "failed" or (ended == "pending" and not has_branch)
+    place.check_failed_nodes_kept(*["boss__two"] * has_branch)

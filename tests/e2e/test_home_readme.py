@@ -1,11 +1,10 @@
-"""state/README.md is true: each file of a home in which much has happened is in its table, with mode and schema."""
+"""state/README.md lists each file of a home in which much has happened, with its mode and schema."""
 
 from __future__ import annotations
 
 import json
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ README = ROOT / "state/README.md"
 GRAPH = ("digraph { start [shape=Mdiamond]; ask [shape=hexagon]; exit [shape=Msquare]; start -> ask "
          "ask -> exit [label=Yes] }")
 OTHER_MODES = re.compile(r"^(pipelines|run)/|\.log$|/nodes/[^/]+/[^/]+/(agent/|signals\.jsonl$)")
-"""What the page says may have another mode than 0600."""
+"""Files that may have another mode than 0600, by the page."""
 WORKFLOW = "name: broken\nsteps:\n  - {name: one, tool: run, arguments: {command: 'false'}}\n"
 
 
@@ -41,19 +40,13 @@ def patterns() -> list[re.Pattern[str]]:
     return found
 
 
-def files_of(home: Path) -> Iterator[Path]:
-    return (path for path in sorted(home.rglob("*")) if not path.is_dir())
-
-
 @pytest.mark.slow
 def test_each_file_of_a_home_is_on_the_page(place: Place) -> None:
-    """A launch, a landing, a question to a person, a death, records by hand, a pipeline run and a failed workflow."""
-    child = place.launch(place.graph(Node("a", before=place.hold("a")), Node("b")), "r1")
-    place.wait_until_held("a")
+    """A launch, a landing, a gate, a death, records made by hand, a pipeline run and a failed workflow."""
+    child = place.launch_until("a", place.graph(Node("a", before=place.hold("a")), Node("b")), "r1")
     place.kill("runner-a")
     wait_for("it has a successor", lambda: place.identity("runner-a")["incarnation"] > 1)
-    place.release("a")
-    assert place.finish(child) == 0, place.logs()
+    place.release_to_end(child, "a")
     (place.root / "ask.dot").write_text(GRAPH)
     assert place.command("pipeline", "run", place.root / "ask.dot").returncode == 3
     (place.root / "broken.yaml").write_text(WORKFLOW)
@@ -63,8 +56,9 @@ def test_each_file_of_a_home_is_on_the_page(place: Place) -> None:
     assert place.command("signal-protocol", "write", "guardian", "runner-fix", "GUIDANCE").returncode == 0
 
     known = patterns()
-    unknown = [str(path.relative_to(place.home)) for path in files_of(place.home)
-               if not any(pattern.fullmatch(str(path.relative_to(place.home))) for pattern in known)]
+    files = [path for path in sorted(place.home.rglob("*")) if not path.is_dir()]
+    unknown = [name for name in (str(path.relative_to(place.home)) for path in files)
+               if not any(pattern.fullmatch(name) for pattern in known)]
     assert not unknown, "\n".join(unknown)
     assert (place.home / "README.md").read_text() == README.read_text()
     wrong = [f"{stat.S_IMODE(path.stat().st_mode):o} {path.relative_to(place.home)}"
@@ -72,15 +66,15 @@ def test_each_file_of_a_home_is_on_the_page(place: Place) -> None:
              and stat.S_IMODE(path.stat().st_mode) != (0o700 if path.is_dir() else 0o600)
              and not OTHER_MODES.search(str(path.relative_to(place.home)))]
     assert not wrong, "\n".join(wrong)
-    for path in files_of(place.home):
+    for path in files:
         if path.parent.name in ("identities", "hooks") and path.suffix == ".json":
             assert json.loads(path.read_text())["schema"] == 1, path
         if path.name == "journal.jsonl" or (path.parent.name == "layers" and path.suffix == ".jsonl"):
             assert {json.loads(line)["schema"] for line in path.read_text().splitlines()} <= {1}, path
 
 
-def test_changed_defaults_are_told_once_in_a_home_that_was_used_before(tmp_path: Path) -> None:
-    assert tell_changed_defaults(tmp_path) == [], "a new home knows no other"
+def test_changed_defaults_are_reported_once_in_a_home_that_was_used_before(tmp_path: Path) -> None:
+    assert tell_changed_defaults(tmp_path) == [], "a new home has no other defaults"
     (tmp_path / TOLD).unlink()
     (tmp_path / "runs/r1").mkdir(parents=True)
     told = tell_changed_defaults(tmp_path)

@@ -1,6 +1,6 @@
 """One launch and its landing with default settings, with a set-up, for a user whose HOME lies where users' homes lie.
 
-Each row is played in mount and process namespaces of its own: scratch folders are bound over /home, /srv, /var/tmp and
+Each row runs in mount and process namespaces of its own: scratch folders are bound over /home, /srv, /var/tmp and
 /root, and a file of the test over /etc/passwd, so that nothing of the machine changes.
 """
 
@@ -91,7 +91,7 @@ echo landed
 
 @cache
 def refusal(user: str) -> str:
-    """Return why rows of this user cannot be played on this machine; '' if they can."""
+    """Return why rows of this user cannot run on this machine; '' if they can."""
     if os.geteuid() != 0 or shutil.which("unshare") is None or shutil.which("setpriv") is None:
         return "binding folders over /home needs root, unshare and setpriv"
     if subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], check=False, capture_output=True).returncode:

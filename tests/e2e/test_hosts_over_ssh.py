@@ -12,7 +12,7 @@ import pytest
 
 from garrison.hosts.keeper import read_state
 from hosts_lab import HostsLab, LabHost, find_hindrance
-from support import git, wait_for
+from support import git, make_repository, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,15 +49,6 @@ print(urllib.request.urlopen(request).read().decode(), end="")
 """
 
 
-def make_repository(repo: Path) -> None:
-    repo.mkdir()
-    (repo / "README").write_text("hosts\n")
-    (repo / "reach.py").write_text(REACH)
-    for words in (["init", "-qb", "main"], ["config", "user.name", "A User"], ["config", "user.email", "u@example.org"],
-                  ["add", "-A"], ["commit", "-qm", "Begin"]):
-        git(repo, *words)
-
-
 def ok(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -69,17 +60,24 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr.strip().splitlines()[-1]
 
 
-def seen(lab: HostsLab, name: str = "box1") -> dict[str, Any]:
-    hosts = json.loads(lab.garrison("host", "list", "--json").stdout)
-    found: dict[str, Any] = next(host for host in hosts if host["name"] == name)
-    return found
+def seen(lab: HostsLab) -> dict[str, Any]:
+    hosts: list[dict[str, Any]] = json.loads(lab.garrison("host", "list", "--json").stdout)
+    return next(host for host in hosts if host["name"] == "box1")
 
 
 def is_ready(lab: HostsLab) -> bool:
     return bool(seen(lab)["state"] == "ready")
 
 
-def test_a_host_from_its_set_up_to_its_end(lab: HostsLab) -> None:
+def launch(lab: HostsLab, node: str, run: str, command: str, *more: str) -> None:
+    """Launch a run of one node on a host."""
+    graph, repo = lab.folder / f"{node}.dot", lab.folder / "repo"
+    graph.write_text(f"digraph {node} {{ flow=dag; start [shape=Mdiamond]; end [shape=Msquare]; start -> {node} -> end "
+                     f'{node} [agent=command, command="{command}"]; }}')
+    ok(lab.garrison("launch", str(graph), "--target-dir", str(repo), "--run", run, "--hosts", "gpu", *more))
+
+
+def test_a_host_is_added_works_is_cut_off_reboots_drains_and_is_removed(lab: HostsLab) -> None:
     lab.boot()
     box = lab.hosts["box1"]
     ok(lab.garrison("host", "add", "box1", "--slots", "3", "--label", "gpu"))
@@ -88,7 +86,7 @@ def test_a_host_from_its_set_up_to_its_end(lab: HostsLab) -> None:
     assert there["seen"]["working"] == [] and there["seen"]["version"] and abs(there["seen"]["clock_offset"]) < 60
     assert oct((box.home / ".local/share/garrison-hosts").stat().st_mode)[-3:] == "700"
 
-    # again: nothing is installed twice, and its slots change
+    # added again: nothing is installed twice, and its slots change
     again = lab.garrison("host", "add", "box1", "--slots", "4")
     ok(again)
     assert "the same garrison is already installed there" in again.stderr
@@ -97,24 +95,20 @@ def test_a_host_from_its_set_up_to_its_end(lab: HostsLab) -> None:
     # a node on it lands, and its agent reaches neither the engine nor home
     repo = lab.folder / "repo"
     make_repository(repo)
+    (repo / "reach.py").write_text(REACH)
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "Add a probe")
     targets = [("127.0.0.1", int(there["port"])), (box.way_home, 22), (box.address, 22)]
     words = " ".join(f"{host}:{port}" for host, port in targets)
-    (lab.folder / "one.dot").write_text(
-        "digraph one { flow=dag; start [shape=Mdiamond]; end [shape=Msquare]; start -> n -> end; "
-        f'n [agent=command, command="python3 reach.py {words} && git add -A && git commit -qm Reach"]; }}')
-    ok(lab.garrison("launch", str(lab.folder / "one.dot"), "--target-dir", str(repo), "--run", "r1", "--hosts", "gpu",
-                    "--gate", "test -e README"))
+    launch(lab, "one", "r1", f"python3 reach.py {words} && git add -A && git commit -qm Reach", "--gate",
+           "test -e calc.py")
     reached = git(repo, "show", "main:reached.txt").splitlines()
     assert reached == [f"{host}:{port} no" for host, port in targets]
     ok(lab.garrison("verify", "r1"))
 
     # what a node on it serves is shown here, through ssh, until the node ends
     serve = "echo hello > page; python3 -m http.server 3000 2>log & until grep -q seen log; do sleep 0.1; done; kill $!"
-    (lab.folder / "web.dot").write_text(
-        "digraph web { flow=dag; start [shape=Mdiamond]; end [shape=Msquare]; start -> web -> end; "
-        f'web [agent=command, command="{serve}; git add page && git commit -qm Serve"]; }}')
-    ok(lab.garrison("launch", str(lab.folder / "web.dot"), "--target-dir", str(repo), "--run", "r2", "--hosts", "gpu",
-                    "--no-gate", "--detach"))
+    launch(lab, "web", "r2", f"{serve}; git add page && git commit -qm Serve", "--no-gate", "--detach")
     url = ok(lab.garrison("preview", "web", "3000", "--run", "r2", "--background")).strip()
     assert url.startswith("http://web-r2.localhost:")
     assert ok(lab.execute(sys.executable, "-c", ASK, url, "page")) == "hello\n"
@@ -152,7 +146,7 @@ def _lives(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def test_each_failure_of_a_set_up_is_one_line_with_the_remedy(lab: HostsLab) -> None:
+def test_each_failure_of_a_set_up_is_one_line_with_its_remedy(lab: HostsLab) -> None:
     box = lab.hosts["box1"]
     box.boot()
     known = lab.keys / "known"
@@ -174,7 +168,7 @@ def test_each_failure_of_a_set_up_is_one_line_with_the_remedy(lab: HostsLab) -> 
     assert lab.garrison("host", "list").stdout.startswith("no hosts")
 
 
-def test_a_set_up_that_was_interrupted_can_be_removed_and_goes_on(lab: HostsLab) -> None:
+def test_an_interrupted_set_up_can_be_removed_and_continued(lab: HostsLab) -> None:
     lab.boot()
     interrupt_add(lab)
     assert "its set-up was not finished" in ok(lab.garrison("host", "list"))

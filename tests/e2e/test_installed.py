@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -60,10 +59,6 @@ def required(wheel: Path) -> set[str]:
     return {name for name, _ in found}
 
 
-def size_of(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*"))
-
-
 class Installed:
     """An environment with garrison, and a user who works in a repository."""
 
@@ -92,8 +87,8 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    yield Installed(tmp_path_factory.mktemp("installed"), wheel)
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed(tmp_path_factory.mktemp("installed"), wheel)
 
 
 def test_a_wheel_has_all_files_of_the_package_and_no_others(wheel: Path) -> None:
@@ -119,10 +114,10 @@ def test_a_wheel_has_all_files_of_the_package_and_no_others(wheel: Path) -> None
 
 def test_without_extras_it_is_small(wheel: Path, installed: Installed) -> None:
     assert "claude-agent-sdk" not in required(wheel)
-    assert size_of(installed.site) < 70e6
+    assert sum(path.lstat().st_size for path in installed.site.rglob("*")) < 70e6
 
 
-def test_every_command_is_there_without_a_checkout_and_without_extras(installed: Installed) -> None:
+def test_every_command_works_without_a_checkout_and_without_extras(installed: Installed) -> None:
     code = """
 import click, json, sys
 from garrison.cli.demo import find_demo
@@ -145,12 +140,12 @@ print(json.dumps([checkout(), str(find_demo()), [part for part in sys.path if "/
 
 
 def test_the_first_minutes(installed: Installed) -> None:
-    """Look, prepare the repository, land one task in a sandbox, resume by cron's command."""
+    """Prepare the repository, land one task in a sandbox, resume by cron's command."""
     assert installed.run("--version").stdout.startswith("garrison, version ")
     assert installed.run("home").stdout.strip() == str(installed.user / ".local/state/garrison")
-    begun = installed.run("init")
-    assert begun.returncode == 0, begun.stderr
-    assert "trial: passed on main" in begun.stderr
+    prepared = installed.run("init")
+    assert prepared.returncode == 0, prepared.stderr
+    assert "trial: passed on main" in prepared.stderr
     assert (installed.repo / "first.dot").is_file()
     ran = installed.run("run", "say hello", "--command", "echo hello > hello.txt", "--terminal", "process")
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -161,8 +156,8 @@ def test_the_first_minutes(installed: Installed) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
-def test_a_runner_and_a_guardian_are_played_by_hand_to_the_end(installed: Installed) -> None:
-    """Each block of both printed prompts is run as it stands; the work lands, and MERGE_COMPLETE reaches the runner."""
+def test_the_printed_prompts_of_runner_and_guardian_work_block_by_block(installed: Installed) -> None:
+    """The work lands, and MERGE_COMPLETE reaches the runner."""
     git(installed.repo, "branch", "feature")
     git(installed.repo, "worktree", "add", "-q", str(installed.user / "w"), "feature")
     (installed.user / "w/new.txt").write_text("new\n")
@@ -192,7 +187,7 @@ def test_a_runner_and_a_guardian_are_played_by_hand_to_the_end(installed: Instal
     assert [answer["payload"]["commit"] for answer in answers] == [git(installed.repo, "rev-parse", "main")]
 
 
-def test_a_claude_agent_says_in_one_line_how_to_get_what_it_needs(installed: Installed) -> None:
+def test_a_missing_extra_is_one_line_with_the_command_that_installs_it(installed: Installed) -> None:
     installed.run("new", "fix-until-green", "--gate", "true")
     for words in (("launch", "fix-until-green.dot", "--agent", "claude", "--no-gate"), ("ask", "what runs?"),
                   ("demo", "--claude")):

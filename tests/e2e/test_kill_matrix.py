@@ -1,8 +1,8 @@
 """kill -9 at every failpoint of every layer: the run ends right all the same.
 
-The table below holds every point there is; a run that passes one that is not in it fails the test, so none can be
-forgotten. Between an act's end and the next act's beginning nothing durable happens, so the fast tests leave out the
-`.after` points and a few more; the slow ones (scripts/test --all) kill at each point, twice, in a run of its own.
+The table below has every point there is: a run that passes another one fails the test. Between the end of an action
+and the start of the next nothing durable happens, so the fast tests leave out the `.after` points and a few more; the
+slow ones (scripts/test --all) kill at each point, twice, in a run of its own.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ POINTS = ORDINARY | {*LAUNCH_RECOVERY, *GUARDIAN_RECOVERY, *RUNNER_RECOVERY}
 
 BY_CHANCE = {"runner:take.before", "runner:signal-applied", "runner:take.after", "guardian:node-impl_complete.before",
              "guardian:node-impl_complete.after"}
-"""Passed only if the processor's word arrives before the runner or the guardian has looked into its journal."""
+"""Passed only if the processor's signal arrives before the runner or the guardian has read its journal."""
 
 SAME = {f"{layer}:{step}" for layer in ("launch", "guardian", "runner") for step in (
     "ready", "replace.before", "record.before", "told-GUIDANCE", "told-NODE_COMPLETE", "told-MERGE_READY",
@@ -57,10 +57,7 @@ SAME = {f"{layer}:{step}" for layer in ("launch", "guardian", "runner") for step
 """Nothing durable lies between these and a neighbour."""
 
 TRIGGER = {"launch": "guardian:active", "guardian": "runner:active", "runner": "orchestrator:working"}
-"""Layer → the death below it that makes it recover somebody."""
-
-KEEP_GOING = {"GARRISON_RESTART_WINDOW": "0.001", "GARRISON_HEALTHY_AFTER": "0.001"}
-"""No death counts for the next restart: more of them than any policy allows are wanted here."""
+"""Layer → the death below it that makes it recover a process."""
 
 
 def node() -> Node:
@@ -68,12 +65,9 @@ def node() -> Node:
 
 
 def killed_at(place, points: list[str], times: int = 2) -> dict[str, int]:
-    """Run one node with kills at these points; returns how often each fired. The run must have ended right."""
-    env = {"GARRISON_FAILPOINT": ",".join(points), "GARRISON_FAILPOINT_TIMES": str(times), **KEEP_GOING,
-           "GARRISON_FAILPOINT_LIST": str(place.points)}
-    place.env |= env
-    child = place.launch(place.graph(node()), "r1", "--max-respawn", 1000)
-    assert place.finish(child, resumes=2 * len(points)) == 0, place.logs()
+    """Run one node with kills at these points; return how often each fired. The run must have ended right."""
+    place.kill_at(*points, times=times)
+    place.run(place.graph(node()), "r1", "--max-respawn", 1000, resumes=2 * len(points))
     assert place.passed_points() <= POINTS | BY_CHANCE
     place.check("a")
     return place.failpoint_kills()
@@ -84,7 +78,7 @@ def fast(*points: str) -> list[str]:
 
 
 LAST = {"orchestrator:terminated", "processor:terminated", "cleaned"}
-"""Who died at the step before these needs no successor that would pass them; they go with other layers' points."""
+"""A process that died at the step before these needs no successor; they go with other processes' points."""
 
 SETS = {
     "launcher": fast(*LAUNCH, *LAUNCH_RECOVERY, "guardian:active"),
@@ -97,7 +91,7 @@ SETS = {
 
 def test_the_table_is_complete(place):
     place.env["GARRISON_FAILPOINT_LIST"] = str(place.points)
-    assert place.finish(place.launch(place.graph(node()))) == 0, place.logs()
+    place.run(place.graph(node()))
     assert place.passed_points() - BY_CHANCE == ORDINARY
 
 
@@ -106,7 +100,7 @@ def test_the_table_is_complete(place):
     for layer in SETS])
 def test_killed_at_every_step(place, layer):
     assert set(killed_at(place, SETS[layer], times=1)) == set(SETS[layer])
-    if layer == "orchestrator":  # each death is reported, though the runner dies meanwhile
+    if layer == "orchestrator":  # each death is reported, though the runner dies too
         told = [record["data"] for record in place.journal() if record["data"].get("type") == "ORCHESTRATOR_CRASHED"]
         assert {(one["node"], one["why"] != "") for one in told} == {("a", True)}
         deaths = [point for point in SETS[layer] if point.startswith(("orchestrator:", "collect:"))]

@@ -1,4 +1,4 @@
-"""What lands, and when: each node, or the whole run once at its exit, or nothing; and what a person approved."""
+"""What lands: each node, or the whole run once at its exit, or nothing; and what the user approved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BRANCH = "garrison/r1/integration"
 
 
 def landings(place: Place) -> list[dict[str, object]]:
-    """The records of the run's landing."""
+    """Return the records of the run's landing."""
     return [record["data"] for record in place.journal() if record["kind"] == "landing"]
 
 
@@ -23,12 +23,12 @@ def wait_until_asked(place: Place, visit: str) -> None:
 
 
 def gate_on(place: Place, condition: str) -> str:
-    """A gate that the bare target passes, and notes what it tested."""
+    """Return a gate that the bare target passes and that notes what it tested."""
     return f'git rev-parse "HEAD^{{tree}}" >> "$WITNESS"; test -f calc.py && {condition}'
 
 
-def test_a_walking_run_lands_once_after_the_person_said_yes(place):
-    """As in docs/first-pipeline.md: nothing is on main before "Land it?" is answered, and "No" goes back to work."""
+def test_a_walking_run_lands_once_after_the_user_said_yes(place):
+    """As in docs/first-pipeline.md: nothing is on main before "Land it?" is answered; "No" goes back to work."""
     graph = dot(
         place, node("work", "echo x >> done.txt"), node("more", "cat done.txt > more.txt"),
         'ask [shape=hexagon, label="Land it?"];',
@@ -53,25 +53,23 @@ def test_a_walking_run_lands_once_after_the_person_said_yes(place):
 
 
 def test_a_run_that_fails_lands_nothing_and_keeps_its_branch(place):
-    graph = dot(place, node("good", "echo good > good.txt"), node("bad", "exit 3"), "start -> good -> bad -> exit;")
-    assert place.finish(place.launch(graph, "r1")) == 1
+    place.run(dot(place, node("good", "echo good > good.txt"), node("bad", "exit 3"), "start -> good -> bad -> exit;"),
+              code=1)
     assert git(place.repo, "rev-parse", "main") == place.start
     assert git(place.repo, "show", f"{BRANCH}:good.txt") == "good"
 
 
 @pytest.mark.parametrize("lost", ["its last record", pytest.param("all", marks=pytest.mark.slow)])
 def test_a_red_gate_at_the_exit_sends_the_run_back_with_its_log_and_a_lost_end_is_found_again(place, lost):
-    """The gate is an unsatisfied goal gate of the whole graph: the last agent that ran is told the end of its log.
-
-    Then it is killed between the archiving of its branch and the record of its end, or its journal is damaged.
-    """
+    """The last agent that ran gets the end of the gate's log. Then the end of the run's journal is lost, as if it was
+    killed between the archiving of its branch and the record of its end, or all of it is damaged."""
     graph = dot(
         place, node("first", "echo first > first.txt"),
         node("second", 'cp "$GARRISON_PROMPT_FILE" told.txt; if grep -q "^the gate says why" told.txt; then '
              'echo fine > state.txt; else echo broken > state.txt; fi'),
         "start -> first -> second -> exit;")
     gate = gate_on(place, "{ ! grep -q broken state.txt 2>/dev/null || { echo the gate says why; exit 1; }; }")
-    assert place.finish(place.launch(graph, "r1", gate=gate)) == 0, place.logs()
+    place.run(graph, gate=gate)
     assert [one["status"] for one in landings(place)] == ["requested", "refused", "requested", "landed"]
     assert {name: one["attempt"] for name, one in place.nodes().items()} == {"first": 1, "second": 2}
     assert git(place.repo, "show", "main:state.txt") == "fine" and len(subjects(place)) == 1
@@ -80,14 +78,13 @@ def test_a_red_gate_at_the_exit_sends_the_run_back_with_its_log_and_a_lost_end_i
     records = journal.read_text().splitlines(keepends=True)
     done = next(number for number, line in enumerate(records) if '"status":"done"' in line and '"kind":"run"' in line)
     journal.write_text("".join(records[:done]) if lost != "all" else "damaged\n")
-    again = place.begin("resume", "r1")
-    assert place.finish(again) == 0, place.logs()
+    assert place.finish(place.resume()) == 0, place.logs()
     assert git(place.repo, "rev-parse", "main") == tip
     assert f"together as {tip[:10]} on main" in place.command("status", "r1").stdout
 
 
 def test_the_branch_of_another_run_with_the_same_id_is_not_built_upon(place):
-    """One of another home, or whose home was removed: what is on it would land with this run."""
+    """It is from another home, or its home was removed: its commits would land with this run."""
     git(place.repo, "branch", BRANCH, git(place.repo, "commit-tree", "-p", "main", "-m", "old", "main^{tree}"))
     graph = dot(place, node("work", "echo work > work.txt"), "start -> work -> exit;")
     refused = place.command(*place.launch_arguments(graph, "r1"))
@@ -95,8 +92,8 @@ def test_the_branch_of_another_run_with_the_same_id_is_not_built_upon(place):
     assert "`--run r1-2` is free" in refused.stderr and not (place.home / "runs" / "r1").exists()
 
 
-def test_what_another_home_or_a_person_left_under_the_name_of_a_node_lands_with_no_run(place):
-    """The branch of a run that failed in a home that is gone, and one that is made by hand while the run is at work."""
+def test_branches_of_a_nodes_name_that_others_made_land_with_no_run(place):
+    """The branch of a run of a home that is gone, and one that is made by hand while the run works."""
     made = git(place.repo, "commit-tree", "-p", "main", "-m", "old", git(place.repo, "mktree"))
     git(place.repo, "branch", "garrison/flow-1/work", made)
     graph = dot(place, node("work", "echo work > work.txt"),
@@ -104,7 +101,7 @@ def test_what_another_home_or_a_person_left_under_the_name_of_a_node_lands_with_
     words = [word for word in place.launch_arguments(graph, "", "--land", "node", "--pipeline-id", "flow")
              if word not in ("--run", "")]
     child = place.begin(*words)
-    wait_for("the run begins", (place.home / "runs/flow-2/launch.json").exists)
+    wait_for("the run starts", (place.home / "runs/flow-2/launch.json").exists)
     git(place.repo, "branch", "garrison/flow-2/more", made)
     assert place.finish(child) == 0, place.logs()
     assert "has refs/heads/garrison/flow-1/work of an earlier run" in place.logs()
@@ -123,7 +120,7 @@ def test_a_landing_that_stays_red_fails_the_run_which_can_be_resumed(place):
     graph = dot(place, node("work", "echo $GARRISON_ATTEMPT > work.txt"), "start -> work -> exit;")
     green = place.root / "green"
     gate = gate_on(place, f"{{ ! test -e work.txt || test -e {green}; }}")
-    assert place.finish(place.launch(graph, "r1", "--max-rework", 1, gate=gate)) == 1
+    place.run(graph, "r1", "--max-rework", 1, gate=gate, code=1)
     assert [one["status"] for one in landings(place)] == ["requested", "refused", "requested", "failed"]
     status = place.command("status", "r1").stdout
     assert "sent back 1 time" in status and f"its branch {BRANCH} is kept" in status, status
@@ -131,25 +128,20 @@ def test_a_landing_that_stays_red_fails_the_run_which_can_be_resumed(place):
     green.touch()
     assert place.finish(place.resume()) == 0, place.logs()
     assert git(place.repo, "show", "main:work.txt") == "2"
-    assert place.status() == "done"
 
 
 @pytest.mark.slow
 def test_a_conflict_at_the_exit_is_resolved_by_the_next_attempt(place):
-    """The target changed the same file meanwhile; the agent is told which, and how to see both sides."""
+    """The target changed the same file; the prompt names it, and how to see both sides."""
     graph = dot(
         place, node("work", 'cp "$GARRISON_PROMPT_FILE" told.txt; if grep -q "git merge heads/main" told.txt; then '
                     "git add -A; git commit -qm told; git merge -q main || { echo both > same.txt; git add -A; "
                     "git commit -qm resolved; }; "
                     f"else echo ours > same.txt; {place.hold('work')}; fi"),
         "start -> work -> exit;")
-    child = place.launch(graph, "r1")
-    place.wait_until_held("work")
-    (place.repo / "same.txt").write_text("theirs\n")
-    git(place.repo, "add", "same.txt")
-    git(place.repo, "commit", "-qm", "a person's commit")
-    place.release("work")
-    assert place.finish(child) == 0, place.logs()
+    child = place.launch_until("work", graph, "r1")
+    place.commit("theirs", {"same.txt": "theirs\n"})
+    place.release_to_end(child, "work")
     told = git(place.repo, "show", "main:told.txt")
     assert "same.txt" in told and "git merge heads/main" in told
     assert git(place.repo, "show", "main:same.txt") == "both"
@@ -157,14 +149,13 @@ def test_a_conflict_at_the_exit_is_resolved_by_the_next_attempt(place):
 
 
 def test_a_dag_that_lands_as_a_run_survives_the_death_of_all_that_lands_it(place):
-    """Each node sees what its predecessors did, the target nothing of it; guardian and processor are killed while the
-    second node works, and with a landing under way."""
+    """Each node sees the work of its predecessors, the target does not; guardian and processor are killed while the
+    second node works, and during the landing."""
     graph = place.graph(
         Node("one", command="echo one > one.txt"),
         Node("two", command=f"cat one.txt > two.txt; {place.hold('two')}", after=("one",)), attributes="land=run;")
     gate = gate_on(place, f'{{ ! test -e two.txt || {{ touch "{place.root}/at-gate"; sleep 1; }}; }}')
-    child = place.launch(graph, "r1", "--max-agents", 2, gate=gate)
-    place.wait_until_held("two")
+    child = place.launch_until("two", graph, "r1", "--max-agents", 2, gate=gate)
     assert git(place.repo, "rev-parse", "main") == place.start
     assert git(place.repo, "show", f"{BRANCH}:one.txt") == "one"
     place.kill("guardian-crew", "processor-crew")
@@ -180,7 +171,7 @@ def test_a_dag_that_lands_as_a_run_survives_the_death_of_all_that_lands_it(place
 
 
 @pytest.mark.slow
-def test_a_run_that_lands_nowhere_leaves_its_branch_which_its_own_gate_has_tested(place):
+def test_a_run_that_lands_nowhere_keeps_its_branch_which_its_own_gate_has_tested(place):
     graph = dot(place, node("work", 'echo work > work.txt; echo "$GARRISON_ATTEMPT" > attempt.txt'),
                 "start -> work -> exit;",
                 attributes='node_gate="test -f calc.py && { ! test -e work.txt || grep 2 attempt.txt; }";')
@@ -196,20 +187,23 @@ def test_a_run_that_lands_nowhere_leaves_its_branch_which_its_own_gate_has_teste
     assert refused.returncode == 1 and "the name of the run's own branch" in refused.stderr
 
 
-def test_work_lands_when_a_person_has_approved_it_and_a_rejection_reaches_the_next_attempt(place):
-    """The entry is held from the first moment, also over the deaths of all that wait for it."""
+def test_approved_work_lands_and_a_rejection_reaches_the_next_attempt(place):
+    """With --approve every node waits, from the start, also over the deaths of all processes that wait for it."""
     graph = place.graph(
         Node("one", command='cp "$GARRISON_PROMPT_FILE" told.txt; echo "$GARRISON_ATTEMPT" > one.txt',
-             attributes='approve=true, acceptance="test -f one.txt"'),
+             attributes='acceptance="test -f one.txt"'),
         Node("two", command="echo two > two.txt"))
-    child = place.launch(graph, "r1")
+    child = place.launch(graph, "r1", "--approve")
 
     def held(attempt: int) -> bool:
         shown = json.loads(place.command("review", "one", "--run", "r1", "--json").stdout or "{}")
         return (shown.get("attempt"), shown.get("status")) == (attempt, "held")
 
     wait_for("the first attempt waits for approval", lambda: held(1))
-    wait_for("two lands", lambda: place.nodes()["two"]["status"] == "validated")
+    wait_for("two waits", lambda: "waiting for approval" in place.command("review", "two").stdout)
+    assert json.loads(place.command("status", "r1", "--json").stdout)["status"] == "waiting"
+    assert place.command("review", "two", "--approve").returncode == 0
+    wait_for("two lands", lambda: place.has_landed("two"))
     place.kill("guardian-crew", "processor-crew", "runner-one")
     place.pid("runner-one", incarnation=2)
     status = place.command("status", "r1").stdout
@@ -226,7 +220,7 @@ def test_work_lands_when_a_person_has_approved_it_and_a_rejection_reaches_the_ne
                    ["--approve", "--attempt", "2", "--commit", "0123abc"]):
         refused = place.command("review", "one", *unsaid)
         assert (refused.returncode, refused.stderr.count("\n")) == (1, 1), refused.stderr
-    assert held(2), "an attempt that was not looked at is not judged"
+    assert held(2), "an attempt that was not reviewed is not judged"
     assert "attempt 1 at " in place.command("review", "one", "--attempt", "1").stdout
     approved = place.command("review", "one", "--approve", "--attempt", "2", "--comment", "one.txt:1", "a good number")
     assert (approved.returncode, approved.stderr) == (0, "one is approved; it lands once it has passed the gate\n")
@@ -243,11 +237,12 @@ def test_work_lands_when_a_person_has_approved_it_and_a_rejection_reaches_the_ne
 @pytest.mark.parametrize("points", [pytest.param((), marks=pytest.mark.slow), pytest.param(
     tuple(f"runner:{action}.{when}" for action in ("inspect", "enqueue", "say-NEEDS_REVIEW")
           for when in ("before", "after")), id="killed")])
-def test_what_lands_is_looked_at_the_gate_is_asked_about_a_secret_refused_and_the_rest_told(place, points):
+def test_changes_of_the_gate_need_approval_secrets_are_refused_and_the_rest_is_reported(place, points):
     """At default settings. A kill at any point of it asks no second time; the approved script is the one that tests."""
-    commit(place, {"check.sh": "test ! -e broken", "pyproject.toml": "[project]\nname = 'x'"})
+    place.commit("more", {"check.sh": "test ! -e broken\n", "pyproject.toml": "[project]\nname = 'x'\n"})
     token = "ghp_" + "aB3dE5fG7hJ9kL1mN2pQ4rS6tU8vW0xY2zA4"
-    place.env |= {"GARRISON_FAILPOINT": ",".join(points), "GARRISON_FAILPOINT_TIMES": "1"} if points else {}
+    if points:
+        place.kill_at(*points, keep_going=False)
     partly = """; echo '{"status": "partial_success", "notes": "no docs"}' > $GARRISON_RESULT_FILE"""
     graph = place.graph(
         Node("script", command=f"echo 'test -e broken' > check.sh; echo x > broken{partly}"),
@@ -257,7 +252,7 @@ def test_what_lands_is_looked_at_the_gate_is_asked_about_a_secret_refused_and_th
              + partly, attributes='files="pyproject.toml test_*", allow_partial=true'))
     child = place.launch(graph, "r1", gate="sh check.sh")
     asked = "it changes the gate's own files: check.sh"
-    wait_for("the script waits for a person", lambda: asked in place.command("status", "r1").stdout)
+    wait_for("the script waits for approval", lambda: asked in place.command("status", "r1").stdout)
     wait_for("the others end", lambda: [place.nodes()[name]["status"] for name in ("secret", "plain")] == [
         "failed", "validated"])
     assert asked in place.command("review", "script").stdout
@@ -272,7 +267,7 @@ def test_what_lands_is_looked_at_the_gate_is_asked_about_a_secret_refused_and_th
     def reviews() -> list[dict[str, object]]:
         return [record for record in place.journal() if record["data"].get("type") == "NEEDS_REVIEW"]
 
-    wait_for("a person is told once", reviews)
+    wait_for("the user is told once", reviews)
     assert place.command("review", "script", "--approve").returncode == 0
     assert place.finish(child) == 1, place.logs()
     assert len(reviews()) == 1
@@ -283,45 +278,20 @@ def test_what_lands_is_looked_at_the_gate_is_asked_about_a_secret_refused_and_th
     assert not points or set(place.failpoint_kills()) == set(points)
 
 
-def commit(place: Place, files: dict[str, str]) -> None:
-    """Commit files on main."""
-    for name, text in files.items():
-        (place.repo / name).write_text(f"{text}\n")
-    git(place.repo, "add", "-A")
-    git(place.repo, "commit", "-qm", "more")
-    place.start = git(place.repo, "rev-parse", "main")
-
-
-def test_all_nodes_wait_for_approval_if_the_launch_says_so(place):
-    graph = dot(place, node("work", "echo work > work.txt"), "start -> work -> exit;")
-    child = place.launch(graph, "r1", "--approve")
-    wait_for("it waits", lambda: "waiting for approval" in place.command("review", "work").stdout)
-    assert json.loads(place.command("status", "r1", "--json").stdout)["status"] == "waiting"
-    assert place.command("review", "work", "--approve").returncode == 0
-    assert place.finish(child) == 0, place.logs()
-    assert git(place.repo, "show", "main:work.txt") == "work"
-
-
-def test_a_move_of_the_target_outside_the_queue_is_told_with_the_nodes_at_work(place):
-    """A person commits on the target while a node works; what the queue itself lands is no such move, also for a
-    guardian that has just started."""
+def test_a_move_of_the_target_outside_the_queue_is_reported_with_the_nodes_at_work(place):
+    """What the queue itself lands is no such move, also for a guardian that has just started."""
     graph = place.graph(
         Node("fast", command="echo fast > fast.txt"),
         Node("slow", command=f"echo slow > slow.txt; {place.hold('slow')}"))
-    child = place.launch(graph, "r1")
-    place.wait_until_held("slow")
-    wait_for("fast lands", lambda: place.nodes()["fast"]["status"] == "validated")
-    place.kill("guardian-crew")
-    place.pid("guardian-crew", incarnation=2)
-    (place.repo / "by-hand.txt").write_text("theirs\n")
-    git(place.repo, "add", "by-hand.txt")
-    git(place.repo, "commit", "-qm", "a person's commit")
+    child = place.launch_until("slow", graph, "r1")
+    wait_for("fast lands", lambda: place.has_landed("fast"))
+    place.kill_and_await("guardian-crew")
+    place.commit("a person's commit", {"by-hand.txt": "theirs\n"})
     wait_for("it is noticed", lambda: any(record["kind"] == "foreign" for record in place.journal()))
     warning = "main was moved outside the merge queue"
     status = place.command("status", "r1").stdout
     assert warning in status and "while slow was at work: a person's commit (" in " ".join(status.split()), status
-    place.release("slow")
-    assert place.finish(child) == 0, place.logs()
+    place.release_to_end(child, "slow")
     [move] = json.loads(place.command("status", "r1", "--json").stdout)["foreign_moves"]
     assert (move["at_work"], move["rewritten"]) == (["slow"], False)
     ending = (place.root / "out").read_text().splitlines()[-2:]
@@ -330,15 +300,14 @@ def test_a_move_of_the_target_outside_the_queue_is_told_with_the_nodes_at_work(p
 
 
 @pytest.mark.slow
-def test_a_failed_entry_is_not_retried_in_place_of_the_attempt_that_the_stopped_run_has_begun(place):
-    """The retry would be the next attempt of the node, which the run has begun, and its landing count for that."""
+def test_a_failed_entry_is_not_retried_once_the_stopped_run_has_started_its_next_attempt(place):
+    """The landing of the retry would count for that attempt."""
     graph = place.graph(Node("one", command=f"echo $GARRISON_ATTEMPT > one.txt; test $GARRISON_ATTEMPT = 1 || "
                                             f"{{ {place.hold('rework')}; }}"))
     flaky = place.root / "flaky"
     flaky.touch()
     gate = gate_on(place, f"{{ ! test -e one.txt || ! test -e {flaky}; }}")
-    child = place.launch(graph, "r1", gate=gate)
-    place.wait_until_held("rework")
+    child = place.launch_until("rework", graph, "r1", gate=gate)
     assert place.command("stop", "r1").returncode == 0
     child.wait()
     flaky.unlink()

@@ -1,8 +1,7 @@
-"""What happens to the machine under a run: a reboot, the tmux server's end, memory running out, a stop in bad luck."""
+"""Failures of the machine under a run: a reboot, the end of the tmux server, no memory, a stop that is interrupted."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -10,48 +9,32 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support import DEADLINE, PROGRAM, PYTHON, Node, Place, alive, is_gone, load, stat, wait_for
+from e2e.test_kill_pairs import half_done
+from support import DEADLINE, PYTHON, Node, Place, alive, is_gone, load, stat, wait_for
 
 REGISTRY = Path(__file__).resolve().parents[2] / "scripts" / "identity_registry.py"
-needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 LATER = ["unshare", "--time", "--monotonic", "1000000", "--boottime", "1000000"]
 """A machine that has been up for days, as the one before the reboot: the next one's clocks are far behind."""
 
 
 def holding(place: Place, name: str, **more: str) -> Node:
-    """A node that commits half of its work and leaves a note before it holds."""
-    half = f"test -e half-{name} || {{ echo half > half-{name}; git add -A; git commit -qm 'Half of {name}'; }}"
-    note = 'echo "half is there, seen by life $GARRISON_INCARNATION" > "$GARRISON_NOTES_FILE"'
-    return Node(name, before=f"{half}; {note}; {place.hold(name)}", **more)
-
-
-def power_off(place: Place) -> None:
-    """Every process of the place at once, tmux servers included, with no time to say anything."""
-    while found := place.living_processes():
-        for one in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGKILL)
-        for child in place.started:
-            child.poll()
+    """Return a node that commits half of its work and leaves a note before it waits."""
+    return Node(name, before=half_done(place, name).replace("half.txt", f"half-{name}"), **more)
 
 
 def deaths(place: Place, stem: str) -> list[str]:
-    """Why the lives of a layer died, as its supervisor journaled it."""
-    return [record["why"] for record in death_records(place, stem)]
+    return [record["why"] for record in place.death_records(stem)]
 
 
-def death_records(place: Place, stem: str) -> list[dict[str, Any]]:
-    stems = ["", *(path.stem for path in (place.home / "runs/r1/layers").glob("*.jsonl"))]
-    return [record["data"] for one in stems for record in place.journal("r1", one)
-            if record["kind"] == "death" and record["data"]["full"] == f"{stem}@r1"]
+def tmux_server(place: Place, name: str) -> int:
+    return int(place.identity(f"orchestrator-{name}")["tmux"]["server"].partition(":")[0])
 
 
 def reuse(path: Path, pid: int) -> None:
-    """Let a record's pid and start ticks be those of a process that began after the boot."""
+    """Give a record the pid and start ticks of a process that was started after the boot."""
     found = stat(pid)
     assert found is not None
     body = load(path)
@@ -64,7 +47,7 @@ def reuse(path: Path, pid: int) -> None:
 
 @pytest.fixture
 def decoy() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of somebody else."""
+    """Yield a process that is not garrison's."""
     with subprocess.Popen(["sleep", "1000"]) as one:
         yield one
         one.kill()
@@ -73,12 +56,10 @@ def decoy() -> Iterator[subprocess.Popen[bytes]]:
 def reboot(place: Place, decoy: subprocess.Popen[bytes], before: list[str]) -> None:
     place.env["GARRISON_BOOT_ID"] = "boot-1"
     arguments = place.launch_arguments(place.graph(holding(place, "a"), holding(place, "b", after=("a",))), "r1")
-    with (place.root / "out").open("ab") as output:
-        place.started.append(subprocess.Popen([*before, *PROGRAM, *arguments], env=place.env, cwd=place.root,
-                                              stdin=subprocess.DEVNULL, stdout=output, stderr=output))
+    place.begin(*arguments, before=before)
     place.release("a")
     place.wait_until_held("b")
-    power_off(place)
+    place.kill_all()
     place.env["GARRISON_BOOT_ID"] = "boot-2"
     shutil.rmtree(place.runtime)
     place.runtime.mkdir(mode=0o700)
@@ -115,25 +96,23 @@ def test_a_reboot_loses_nothing_and_touches_no_foreign_process(place: Place, dec
     reboot(place, decoy, [])
 
 
-@needs_tmux
 @pytest.mark.slow
 def test_a_reboot_that_resets_the_clocks(places: Callable[..., Place], decoy: subprocess.Popen[bytes]) -> None:
-    """The monotonic times of the boot before are far in the future; the tmux socket is stale."""
+    """The monotonic times of the last boot are far in the future; the tmux socket is stale."""
     if os.geteuid() != 0 or subprocess.run([*LATER, "true"], check=False, capture_output=True).returncode:
         pytest.skip("a time namespace of one's own needs root and Linux 5.6")
     reboot(places(terminal="tmux"), decoy, LATER)
 
 
-def tmux(place: Place, *words: str) -> str:
-    """A command of a person who found our socket."""
-    return subprocess.run(["tmux", "-S", place.identity("orchestrator-a")["tmux"]["socket"], *words], check=True,
-                          capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+def tmux(place: Place, *words: str) -> None:
+    """Run a tmux command of a user who found our socket."""
+    subprocess.run(["tmux", "-S", place.identity("orchestrator-a")["tmux"]["socket"], *words], check=True,
+                   capture_output=True, stdin=subprocess.DEVNULL)
 
 
-@needs_tmux
 @pytest.mark.slow
 def test_the_process_that_ended_a_terminal_is_named(places: Callable[..., Place]) -> None:
-    """A server that a person ends, one that is killed, one session, one process: each why says which."""
+    """A server that the user ends, one that is killed, one session, one process: each reason names which."""
     place = places(terminal="tmux")
     graph = place.graph(holding(place, "a"), holding(place, "b"))
     child = place.launch(graph, "r1", "--max-agents", "2")
@@ -150,13 +129,11 @@ def test_the_process_that_ended_a_terminal_is_named(places: Callable[..., Place]
     place.pid("orchestrator-a", incarnation=4)
     place.wait_until_held("a")
     place.pid("runner-b", incarnation=2)
-    server = int(place.identity("orchestrator-b")["tmux"]["server"].partition(":")[0])
-    os.kill(server, signal.SIGKILL)
+    os.kill(tmux_server(place, "b"), signal.SIGKILL)
     for name, life in (("a", 5), ("b", 3)):
         place.pid(f"orchestrator-{name}", incarnation=life)
         place.wait_until_held(name)
-    place.release("a", "b")
-    assert place.finish(child) == 0, place.logs()
+    place.release_to_end(child, "a", "b")
     place.check("a", "b", history=False)
     whys = deaths(place, "orchestrator-a")
     assert whys[0].startswith("the tmux server died")
@@ -165,54 +142,47 @@ def test_the_process_that_ended_a_terminal_is_named(places: Callable[..., Place]
     assert "the tmux server died" not in whys[2]
     assert whys[3].startswith("the tmux server died")
     assert [why.startswith("the tmux server died") for why in deaths(place, "orchestrator-b")] == [True, True]
-    first = [death_records(place, f"orchestrator-{name}")[0].get("class") for name in "ab"]
+    first = [place.death_records(f"orchestrator-{name}")[0].get("class") for name in "ab"]
     assert sorted(first) == ["crash", "terminal"], "the death of a shared server counts once"
     assert deaths(place, "runner-b") == [f"{deaths(place, 'runner-b')[0].partition(':')[0]}: killed by SIGKILL"]
 
 
-@needs_tmux
 @pytest.mark.slow
 def test_a_keeper_that_was_killed_is_named(places: Callable[..., Place]) -> None:
-    """Seen to be told as a session that somebody had closed: the terminal goes with its first process."""
+    """Seen to be reported as a session that was closed: the terminal ends with its first process."""
     place = places(terminal="tmux")
-    child = place.launch(place.graph(holding(place, "a")), "r1")
-    place.wait_until_held("a")
-    stat = Path(f"/proc/{place.pid('orchestrator-a')}/stat").read_text()
-    os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    child = place.launch_until("a", place.graph(holding(place, "a")), "r1")
+    found = stat(place.pid("orchestrator-a"))
+    assert found is not None
+    os.kill(found[2], signal.SIGKILL)
     place.pid("orchestrator-a", incarnation=2)
     place.wait_until_held("a")
-    place.release("a")
-    assert place.finish(child) == 0, place.logs()
+    place.release_to_end(child, "a")
     place.check("a", history=False)
     assert deaths(place, "orchestrator-a") == ["its reaper, the process above it in its terminal, was killed"]
 
 
-@needs_tmux
 @pytest.mark.slow
 def test_a_stopped_tmux_server_blocks_no_process(places: Callable[..., Place]) -> None:
     place = places(terminal="tmux")
-    child = place.launch(place.graph(holding(place, "a")))
-    place.wait_until_held("a")
-    server = int(place.identity("orchestrator-a")["tmux"]["server"].partition(":")[0])
+    child = place.launch_until("a", place.graph(holding(place, "a")))
+    server = tmux_server(place, "a")
     os.kill(server, signal.SIGSTOP)
     place.kill("orchestrator-a", "runner-a")
     place.pid("orchestrator-a", incarnation=2)
     place.wait_until_held("a")
     Path(place.identity("orchestrator-a")["tmux"]["socket"]).unlink()
-    place.kill("orchestrator-a", incarnation=2)
-    place.pid("orchestrator-a", incarnation=3)
+    place.kill_and_await("orchestrator-a", incarnation=2)
     place.wait_until_held("a")
-    assert int(place.identity("orchestrator-a")["tmux"]["server"].partition(":")[0]) == server
-    place.release("a")
-    assert place.finish(child) == 0, place.logs()
+    assert tmux_server(place, "a") == server
+    place.release_to_end(child, "a")
     place.check("a")
     assert is_gone(server), "it outlived its last session"
 
 
 @pytest.mark.slow
 def test_a_stop_completes_though_the_launcher_that_was_asked_dies(place: Place) -> None:
-    child = place.launch(place.graph(holding(place, "a")))
-    place.wait_until_held("a")
+    child = place.launch_until("a", place.graph(holding(place, "a")))
     launcher = place.pid("launch")
     os.kill(launcher, signal.SIGSTOP)
     stopping = place.begin("stop", "r1", log="stop")
@@ -235,16 +205,15 @@ def test_a_stop_completes_though_the_launcher_that_was_asked_dies(place: Place) 
 
 
 def pending(pid: int) -> int:
-    """The signals that a process has not taken yet."""
+    """Return the signals that a process has not taken yet, as bits."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("ShdPnd:")).split()[1], 16)
 
 
 @pytest.mark.slow
 def test_up_reports_what_it_cannot_resume(place: Place) -> None:
-    child = place.launch(place.graph(holding(place, "a")))
-    place.wait_until_held("a")
-    power_off(place)
+    child = place.launch_until("a", place.graph(holding(place, "a")))
+    place.kill_all()
     child.wait()
     place.repo.rename(place.root / "away")
     up = place.command("up", "--json")
@@ -266,10 +235,7 @@ def test_an_agent_that_eats_the_memory_is_named(place: Place) -> None:
                                         'echo "$GARRISON_RUN a 1 $GARRISON_INCARNATION" >> "$LEDGER"')
         arguments = place.launch_arguments(place.graph(node), "r1")
         script = f'echo $$ > {group}/cgroup.procs; exec "$@"'
-        with (place.root / "out").open("ab") as output:
-            child = subprocess.Popen(["/bin/sh", "-c", script, "sh", *PROGRAM, *arguments], env=place.env,
-                                     cwd=place.root, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        place.started.append(child)
+        child = place.begin(*arguments, before=["/bin/sh", "-c", script, "sh"])
         assert place.finish(child) == 0, place.logs()
         (why,) = deaths(place, "orchestrator-a")
         assert "killed, probably out of memory" in why
@@ -280,7 +246,7 @@ def test_an_agent_that_eats_the_memory_is_named(place: Place) -> None:
 
 
 def memory_cgroup(limit: int) -> Path:
-    """A cgroup with a memory limit; skips where none can be made."""
+    """Make a cgroup with a memory limit; skip where none can be made."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         name = {"memory": "memory.limit_in_bytes", "": "memory.max"}.get(controllers)
@@ -299,11 +265,11 @@ def memory_cgroup(limit: int) -> Path:
 
 
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
-"""The kernel numbers the next process from here on; root may say so (proc_sys_kernel(5))."""
+"""The kernel numbers the next process from here on; root may set it (proc_sys_kernel(5))."""
 
 
 def with_pid(pid: int) -> subprocess.Popen[bytes] | None:
-    """A stranger to whom the kernel gave this very number, which has just become free; None if somebody is faster."""
+    """Start a process to which the kernel gives this pid, which has just become free; None if another was faster."""
     for _ in range(100):
         LAST_PID.write_text(str(pid - 1))
         stranger = subprocess.Popen(["sleep", "1000"], env={"PATH": os.environ["PATH"]}, start_new_session=True)
@@ -316,15 +282,15 @@ def with_pid(pid: int) -> subprocess.Popen[bytes] | None:
     return None
 
 
-@pytest.mark.slow  # it gives pids anew to whoever runs beside it, too: no neighbour for tests that name a pid
+@pytest.mark.slow  # it recycles pids also for tests that run at the same time and that may name one
 @pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="the kernel's next pid cannot be set here")
 def test_a_foreign_process_with_a_recycled_pid_is_neither_adopted_nor_signalled(place: Place) -> None:
-    """In the same boot: all of a run dies, and strangers are given the numbers its records tell of."""
+    """In the same boot: all processes of a run die, and others get the pids of its records."""
     place.launch(place.graph(holding(place, "a")))
     place.wait_until_held("a")
     stems = ("launch", "guardian-crew", "runner-a", "orchestrator-a")
     pids = {stem: place.pid(stem) for stem in stems}
-    power_off(place)
+    place.kill_all()
     for child in place.started:
         child.wait()
     strangers = {stem: one for stem, pid in pids.items() if (one := with_pid(pid)) is not None}

@@ -1,4 +1,4 @@
-"""`garrison mcp` as a client meets it: the official client, in both eras of the protocol, over standard input."""
+"""`garrison mcp` with the official client, in both eras of the protocol, over standard input."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GRAPH = """digraph asked { flow=dag; goal="g"; start [shape=Mdiamond]; exit [sha
 @asynccontextmanager
 async def client(place: Place, era: str, *words: str, answer: str = "",
                  extensions: tuple[ClientExtension, ...] = (), **env: str) -> AsyncIterator[Any]:
-    """Yield a client of a server for the place's repository; `answer` is what its user says to every form."""
+    """Yield a client of a server for the place's repository; `answer` is its user's answer to every form."""
     async def elicit(_context: object, params: object) -> ElicitResult:
         assert isinstance(params, ElicitRequestFormParams)
         return ElicitResult(action="accept", content={"answer": answer})
@@ -130,7 +130,7 @@ def test_a_run_from_its_start_to_landed(place: Place, era: str) -> None:
             graph = place.graph(Node("made", command="date > made.txt")).read_text()
             told = await said(found, "run", request_id="1", graph=graph, gate="true")
             run = told.split()[1]
-            assert await said(found, "run", request_id="1", graph=graph, gate="true") == told, "begun once"
+            assert await said(found, "run", request_id="1", graph=graph, gate="true") == told, "started once"
             assert await until_over(found, run) == "done", await said(found, "status", run=run)
             assert "landed" in await said(found, "status", run=run)
             assert "landed" in await said(found, "why", run=run, node="made")
@@ -145,21 +145,21 @@ def test_a_run_from_its_start_to_landed(place: Place, era: str) -> None:
     asyncio.run(play())
 
 
-async def begin_without_forms(place: Place) -> str:
+async def start_without_forms(place: Place) -> str:
     async with client(place, ERAS[0]) as found:
         run = (await said(found, "run", request_id="q", graph=GRAPH, gate="true")).split()[1]
         while "waits for somebody" not in (told := await said(found, "wait", run=run)):
             pass
         assert "garrison answer ask" in told and run in told
         known = (await found.call_tool("status", {"run": run})).structured_content["since"]
-        with pytest.raises(TimeoutError):  # what it has been told before is no news
+        with pytest.raises(TimeoutError):  # nothing new has happened since
             await asyncio.wait_for(found.call_tool("wait", {"run": run, "since": known}), 1)
         return run
 
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_question_is_a_form_and_its_answer_names_the_client(place: Place, era: str) -> None:
-    """In the older era another client begins, which shows no forms: it is told the command, and so is `wait`."""
+    """In the older era the run is started by a client without forms: it gets the command, and so does `wait`."""
     async def play(run: str) -> str:
         async with client(place, era, answer="Blue") as found:
             run = run or (await said(found, "run", request_id="q", graph=GRAPH, gate="true")).split()[1]
@@ -171,21 +171,21 @@ def test_a_question_is_a_form_and_its_answer_names_the_client(place: Place, era:
             assert "from inside another one" in await said(found, "run", request_id="i", graph=GRAPH, gate="true")
         return run
 
-    begun = ""
+    started = ""
     if era == ERAS[0]:
-        begun = asyncio.run(begin_without_forms(place))  # the server is gone, the run is not
-        done = place.command("wait", begun)
+        started = asyncio.run(start_without_forms(place))  # the server is gone, the run is not
+        done = place.command("wait", started)
         assert done.returncode == 3 and "Which colour?" in done.stderr
-        assert place.command("wait", begun, "--over", "--timeout", "0.5").returncode == 124
-    run = asyncio.run(play(begun))
+        assert place.command("wait", started, "--over", "--timeout", "0.5").returncode == 124
+    run = asyncio.run(play(started))
     assert (place.command("wait", run).returncode, place.status(run)) == (0, "done")
     assert "a test 1" in json.dumps(place.journal(run))
 
 
 @pytest.mark.traced
 def test_a_run_is_a_task_for_a_client_that_knows_tasks_also_over_a_restart(place: Place) -> None:
-    """A question is answered by `tasks/update`, `tasks/cancel` stops, and a run that is resumed is another task. One
-    that fails or begins nothing is completed, with an error."""
+    """`tasks/update` answers a question, `tasks/cancel` stops, and a resumed run is another task. A task that fails or
+    starts nothing is completed with an error."""
     failing = place.graph(Node("broken", command="exit 3")).read_text()
 
     async def play() -> None:
@@ -241,7 +241,7 @@ def accept(answer: str) -> dict[str, object]:
     return {"action": "accept", "content": {"answer": answer}}
 
 
-def test_a_goal_is_planned_once_and_begun_by_who_may_decide(place: Place) -> None:
+def test_a_goal_is_planned_once_and_started_only_with_allow_decide(place: Place) -> None:
     proposal = json.dumps({"tasks": [{"name": name, "title": f"Write {name}", "prompt": f"write {name}", "needs": [],
                                       "files": [f"{name}.txt"]} for name in ("one", "two")], "check": "both are there"})
     shell = 'n=$(basename "$(git branch --show-current)"); test $n = check_goal || echo "$n" >"$n.txt"'
@@ -265,9 +265,9 @@ argv = ["sh", "-c", {json.dumps(f"echo '{proposal}'")}]
                               ({"goal": "write it", "planner": "nobody"}, "nobody")):
                 assert why in await said(found, "plan", request_id=f"wrong {why}", **more)
         async with client(place, ERAS[1], "--allow", "decide") as found:
-            begun = json.loads(await said(found, "plan", request_id="b", plan=made["plan"], approve=True, gate="true"))
-            assert await until_over(found, begun["run"]) == "done", await said(found, "status", run=begun["run"])
-            return str(begun["run"])
+            made = json.loads(await said(found, "plan", request_id="b", plan=made["plan"], approve=True, gate="true"))
+            assert await until_over(found, made["run"]) == "done", await said(found, "status", run=made["run"])
+            return str(made["run"])
 
     run = asyncio.run(play())
     assert "landed" in place.command("why", run).stdout

@@ -41,7 +41,7 @@ def api() -> Iterator[Web]:
 
 
 def prepare(place: Place, api: Web, program: str, profile: str = "") -> dict[str, str]:
-    """Write a configuration with an agent that runs a Python program; return the user's variables."""
+    """Configure an agent that runs a Python program; return the user's variables."""
     script = place.root / "agent.py"
     script.write_text(CALL + program)
     place.configure(f"""
@@ -57,8 +57,8 @@ env = ["OPENAI_API_KEY", "OPENAI_BASE_URL"]
     return {"OPENAI_API_KEY": "sk-real-key", "OPENAI_BASE_URL": api.url}
 
 
-def mine(place: Place) -> list[int]:
-    """Return the proxies of the run; that of its pre-flight is another one."""
+def proxies(place: Place) -> list[int]:
+    """Return the proxies of the run, without that of its preflight."""
     folder = f" {place.home}/runs/r1 "
     return [process.pid for process in processes("garrison.sandbox.proxy.process") if folder in f"{process.argv} "]
 
@@ -78,16 +78,15 @@ except OSError as error:
     print("refused:", error)
 """)
     place.use_mode(mode)
-    graph = place.graph(Node("a", command="", attributes="agent=caller"),
-                        Node("b", command="", attributes="agent=caller"))
+    graph = place.graph(*(Node(name, command="", attributes="agent=caller") for name in "ab"))
     gate = 'python3 -c "import os; assert os.environ[\'http_proxy\'].startswith(\'http://127.0.0.1:\')"'
-    assert place.finish(place.launch(graph, "r1", gate=gate, **env)) == 0, place.logs()
+    place.run(graph, gate=gate, **env)
     assert {seen.headers["authorization"] for seen in api.seen} == {"Bearer sk-real-key"}
     assert len(api.seen) == 4
     rows = json.loads(place.command("cost", "r1", "--json").stdout)
     assert [(row["of"], row["calls"], row["input"], row["output"]) for row in rows] == [
         ("r1/a", 2, 2000, 20), ("r1/b", 2, 2000, 20)]
-    wait_for("the proxy has ended", lambda: not mine(place))
+    wait_for("the proxy has ended", lambda: not proxies(place))
     assert "evil.example:443" in place.command("status", "r1").stdout
     assert "evil.example:443" in place.command("why", "a").stdout
     for path in place.home.rglob("*"):
@@ -95,8 +94,8 @@ except OSError as error:
 
 
 @pytest.mark.slow
-def test_agents_of_one_account_wait_for_one_trial_of_an_api_that_is_out(place: Place) -> None:
-    """The API's answer, which no program tells, is the witness; one agent tries, and if it is killed another one."""
+def test_agents_of_one_account_wait_while_one_of_them_tries_an_api_that_is_down(place: Place) -> None:
+    """If that one is killed, another tries."""
     is_out, is_hung, go_on = threading.Event(), threading.Event(), threading.Event()
     times: list[float] = []
 
@@ -128,7 +127,7 @@ open(os.path.basename(os.getcwd()) + ".txt", "w").write("made")
         wait_for("three trials", lambda: len(times) >= before + 3)
         trials = times[before:before + 3]
         assert min(later - earlier for earlier, later in pairwise(trials)) > 1.5, trials
-        assert before <= 8, "each may meet it once, and one may try it meanwhile"
+        assert before <= 8, "each may call it once, and one may try it since"
         is_out.clear()
         wait_for("a trial", is_hung.is_set)
         [outage] = (place.home / "run/outages").glob("*.json")
@@ -156,13 +155,13 @@ Path("f").write_text(call()["model"])
 """)
     child = place.launch(place.graph(Node("a", command="", attributes="agent=caller")), "r1", **env)
     wait_for("the first call", (place.root / "first").exists)
-    [pid] = mine(place)
+    [pid] = proxies(place)
     os.kill(pid, signal.SIGKILL)
-    wait_for("another proxy", lambda: [other for other in mine(place) if other != pid])
+    wait_for("another proxy", lambda: [other for other in proxies(place) if other != pid])
     (place.root / "go").touch()
     assert place.finish(child) == 0, place.logs()
     assert place.deaths() == {}
-    wait_for("the proxy has ended", lambda: not mine(place))
+    wait_for("the proxy has ended", lambda: not proxies(place))
 
 
 def test_a_budget_of_a_command_agent_ends_its_calls(place: Place, api: Web) -> None:
@@ -175,7 +174,7 @@ for number in range(10):
         sys.exit(9)
 """, "budget = 0.15")
     graph = place.graph(Node("a", command="", attributes="agent=caller"))
-    assert place.finish(place.launch(graph, "r1", "--max-rework", "0", **env)) == 1
+    place.run(graph, "r1", "--max-rework", "0", code=1, **env)
     output = (place.home / "runs/r1/nodes/a/1/output.log").read_text()
     assert "3 402 garrison: budget used up: $0.05 of the $0.15 for this node are spent, and the next call " in output
     assert len(api.seen) == 3, "a call that may cost more than what is left is not made"
@@ -195,15 +194,14 @@ assert call()["model"] == "gpt-x"
     child = place.launch(place.graph(Node("a", command="", attributes="agent=caller"), name="crew"), "r1",
                          gate=f"python3 {script}", **env)
     wait_for("the gate works", (place.root / "at-gate").exists)
-    place.kill("processor-crew")
-    place.pid("processor-crew", incarnation=2)
+    place.kill_and_await("processor-crew")
     (place.root / "go").touch()
     assert place.finish(child) == 0, place.logs()
     assert {seen.headers["authorization"] for seen in api.seen} == {"Bearer sk-real-key"}
     rows = json.loads(place.command("cost", "r1", "--json").stdout)
     assert sum(row["calls"] for row in rows) == len(api.seen) > 1, "a gate's calls count against the budget of the run"
     assert all(json.loads(seen.body)["max_completion_tokens"] < 2000 for seen in api.seen), "and are made to fit it"
-    wait_for("the proxy has ended", lambda: not mine(place))
+    wait_for("the proxy has ended", lambda: not proxies(place))
     assert list((place.home / "usage").glob("gates/r1/*"))
     assert place.command("clean", "--run", "r1", "--yes").returncode == 0
     assert not (place.home / "usage/gates/r1").exists()

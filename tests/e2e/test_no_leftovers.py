@@ -1,4 +1,4 @@
-"""Whatever an agent starts goes with it, and whatever loses its home, its tree or all above it stops by itself."""
+"""What an agent starts ends with it, and a process that loses its home, worktree or all above it ends by itself."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from support import DEADLINE, PROGRAM, Node, Place, wait_for
+from e2e.test_shortage import disk_of_its_own
+from support import DEADLINE, PROGRAM, Node, Place, git, wait_for
 
 
 def fork(place: Place, number: int = 1) -> str:
-    """Shell that forks programs which leave parent, session, name and marker, `number` times each way."""
+    """Return shell that starts programs without parent, session, name or marker, `number` times each way."""
     nap = place.root / "nap"
     shutil.copy(shutil.which("sleep") or "/bin/sleep", nap)
     quiet = "</dev/null >/dev/null 2>&1"
@@ -31,8 +32,7 @@ def naps(place: Place) -> list[int]:
 
 def held(place: Place, number: int = 1, gate: str = "") -> subprocess.Popen[bytes]:
     place.env |= {"GARRISON_RESCAN": "0.3"}
-    child = place.launch(place.graph(Node("a", before=fork(place, number) + place.hold("a"))), gate=gate)
-    place.wait_until_held("a")
+    child = place.launch_until("a", place.graph(Node("a", before=fork(place, number) + place.hold("a"))), gate=gate)
     wait_for("all have forked", lambda: len(naps(place)) >= 5 * number)
     return child
 
@@ -40,18 +40,14 @@ def held(place: Place, number: int = 1, gate: str = "") -> subprocess.Popen[byte
 @pytest.mark.parametrize("terminal", ["process", pytest.param("tmux", marks=pytest.mark.slow)])
 def test_processes_that_an_agent_forked_end_with_its_incarnation_and_half_written_files_with_the_run(
         places: Callable[..., Place], terminal: str) -> None:
-    """Seen to outlive the run, as children of init, before orchestrators were subreapers below a keeper; half-written
-    files were seen to stay for the doctor to find, who moved them aside."""
-    if terminal == "tmux" and shutil.which("tmux") is None:
-        pytest.skip("tmux is not installed")
+    """Seen to outlive the run, as children of init, before orchestrators were subreapers; half-written files were seen
+    to stay until the doctor moved them aside."""
     place = places(terminal=terminal)
-    decoy = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     child = held(place)
     first = naps(place)
-    place.kill("orchestrator-a")
-    assert place.pid("orchestrator-a", incarnation=2)
+    place.kill_and_await("orchestrator-a")
     place.wait_until_held("a")
-    assert not set(first) & set(naps(place)), "the dead life's live on beside its successor"
+    assert not set(first) & set(naps(place)), "processes of the dead incarnation are alive"
     dead = subprocess.Popen(["true"])
     dead.wait()
     hook, inbox = place.home / "hooks" / ".runner-a@r1.json", place.home / "signals" / "guardian-crew@r1"
@@ -62,14 +58,10 @@ def test_processes_that_an_agent_forked_end_with_its_incarnation_and_half_writte
     for path in (*halves, working):
         os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 60))
     os.utime(young, (young.stat().st_atime, young.stat().st_mtime + 600))
-    place.release("a")
-    assert place.finish(child) == 0, place.logs()
+    place.release_to_end(child, "a")
     assert not naps(place)
     assert [path for path in (*halves, young, working) if path.exists()] == [young, working]
     place.check("a")
-    assert decoy.poll() is None
-    decoy.kill()
-    decoy.wait()
 
 
 @pytest.mark.slow
@@ -85,30 +77,28 @@ def test_a_fork_bomb_leaves_no_process(place: Place, how: str) -> None:
     else:
         place.kill("launch", "guardian-crew", "runner-a", "orchestrator-a")
     child.wait(DEADLINE)
-    wait_for("nobody is left", lambda: not naps(place))
+    wait_for("no process is left", lambda: not naps(place))
 
 
 @pytest.mark.parametrize("what", [pytest.param("home moved", marks=pytest.mark.slow), "trees",
                                    pytest.param("gate", marks=pytest.mark.slow)])
 def test_a_process_without_its_home_or_worktree_stops_by_itself(place: Place, what: str) -> None:
-    """Seen: with its tree gone an agent went on, and a gate whose home was gone ran to its end, for nothing."""
+    """Seen: without its worktree an agent continued, and without its home a gate ran to its end."""
     if what == "gate":
         place.env |= {"GARRISON_RESCAN": "0.3"}
         slow = f"test ! -e a-r1.txt || {{ touch {place.root}/at-gate; sleep 1000; }}"
-        child = place.launch(place.graph(Node("a")), gate=slow)
-        place.wait_until_held("gate")
+        child = place.launch_until("gate", place.graph(Node("a")), gate=slow)
     else:
         child = held(place)
     if what == "trees":
         shutil.rmtree(next(place.trees.glob("*/r1/a")))
-        wait_for("another attempt begins", lambda: place.nodes()["a"]["attempt"] == 2)
+        wait_for("another attempt starts", lambda: place.nodes()["a"]["attempt"] == 2)
         assert "was removed while it worked" in place.nodes()["a"]["reason"]
-        place.release("a")
-        assert place.finish(child) == 0, place.logs()
+        place.release_to_end(child, "a")
     else:
         place.home.rename(place.root / "moved")
         assert child.wait(DEADLINE) == 1, place.logs()
-    wait_for("nobody is left", lambda: not place.living_processes())
+    wait_for("no process is left", lambda: not place.living_processes())
     assert what == "trees" or not place.home.exists()
 
 
@@ -116,18 +106,9 @@ def test_a_process_without_its_home_or_worktree_stops_by_itself(place: Place, wh
 @pytest.mark.parametrize("how", ["read-only", "unmounted"])
 def test_a_home_that_becomes_read_only_or_is_unmounted_stops_all(place: Place, how: str) -> None:
     place.env |= {"GARRISON_RESCAN": "0.3"}
-    script = f"mount -t tmpfs tmpfs {place.home} && touch {place.root}/mounted && exec sleep 1000"
-    keeper = subprocess.Popen(["unshare", "-m", "sh", "-c", script], stderr=subprocess.DEVNULL, cwd="/")
-    wait_for("a mount or none", lambda: (place.root / "mounted").exists() or keeper.poll() is not None)
-    if keeper.poll() is not None:
-        pytest.skip("a disk of one's own needs root and mounts")
-    enter = ["nsenter", "-t", str(keeper.pid), "-m", f"--wd={place.root}"]
-    try:
-        with (place.root / "out").open("ab") as output:
-            child = subprocess.Popen([*enter, *PROGRAM, *place.launch_arguments(
-                place.graph(Node("a", before=fork(place) + place.hold("a"))), "r1")], env=place.env,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
-        place.started.append(child)
+    with disk_of_its_own(place) as enter:
+        graph = place.graph(Node("a", before=fork(place) + place.hold("a")))
+        child = place.begin(*place.launch_arguments(graph, "r1"), before=enter)
         place.wait_until_held("a")
         change = ["mount", "-o", "remount,ro", place.home] if how == "read-only" else ["umount", "-l", place.home]
         # A file that is open for writing keeps a mount from becoming read-only; the superblock's own way does not.
@@ -135,22 +116,23 @@ def test_a_home_that_becomes_read_only_or_is_unmounted_stops_all(place: Place, h
         if done.returncode:
             place.kill_rest()
             pytest.skip(f"cannot {change}: {done.stderr.strip()}")
-        wait_for("nobody is left", lambda: not place.living_processes())
+        wait_for("no process is left", lambda: not place.living_processes())
         assert child.wait(DEADLINE) == 1, place.logs()
         assert "Traceback" not in place.logs()
-    finally:
-        keeper.kill()
-        keeper.wait()
 
 
 UNSHARE = ["unshare", "-pf", "--mount-proc"]
 
 
-@contextlib.contextmanager
-def elsewhere(place: Place, *arguments: str) -> Iterator[None]:
-    """A garrison command in a pid namespace of its own, whose init sleeps on until the end of the block."""
+def needs_a_namespace() -> None:
     if os.geteuid() != 0 or subprocess.run([*UNSHARE, "true"], check=False, capture_output=True).returncode:
         pytest.skip("a pid namespace of one's own needs root")
+
+
+@contextlib.contextmanager
+def elsewhere(place: Place, *arguments: str) -> Iterator[None]:
+    """Run a garrison command in a pid namespace of its own, whose init lives until the end of the block."""
+    needs_a_namespace()
     init = ["sh", "-c", '"$@"; sleep 1000', "sh"]
     there = subprocess.Popen([*UNSHARE, *init, *PROGRAM, *arguments], env=place.env, cwd=place.root,
                              stdin=subprocess.DEVNULL, start_new_session=True)
@@ -167,7 +149,7 @@ def elsewhere(place: Place, *arguments: str) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["to its end", "stopped by its guardian"])
 def test_a_guardian_in_another_pid_namespace_is_left_alone_by_a_new_launcher(place: Place, how: str) -> None:
-    """The launcher dies, `up` in another container on the same home brings one there; nobody is doubled or ended."""
+    """The launcher dies; `up` in another container on the same home starts one: no process is doubled or ended."""
     child = held(place)
     pids = {stem: place.pid(stem) for stem in ("guardian-crew", "runner-a", "orchestrator-a")}
     place.kill("launch")
@@ -180,7 +162,7 @@ def test_a_guardian_in_another_pid_namespace_is_left_alone_by_a_new_launcher(pla
         assert {stem: place.pid(stem) for stem in pids} == pids
         if how == "to its end":
             place.release("a")
-        else:  # the guardian is here and can be asked; the launcher there sees the run stopped, and ends
+        else:  # the guardian is here; the launcher there sees the run stopped, and ends
             assert place.command("stop", "r1").stdout == "run r1: stopped\n"
         wait_for("the launcher's end", lambda: place.identity("launch")["status"] == "terminated")
         assert {stem: place.identity(stem)["incarnation"] for stem in pids} == dict.fromkeys(pids, 1)
@@ -230,11 +212,9 @@ print("spared", pid)
 """
 
 
-def test_a_foreign_process_with_a_dead_lifes_pid_is_never_touched(tmp_path: Path) -> None:
-    unshare = ["unshare", "-pf", "--mount-proc"]
-    if os.geteuid() != 0 or subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("a pid namespace of one's own needs root")
-    done = subprocess.run([*unshare, PROGRAM[0], "-c", REUSE, str(tmp_path / "home")], capture_output=True, text=True,
+def test_a_foreign_process_with_the_pid_of_a_dead_incarnation_is_never_touched(tmp_path: Path) -> None:
+    needs_a_namespace()
+    done = subprocess.run([*UNSHARE, PROGRAM[0], "-c", REUSE, str(tmp_path / "home")], capture_output=True, text=True,
                           check=False, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("spared")
@@ -258,9 +238,7 @@ exec {real} "$@"
 """)
     shim.chmod(0o755)
     place.env["PATH"] = f"{shim.parent}:{place.env['PATH']}"
-    child = place.launch(place.graph(Node("a")))
-    assert place.finish(child) == 0, place.logs()
+    place.run(place.graph(Node("a")))
     assert (place.root / "removed").exists()
     place.check("a", history=False)
-    assert "rescue" not in subprocess.run([str(real), "for-each-ref"], cwd=place.repo, capture_output=True, text=True,
-                                          check=True).stdout
+    assert "rescue" not in git(place.repo, "for-each-ref")

@@ -1,4 +1,4 @@
-"""How nodes end: agents and acceptance that fail, conflicts, red gates, and the scripted agent's lives."""
+"""How nodes end: agents and acceptance that fail, conflicts, red gates, and incarnations of the scripted agent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ digraph pipeline {
 @pytest.mark.smoke
 @pytest.mark.traced
 def test_failures_are_named_and_independent_work_lands(place):
-    """Nodes b to e fail, each in its own way; a lands, and f never starts since it needs what b should have made."""
+    """Nodes b to e fail, each in its own way; a lands, and f never starts since it needs b."""
     rewrite = "sed -i '5s/.*/changed by {}/' notes.txt"
     graph = place.graph(
         Node("a", before=f"{rewrite.format('a')}; {place.hold('a')}"),
@@ -37,12 +37,10 @@ def test_failures_are_named_and_independent_work_lands(place):
         Node("f", after=("b",)))
     gate = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; if test -e red.flag; then echo the flag is red; exit 1; fi'
     child = place.launch(graph, "r1", "--max-agents", "5", gate=gate)
-    place.wait_until_held("d")  # its branch begins before a lands
+    place.wait_until_held("d")  # its branch starts before a lands
     place.release("a")
-    wait_for("a lands", lambda: place.nodes().get("a", {}).get("status") == "validated")
-    place.release("d")
-    assert place.finish(child) == 1, place.logs()
-    assert place.status() == "failed"
+    wait_for("a lands", lambda: place.has_landed("a"))
+    place.release_to_end(child, "d", code=1)
     nodes = place.nodes()
     assert {name: node["status"] for name, node in nodes.items()} == {
         "a": "validated", "b": "failed", "c": "failed", "d": "failed", "e": "failed", "f": "pending"}
@@ -63,8 +61,7 @@ def test_the_seeds_mini_pipeline_with_the_scripted_agent(place):
         assert SEED.read_text().split() == MINI.split()
     graph = place.root / "mini_pipeline.dot"
     graph.write_text(MINI)
-    child = place.launch(graph, "r1", "--agent", "scripted", "--setup", "mkdir env && echo made > env/tool")
-    assert place.finish(child) == 0, place.logs()
+    place.run(graph, "r1", "--agent", "scripted", "--setup", "mkdir env && echo made > env/tool")
     assert {name: node["status"] for name, node in place.nodes().items()} == {"impl_test": "validated"}
     assert git(place.repo, "ls-tree", "-r", "--name-only", "main").splitlines() == [
         "calc.py", "notes.txt", "scripted/impl_test.txt"], "what set-up made is not work"
@@ -74,8 +71,8 @@ def test_the_seeds_mini_pipeline_with_the_scripted_agent(place):
 
 
 def test_one_scripted_incarnation_after_another(place):
-    """The agent of a is killed once, which is not a verdict on its work; b's orchestrator is killed twice and tells its
-    successors what it knew."""
+    """The agent of a is killed once, which is not a verdict on its work; b's orchestrator is killed twice, and its
+    successors get its notes."""
     scripts = place.root / "scripts"
     scripts.mkdir()
     (scripts / "a.yaml").write_text("""\
@@ -100,8 +97,7 @@ def test_one_scripted_incarnation_after_another(place):
                      'a [shape=box, agent=scripted]; b [shape=box, agent=scripted]; '
                      'start -> a -> exit; start -> b -> exit; }')
     place.use_mode("none")  # in a sandbox no agent reaches its orchestrator
-    child = place.launch(graph, "r1", "--agent", "scripted", "--max-agents", "2", GARRISON_SCRIPTS=str(scripts))
-    assert place.finish(child) == 0, place.logs()
+    place.run(graph, "r1", "--agent", "scripted", "--max-agents", "2", GARRISON_SCRIPTS=str(scripts))
     assert {name: node["status"] for name, node in place.nodes().items()} == {"a": "validated", "b": "validated"}
     assert git(place.repo, "show", "main:a.txt") == "by life 2"
     assert place.deaths()["orchestrator-a"] == [1]
@@ -118,7 +114,7 @@ def test_one_scripted_incarnation_after_another(place):
 
 
 def test_an_attempt_that_changed_nothing_never_lands(place):
-    """An agent with a prompt that changes nothing has failed, whatever it says; with allow_empty it is `no change`."""
+    """An agent with a prompt fails if it changes nothing, whatever it prints; with allow_empty it is `no change`."""
     prompt = 'prompt="Add a feature", rework=none'
     graph = place.graph(
         Node("liar", command="echo 'Invalid API key: please log in'", attributes=prompt),
@@ -127,8 +123,7 @@ def test_an_attempt_that_changed_nothing_never_lands(place):
         Node("own", command="true"),
         Node("worker"))
     tip = git(place.repo, "rev-parse", "main")
-    child = place.launch(graph, "r1", "--max-agents", "5")
-    assert place.finish(child) == 1, place.logs()
+    place.run(graph, "r1", "--max-agents", "5", code=1)
     nodes = place.nodes()
     assert {name: node["status"] for name, node in nodes.items()} == {
         "liar": "failed", "empty": "failed", "looker": "validated", "own": "validated", "worker": "validated"}

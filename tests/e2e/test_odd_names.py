@@ -1,4 +1,4 @@
-"""Names as people have them: every odd one works, or is refused in one line before anything is made."""
+"""Odd names of files, branches, homes and attributes: each works, or is refused in one line before anything is made."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ BRANCH = "feat/ü/😀"
 
 
 @pytest.mark.parametrize("terminal", ["process", "tmux"])
-def test_everything_oddly_named_at_once_lands(places, terminal):
-    if terminal == "tmux" and shutil.which("tmux") is None:
-        pytest.skip("tmux is not installed")
+def test_a_run_whose_every_name_is_odd_lands(places, terminal):
     place = places(terminal=terminal)
     real = place.root / "it's a \"re\\po\"; $(exit) 😀\nsecond line"
     place.repo.rename(real)
@@ -47,7 +45,7 @@ def test_everything_oddly_named_at_once_lands(places, terminal):
 
 @pytest.fixture
 def refused(place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """A dry launch in this process that must be refused in one line: that line."""
+    """Return a function that makes a dry launch in this process; it must be refused in the line that it returns."""
     place.enter(monkeypatch)
 
     def run(pipeline: object, *more: object, repo: object = place.repo, code: int = 1) -> str:
@@ -99,17 +97,16 @@ def test_misspelt_names_are_refused_and_unknown_ones_reported(place: Place, refu
     assert not (place.home / "runs").exists()
 
 
-def test_by_hand_a_terminal_leaves_with_its_last_session(places) -> None:
-    """`spawn_orchestrator` has nobody above it: session and server go when its work has ended. Any --prd will do."""
+def test_a_tmux_server_started_by_hand_ends_with_its_last_session(place: Place) -> None:
+    """`spawn_orchestrator` has no supervisor: session and server end with its work."""
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed")
-    place = places()
     scripts = Path(__file__).parents[2] / "scripts"
     prd = "x" * 10_000 + "\n'second'"
     words = ["--node", "n", "--prd", prd, "--repo-root", place.repo, "--command", "echo done > f", "--terminal", "tmux"]
     done = subprocess.run([sys.executable, scripts / "spawn_orchestrator.py", *words], env=place.for_scripts,
                           check=False, capture_output=True, text=True, cwd=place.root)
     assert (done.returncode, done.stderr) == (0, "")
-    wait_for("nobody is left, nor the tmux server", lambda: not place.living_processes())
+    wait_for("no process is left, nor the tmux server", lambda: not place.living_processes())
     identity = place.identity("orchestrator-n", "adhoc-n-1")
     assert (identity["status"], identity["metadata"]["reason"]) == ("terminated", "done")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -20,14 +19,6 @@ def start(place: Place, *words: str) -> subprocess.Popen[str]:
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def configure(place: Place, script: str) -> None:
-    """Make an agent of a script the default one, and a gate the repository's."""
-    with (place.home / "config.toml").open("a") as file:
-        file.write(f'[launch]\nagent = "double"\n[agents.double]\nargv = ["sh", "-c", {json.dumps(script)}]\n')
-    (place.repo / "garrison.toml").write_text('[launch]\ngate = "test -f calc.py"\n')
-    place.edits = "?? garrison.toml"
-
-
 def type_hint(place: Place, text: str) -> subprocess.CompletedProcess[str]:
     """Type the last command that a text offers, as it stands."""
     words = shlex.split(re.findall("`garrison ([^`]+)`", text)[-1])
@@ -35,10 +26,10 @@ def type_hint(place: Place, text: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_ctrl_c_leaves_the_task_in_the_background_and_what_a_failed_one_offers_helps(place: Place) -> None:
-    """A task in words is done by the configured agent and gate. It exits with 1; the last line of the run and of
-    `status`, typed as it stands, tries it again."""
+    """The configured agent and gate do a task in words. It exits with 1; the last line of the run and of `status`,
+    typed as it stands, tries it again."""
     mended = place.root / "mended"
-    configure(place, f"{place.hold('it')}; cp \"$GARRISON_PROMPT_FILE\" $GARRISON_RUN.told; "
+    place.use_agent(f"{place.hold('it')}; cp \"$GARRISON_PROMPT_FILE\" $GARRISON_RUN.told; "
                      f"echo it > \"$GARRISON_RUN.txt\"; test -e {mended} || exit 3")
     child = start(place, "fail", "slowly", "--terminal", "process", "--max-rework", "0", "--run", "r1")
     place.wait_until_held("it")
@@ -74,7 +65,7 @@ def test_ctrl_c_leaves_the_task_in_the_background_and_what_a_failed_one_offers_h
 
 
 def test_a_list_of_tasks_is_one_run_that_takes_what_has_not_landed(place: Place) -> None:
-    configure(place, 'cat "$GARRISON_PROMPT_FILE" >> "$(basename "$(git branch --show-current)").txt"')
+    place.use_agent('cat "$GARRISON_PROMPT_FILE" >> "$(basename "$(git branch --show-current)").txt"')
     todo = place.root / "TODO.md"
     todo.write_text("- [x] rest\n- [ ] sing a song (after 3)\n- [ ] tune up\n")
     options = ("--tasks", str(todo), "--terminal", "process", "--yes")
@@ -97,14 +88,14 @@ def test_a_list_of_tasks_is_one_run_that_takes_what_has_not_landed(place: Place)
 
 
 @pytest.mark.traced
-def test_what_has_landed_is_ticked_by_one_tested_commit_whatever_was_written_meanwhile(place: Place) -> None:
-    """A failed task is not ticked, a commit to the list meanwhile is kept, and so is an edit without one."""
+def test_landed_tasks_are_ticked_by_one_tested_commit_that_keeps_later_edits(place: Place) -> None:
+    """A failed task is not ticked; later commits and edits of the list are kept."""
     mended, todo = place.root / "mended", place.repo / "TODO.md"
-    configure(place, f"grep -q tune $GARRISON_PROMPT_FILE && {{ {place.hold('tune')}; }}; "
+    place.use_agent(f"grep -q tune $GARRISON_PROMPT_FILE && {{ {place.hold('tune')}; }}; "
                      f"grep -q rest $GARRISON_PROMPT_FILE && ! test -e {mended} && exit 3; "
                      'echo it >"$(basename "$(git branch --show-current)").txt"')
     todo.write_text("# To do\n- [ ] sing a song\n- [ ] tune up\n  - well\n- take a rest\n")
-    git(place.repo, "add", "TODO.md")
+    git(place.repo, "add", "TODO.md")  # not garrison.toml
     git(place.repo, "commit", "-qm", "plan")
     options = ("--tasks", "TODO.md", "--tick", "--yes", "--terminal", "process", "--max-rework", "0", "--run")
     child = start(place, *options, "r1")
@@ -133,11 +124,9 @@ def test_what_has_landed_is_ticked_by_one_tested_commit_whatever_was_written_mea
     place.edits = " M TODO.md\n?? garrison.toml"
 
 
-def test_a_launcher_that_dies_while_it_ticks_is_followed_by_one_that_does(place: Place) -> None:
-    """What was written before is done once, not twice."""
-    configure(place, 'echo it >"$(basename "$(git branch --show-current)").txt"')
-    (place.repo / "garrison.toml").write_text(
-        f'[launch]\ngate = "if grep -q x.*tune TODO.txt; then {place.hold("gate")}; fi"\n')
+def test_a_launcher_that_dies_while_it_ticks_has_a_successor_that_ticks_once(place: Place) -> None:
+    place.use_agent('echo it >"$(basename "$(git branch --show-current)").txt"',
+                    f"if grep -q x.*tune TODO.txt; then {place.hold('gate')}; fi")
     todo = place.repo / "TODO.txt"
     todo.write_bytes(b"\xef\xbb\xbftune up\r\n")
     git(place.repo, "add", "TODO.txt")
@@ -157,9 +146,9 @@ def test_a_launcher_that_dies_while_it_ticks_is_followed_by_one_that_does(place:
     assert type_hint(place, "`garrison tick`").stdout == "TODO.txt: nothing to tick\n"
 
 
-def test_the_questions_about_a_list_reach_a_person_even_if_the_list_was_piped(place: Place) -> None:
-    """Which of its sections, and whether to start; without a terminal, the line that says what to pass."""
-    configure(place, 'echo it >"$(basename "$(git branch --show-current)").txt"')
+def test_questions_about_a_list_are_asked_in_the_terminal_even_if_the_list_was_piped(place: Place) -> None:
+    """Which of its sections, and whether to start; without a terminal, the line names the option."""
+    place.use_agent('echo it >"$(basename "$(git branch --show-current)").txt"')
     (place.repo / "TODO.md").write_text("# Now\n- tune up\n# Later\n- take a rest\n")
     place.edits += "\n?? TODO.md"
     out, _ = (child := start(place, "--tasks", "TODO.md")).communicate(timeout=DEADLINE)

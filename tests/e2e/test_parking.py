@@ -1,4 +1,4 @@
-"""Parked names: by the restart policy with a half-open probe, and by a person. Real processes throughout."""
+"""Names parked by the restart policy, with a half-open probe, and by the user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUICK = {"GARRISON_PROBE_AFTER": "3", "GARRISON_HEALTHY_AFTER": "0.5"}
 
 
 def dies(place: Place, name: str, times: int) -> str:
-    """Shell that kills its agent in the first `times` lives."""
+    """Return shell that kills its agent in the first `times` incarnations."""
     count = f"{place.root}/lives-{name}"
     return f"echo x >> {count}; if test $(wc -l < {count}) -le {times}; then kill -9 $$; fi"
 
@@ -30,7 +30,7 @@ def facts(place: Place, kind: str, stem: str = "") -> list[dict[str, Any]]:
 
 
 def told_of(place: Place, name: str) -> dict[str, Any]:
-    """What `garrison status --json` says of a node."""
+    """Return a node as `garrison status --json` shows it."""
     body = json.loads(place.command("status", "r1", "--json").stdout)
     (node,) = [one for one in body["nodes"] if one["node"] == name]
     return dict(node)
@@ -38,7 +38,7 @@ def told_of(place: Place, name: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_probe_heals_a_parked_node_while_others_land_and_its_slot_is_free(place: Place) -> None:
-    """b dies six times and is parked; with one slot, a and c get theirs; its runner is killed; the probe heals it."""
+    """b dies six times and is parked; a and c get the only slot; its runner is killed; the probe heals it."""
     place.env |= QUICK
     graph = place.graph(Node("b", before=f"{dies(place, 'b', 6)}; sleep 1"), Node("a", before=place.hold("a")),
                         Node("c", before=place.hold("c")))
@@ -49,8 +49,7 @@ def test_a_probe_heals_a_parked_node_while_others_land_and_its_slot_is_free(plac
     place.release("a")
     place.wait_until_held("c")
     wait_for("the probe works", lambda: lives(place, "b") == 7)
-    place.release("c")
-    assert place.finish(child) == 0, place.logs()
+    place.release_to_end(child, "c")
     place.check("a", "b", "c")
     (park,) = facts(place, "park", "runner-b")
     (probe,) = [one for one in facts(place, "spawn", "runner-b") if one.get("probe")]
@@ -70,7 +69,7 @@ def test_a_run_whose_nodes_are_all_parked_fails_and_can_be_resumed(place: Place)
     assert "run failed: 0 of 2 landed; a: parked: its agent keeps failing: 6 deaths in 600 s" in last
     assert "fix the cause, then: garrison resume r1" in last
     assert git(place.repo, "show", "refs/garrison/rescue/r1/a/1:half.txt") == "begun"
-    assert place.command("up").stdout == "", "what is parked waits for a person"
+    assert place.command("up").stdout == "", "what is parked waits for the user"
     told = told_of(place, "a")
     assert told["parked"]["by"] == "policy" and told["doing"].startswith("parked: its agent keeps failing: 6 deaths")
     assert place.command("agents", "unpark", "a").returncode == 0
@@ -80,16 +79,15 @@ def test_a_run_whose_nodes_are_all_parked_fails_and_can_be_resumed(place: Place)
 
 
 @pytest.mark.slow
-def test_a_person_parks_a_node_and_lets_it_go_on_though_everybody_above_was_killed(place: Place) -> None:
+def test_a_node_parked_by_the_user_continues_though_all_processes_above_it_were_killed(place: Place) -> None:
     graph = place.graph(Node("a", before=place.hold("a")), Node("b"))
-    child = place.launch(graph)
-    place.wait_until_held("a")
+    child = place.launch_until("a", graph)
     wrong = place.command("agents", "park", "A1")
     assert wrong.returncode == 1 and "did you mean a?" in wrong.stderr
     assert place.command("agents", "park", "a", "--reason", "the API is down").returncode == 0
-    wait_for("a is sent home", lambda: place.identity("runner-a")["status"] == "terminated")
+    wait_for("a's runner has ended", lambda: place.identity("runner-a")["status"] == "terminated")
     assert place.identity("orchestrator-a")["status"] == "terminated"
-    wait_for("b lands", lambda: place.nodes()["b"]["status"] == "validated")
+    wait_for("b lands", lambda: place.has_landed("b"))
     assert told_of(place, "a")["doing"] == "parked by you: the API is down"
     assert "parked by you: the API is down" in place.command("status", "r1").stdout
     place.kill("launch", "guardian-crew")
@@ -97,19 +95,17 @@ def test_a_person_parks_a_node_and_lets_it_go_on_though_everybody_above_was_kill
     child = place.resume()
     place.pid("guardian-crew", incarnation=2)
     assert place.command("agents", "unpark", "orchestrator-a@r1").returncode == 0
-    place.release("a")
-    assert place.finish(child) == 0, place.logs()
+    place.release_to_end(child, "a")
     place.check("a", "b", history=False)
     assert place.identity("runner-a")["incarnation"] == 2
 
 
 @pytest.mark.slow
-def test_a_person_gives_a_node_up_and_has_it_tried_again_after_all(place: Place) -> None:
+def test_a_cancelled_node_fails_and_can_be_retried(place: Place) -> None:
     half = f"echo half > half.txt; {place.hold('a')}"
     graph = place.graph(Node("a", before=half), Node("b"), Node("c", after=("a",)))
-    child = place.launch(graph)
-    place.wait_until_held("a")
-    wait_for("b lands", lambda: place.nodes()["b"]["status"] == "validated")
+    child = place.launch_until("a", graph)
+    wait_for("b lands", lambda: place.has_landed("b"))
     assert place.command("agents", "cancel", "a", "--reason", "leads nowhere").returncode == 0
     assert place.finish(child) == 1, place.logs()
     told = told_of(place, "a")
@@ -123,7 +119,7 @@ def test_a_person_gives_a_node_up_and_has_it_tried_again_after_all(place: Place)
 
 
 @pytest.mark.slow
-def test_six_orderly_stops_are_no_deaths(place: Place) -> None:
+def test_six_graceful_stops_are_no_deaths(place: Place) -> None:
     graph = place.graph(Node("a", before=place.hold("a")))
     for number in range(7):
         child = place.resume() if number else place.launch(graph)
@@ -137,11 +133,11 @@ def test_six_orderly_stops_are_no_deaths(place: Place) -> None:
     assert place.deaths() == {} and place.identity("orchestrator-a")["incarnation"] == 7
 
 
-def test_a_run_whose_guardian_keeps_dying_is_parked_everywhere_and_tried_again(place: Place) -> None:
-    """It was `running` for good, with nobody alive, and `garrison up` left it alone with exit code 0."""
-    place.env |= {"GARRISON_HEALTHY_AFTER": "0.001", "GARRISON_PROBE_AFTER": "10000",
-                  "GARRISON_FAILPOINT": "guardian:start.before", "GARRISON_FAILPOINT_TIMES": "6"}
-    assert place.finish(place.launch(place.graph(Node("a")))) == 1, place.logs()
+def test_a_run_whose_guardian_keeps_dying_is_shown_as_parked_and_tried_again(place: Place) -> None:
+    """Seen to stay `running` with no process alive, and `garrison up` left it alone with exit code 0."""
+    place.env |= {"GARRISON_HEALTHY_AFTER": "0.001", "GARRISON_PROBE_AFTER": "10000"}
+    place.kill_at("guardian:start.before", times=6, keep_going=False)
+    place.run(place.graph(Node("a")), code=1)
     assert not place.living_processes() and place.status() == "parked"
     assert "run parked: 0 of 1 landed; its guardian is parked: 6 deaths in 600 s" in place.logs()
     (status,) = json.loads(place.command("status", "--json").stdout)

@@ -14,7 +14,7 @@ import pytest
 from doubles.forge_state import Issue
 from forge_place import ForgePlace
 from screen_support import Screen
-from support import DEADLINE, PROGRAM, PYTHON, Place, Process, git, wait_for
+from support import Place, git, wait_for
 
 
 def task(name: str, *needs: str, files: str = "", **more: object) -> dict[str, object]:
@@ -24,10 +24,13 @@ def task(name: str, *needs: str, files: str = "", **more: object) -> dict[str, o
 
 GOOD = {"tasks": [task("one"), task("two"), task("both", "one", "two", acceptance="both.txt has two lines")],
         "check": "both.txt is there"}
+FAILS = 'two) exit 3;; two_again) echo two >"two.txt"; exit;;'
+"""A case of the agent's script: the task `two` fails, and the one that replaces it does not."""
+OTHER_WAY = {"tasks": [task("two_again", "one", replaces="two", files="two.txt")]}
 
 
 def configure(place: Place, script: str = "") -> None:
-    """Make an agent of a script the default one, that writes a file named as its node; it checks the goal by that."""
+    """Make an agent the default one that writes a file named as its node, and that checks the goal by that."""
     shell = ('n=$(basename "$(git branch --show-current)"); '
              f'case $n in check_goal) test -e both.txt; exit $?;; {script} esac; echo "$n" >"$n.txt"')
     place.configure('[launch]\nagent = "double"\n[agents.double]\nbudget = 5\n'
@@ -35,8 +38,7 @@ def configure(place: Place, script: str = "") -> None:
 
 
 def plan(place: Place, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*PROGRAM, "plan", *words], cwd=place.repo, env=place.env, text=True, capture_output=True,
-                          check=False, stdin=subprocess.DEVNULL, timeout=DEADLINE)
+    done = place.command("plan", *words, cwd=place.repo)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -47,15 +49,11 @@ def records(place: Place) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def refs(place: Place) -> str:
-    return git(place.repo, "for-each-ref") + git(place.repo, "worktree", "list")
-
-
 @pytest.mark.traced
-def test_nothing_begins_before_approval_and_a_hostile_plan_has_no_effect(place: Place) -> None:
-    """What is malformed goes back, what is not allowed is left out; the planner reads and changes nothing."""
+def test_no_run_starts_before_approval_and_a_hostile_plan_has_no_effect(place: Place) -> None:
+    """A malformed plan goes back, what is not allowed is left out; the planner can read but not write."""
     configure(place)
-    before = refs(place)
+    before = git(place.repo, "for-each-ref"), git(place.repo, "worktree", "list"), ""
     hostile = {"tasks": [
         task("one", command="test -e one.txt", agent="command", budget=1e9),
         task("two", command="touch ../broken", acceptance="`$(touch ../broken)`"),
@@ -65,7 +63,7 @@ def test_nothing_begins_before_approval_and_a_hostile_plan_has_no_effect(place: 
                          settings='commands = ["test -e one.txt"]')
     config = place.home / "config.toml"
     settings = config.read_text()
-    config.write_text(f'{settings}[services.db]\ncommand = "sleep 60"\nport = 5432\n')  # a planner needs none
+    config.write_text(f'{settings}[services.db]\ncommand = "sleep 60"\nport = 5432\n')  # a planner starts no service
     done = plan(place, "write both", "--command", command, "--no-gate", "--terminal", "process", code=3)
     config.write_text(settings)
     assert "the plan goes back (1 of 3): there is no JSON object" in done.stderr
@@ -76,7 +74,8 @@ def test_nothing_begins_before_approval_and_a_hostile_plan_has_no_effect(place: 
     assert "one: the budget 1e+09 was left out; its agent has $5" in done.stderr
     assert "one → both: one.txt" in done.stderr and "unknown" in done.stdout
     made = records(place)
-    assert (refs(place), git(place.repo, "status", "--porcelain")) == (before, "")
+    assert tuple(git(place.repo, *words) for words in (
+        ["for-each-ref"], ["worktree", "list"], ["status", "--porcelain"])) == before
     assert not (place.home / "runs").exists()
     assert not (place.home / "plans" / made["id"] / "tree").exists()
     output = (place.home / "plans" / made["id"] / "planner/3/output.log").read_text()
@@ -119,7 +118,7 @@ def test_questions_are_asked_and_answered_and_a_weak_plan_goes_back_once(place: 
     assert "Sing" in git(place.repo, "log", "--format=%s", "main")
 
 
-def test_a_goal_of_one_task_is_begun_as_a_run_and_an_edited_graph_is_checked(place: Place) -> None:
+def test_a_goal_of_one_task_becomes_a_run_and_an_edited_graph_is_checked(place: Place) -> None:
     configure(place)
     command = place.plan({"tasks": [task("both")]})
     done = plan(place, "write both", "--command", command, "--no-gate", code=3)
@@ -142,11 +141,9 @@ def test_a_goal_of_one_task_is_begun_as_a_run_and_an_edited_graph_is_checked(pla
     assert place.command("stop", name).returncode == 0
 
 
-@pytest.mark.traced
-def test_a_killed_plan_is_kept_and_a_failed_one_is_mended_once(place: Place) -> None:
-    configure(place, 'two) exit 3;; two_again) echo two >"two.txt"; exit;;')
-    command = place.plan(GOOD, {"tasks": [task("two_again", "one", replaces="two", files="two.txt")]},
-                      before=f"echo here; until test -e {place.root}/go; do sleep 0.1; done")
+def test_a_killed_plan_is_kept_and_a_failed_one_is_corrected_once(place: Place) -> None:
+    configure(place, FAILS)
+    command = place.plan(GOOD, OTHER_WAY, before=f"echo here; until test -e {place.root}/go; do sleep 0.1; done")
     child = place.begin("plan", "write both", "--command", command, "--target-dir", str(place.repo))
     wait_for("the planner is at work", lambda: [each for each in place.home.glob("plans/*/planner/1/output.log")
                                                 if "here" in each.read_text()])
@@ -172,36 +169,33 @@ def test_a_killed_plan_is_kept_and_a_failed_one_is_mended_once(place: Place) -> 
     assert Path(place.repo, "both.txt").exists()
 
 
-def test_killed_at_each_step_a_plan_is_one_run_and_its_mending_another(place: Place) -> None:
-    configure(place, 'two) exit 3;; two_again) echo two >"two.txt"; exit;;')
-    command = place.plan(GOOD, {"tasks": [task("two_again", "one", replaces="two", files="two.txt")]})
+def test_killed_at_each_step_a_plan_is_one_run_and_its_correction_another(place: Place) -> None:
+    configure(place, FAILS)
+    command = place.plan(GOOD, OTHER_WAY)
     steps = {"plan:planning", "plan:graph", "plan:proposed", "plan:launched", "plan:created"}
-    place.env |= {"GARRISON_FAILPOINT": ",".join(steps), "GARRISON_FAILPOINT_TIMES": "2"}
+    place.kill_at(*steps, times=2, keep_going=False)
     words, options = ["write both", "--command", command], ["--no-gate", "--terminal", "process", "--max-rework", "0"]
     for _ in range(12):
-        done = subprocess.run([*PROGRAM, "plan", *words, *options, "--yes", "--detach"], cwd=place.repo,
-                              env=place.env, text=True, capture_output=True, check=False, timeout=DEADLINE)
+        done = place.command("plan", *words, *options, "--yes", "--detach", cwd=place.repo)
         if done.returncode != -signal.SIGKILL:
             break
         words = ["--continue", records(place)["id"]]
-        # planned anew, it answers with its first plan
-        for number in range(2, 9):
+        for number in range(2, 9):  # planned again, it answers with its first plan
             (place.root / f"answer-{number}").write_text(json.dumps(GOOD))
     assert done.returncode == 0, done.stderr
     assert set(place.failpoint_kills()) == steps
     name = records(place)["id"]
     for number in range(2, 9):
-        (place.root / f"answer-{number}").write_text(
-            json.dumps({"tasks": [task("two_again", "one", replaces="two", files="two.txt")]}))
-    wait_for("the mended run ends", lambda: place.status(f"{name}-2") == "done")
+        (place.root / f"answer-{number}").write_text(json.dumps(OTHER_WAY))
+    wait_for("the corrected run ends", lambda: place.status(f"{name}-2") == "done")
     assert sorted(path.name for path in (place.home / "runs").iterdir()) == [name, f"{name}-2"]
     assert records(place)["runs"] == [name, f"{name}-2"]
 
 
-def test_a_run_in_the_background_is_mended_within_the_approved_money_whoever_is_killed(place: Place) -> None:
-    """The launcher has it mended: first the command that does it is killed, then all of the machine's processes."""
-    configure(place, 'two) exit 3;; two_again) echo two >"two.txt"; exit;;')
-    command = place.plan(GOOD, {"tasks": [task("two_again", "one", replaces="two", files="two.txt")]}, before=(
+def test_a_run_in_the_background_is_corrected_within_the_approved_budget_over_kills(place: Place) -> None:
+    """First the command that corrects it is killed, then all processes."""
+    configure(place, FAILS)
+    command = place.plan(GOOD, OTHER_WAY, before=(
         "case $GARRISON_PLAN_FILE in *planner/1/*) ;; "
         f"*) echo here; until test -e {place.root}/go; do sleep 0.1; done;; esac"))
     done = plan(place, "write both", "--command", command, "--target-dir", str(place.repo), "--no-gate", "--terminal",
@@ -209,24 +203,22 @@ def test_a_run_in_the_background_is_mended_within_the_approved_money_whoever_is_
     name = records(place)["id"]
     assert f"run {name} works in the background" in done.stdout
 
-    def mending() -> list[Process]:
-        return [each for each in place.living_processes() if f"plan --continue {name}" in each.argv]
-
     def is_asked(number: int) -> bool:
         path = place.home / "plans" / name / f"planner/{number}/output.log"
         return path.exists() and "here" in path.read_text()
 
-    wait_for("the planner is asked to mend it", lambda: is_asked(2))
+    wait_for("the planner is asked to correct it", lambda: is_asked(2))
     assert place.status(name) == "failed"
-    os.kill(mending()[0].pid, signal.SIGKILL)
-    wait_for("the launcher has it mended again", lambda: is_asked(3))
+    os.kill(next(each.pid for each in place.living_processes() if f"plan --continue {name}" in each.argv),
+            signal.SIGKILL)
+    wait_for("the launcher asks again", lambda: is_asked(3))
     place.kill_all()
     assert place.command("up").stdout.split() == [name]
     wait_for("the next launcher does", lambda: is_asked(4))
     assert "works on it" in plan(place, "--continue", name, code=1).stderr
     (place.root / "go").touch()
     second = f"{name}-2"
-    wait_for("the mended run ends", lambda: (place.home / "runs" / second / "launch.json").exists()
+    wait_for("the corrected run ends", lambda: (place.home / "runs" / second / "launch.json").exists()
              and place.status(second) == "done")
     launched = json.loads((place.home / "runs" / second / "launch.json").read_text())
     assert launched["no_gate"] and launched["max_rework"] == 0 and not launched.get("on_failure"), launched
@@ -236,20 +228,18 @@ def test_a_run_in_the_background_is_mended_within_the_approved_money_whoever_is_
     assert place.command("up").stdout == ""
 
 
-def test_an_acp_planner_mends_its_plan_and_an_issue_becomes_a_planned_pull_request(place: Place) -> None:
-    """It hands the plan in at the end of its message, or in its report; in a terminal `take --plan` asks first."""
-    script = place.root / "script.json"
+def test_an_acp_planner_corrects_its_plan_and_take_plan_asks_before_it_starts_an_issues_run(place: Place) -> None:
+    """It hands the plan in at the end of its message, or in its report."""
     bad, good = json.dumps({"tasks": [task("one", "none")]}), {"tasks": [task("one"), task("both")]}
     lint = json.dumps({"tasks": [task("one", acceptance="$gaol")]})
     block = json.dumps({"status": "success", "summary": "planned", "context_updates": {"output": good}})
-    script.write_text(json.dumps({"turns": [
-        [{"run": "cat calc.py; touch x"}, {"say": f"This: {bad}"}], [{"say": f"Yes: {lint}"}],
-        [{"say": f"```garrison-result\n{block}\n```"}]]}))
-    argv = json.dumps([PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(script)])
+    thinker = place.acp_agent(
+        "thinker", [{"run": "cat calc.py; touch x"}, {"say": f"This: {bad}"}], [{"say": f"Yes: {lint}"}],
+        [{"say": f"```garrison-result\n{block}\n```"}])
     configure(place)
     with (place.home / "config.toml").open("a") as config:
-        config.write(f'[plan]\nagent = "thinker"\n[agents.thinker]\nkind = "acp"\nargv = {argv}\n'
-                     f'read = ["{script}"]\n')
+        config.write('[plan]\nagent = "thinker"\n[agents.thinker]\n'
+                     + "".join(f"{key} = {json.dumps(value)}\n" for key, value in thinker.items()))
     with ForgePlace(place) as there:
         with there.server.state.lock:
             there.repository.next_number = 8
@@ -264,6 +254,6 @@ def test_an_acp_planner_mends_its_plan_and_an_issue_becomes_a_planned_pull_reque
         assert code == 0 and "issue 7: run issue-7-" in last, last
         run = records(place)["runs"][0]
         assert '"Write both"' in (place.home / "runs" / run / "graph.dot").read_text()
-        wait_for("it begins", lambda: place.nodes(run))
+        wait_for("it starts", lambda: place.nodes(run))
         assert place.command("stop", run).returncode == 0
         assert "is of an issue" in plan(place, "--continue", records(place)["id"], code=1).stderr

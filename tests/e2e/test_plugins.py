@@ -1,4 +1,4 @@
-"""Plug-ins of an installed package in a launched run, and broken ones, which harm only who uses them."""
+"""Plug-ins of an installed package in a launched run, and broken ones, which fail only the runs that use them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,11 +38,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def with_example(python: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def with_example(python: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(support, "PROGRAM", [str(python), "-P", "-m", "garrison.cli.main"])
-    place.configure('[agents.cook]\nkind = "recipe"\n'
-                    'steps = ["echo flour and water > dough.md", "cat dough.md"]\n')
-    yield place
+    place.use_agents(cook={"kind": "recipe", "steps": ["echo flour and water > dough.md", "cat dough.md"]})
+    return place
 
 
 def _graph(place: Place, *nodes: str) -> Path:
@@ -62,7 +60,7 @@ def test_a_run_uses_all_that_an_installed_package_offers(with_example: Place) ->
     assert "example-accepted" in checked.stdout and "bake does not say how its work is accepted" in checked.stdout
     set_up = place.command("merge-queue", "config", "--strategy", "example-note", "--repo-root", place.repo)
     assert set_up.returncode == 0, set_up.stderr
-    assert place.finish(place.launch(graph, gate="test -f calc.py")) == 0, place.logs()
+    place.run(graph, gate="test -f calc.py")
     assert git(place.repo, "show", "main:dough.md") == "flour and water"
     assert git(place.repo, "show", "main:dough.words") == "3"
     assert "with a note" in git(place.repo, "log", "-1", "--format=%s", "main")
@@ -85,13 +83,12 @@ def test_a_run_uses_all_that_an_installed_package_offers(with_example: Place) ->
 
 def test_a_handler_that_fails_fails_its_node_with_its_reason(with_example: Place) -> None:
     place = with_example
-    child = place.launch(_graph(place, 'count [type="example.words", file="none.md"]'), "r1", "--max-rework", "0",
-                         gate="test -f calc.py")
-    assert place.finish(child) == 1
+    place.run(_graph(place, 'count [type="example.words", file="none.md"]'), "r1", "--max-rework", "0",
+              gate="test -f calc.py", code=1)
     assert "there is no file none.md to count" in place.command("status", "r1").stdout
 
 
-def test_broken_plug_ins_are_one_line_for_those_who_use_them(place: Place) -> None:
+def test_broken_plug_ins_are_one_line_for_the_runs_that_use_them(place: Place) -> None:
     package = place.root / "site"
     info = package / "broken-1.0.dist-info"
     info.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Previews and services of whole runs, killed at any moment: they come back, and are gone without a trace after it."""
+"""Previews and services of whole runs, killed at any time: they come back, and leave nothing after the run."""
 
 from __future__ import annotations
 
@@ -37,12 +37,9 @@ def read(url: str, path: str) -> str:
 
 
 @pytest.mark.parametrize("mode", ["auto", pytest.param("none", marks=pytest.mark.slow)])
-def test_a_server_at_a_commit_is_shown_and_leaves_nothing_after_a_kill(mode: str, place: Place) -> None:
-    assert place.finish(place.launch(place.graph(Node("web", command="echo one > page && git add -A && "
-                                                      "git commit -qm Page")))) == 0, place.logs()
-    config = place.home / "config.toml"
-    config.write_text(config.read_text().replace("[sandbox]\n", f'[sandbox]\nmode = "{mode}"\n'))
-
+def test_a_preview_of_a_commit_leaves_nothing_after_a_kill(mode: str, place: Place) -> None:
+    place.run(place.graph(Node("web", command="echo one > page && git add -A && git commit -qm Page")))
+    place.use_mode(mode)
     log = place.root / "preview.log"
 
     def begin() -> tuple[subprocess.Popen[str], str]:
@@ -88,12 +85,10 @@ def test_a_preview_stays_while_processes_of_its_node_are_killed_and_replaced(pla
 
     assert is_shown()
     for stem in ("orchestrator-web", "runner-web"):
-        place.kill(stem)
-        place.pid(stem, incarnation=2)
+        place.kill_and_await(stem)
         wait_for(f"it is shown again after the end of {stem}", is_shown)
         assert place.command("preview", "web", "3000", "--background").stdout.strip() == url
-    place.release("it")
-    assert place.finish(child) == 0, place.logs()
+    place.release_to_end(child, "it")
     wait_for("its preview is closed", lambda: url not in place.command("preview", "--list").stdout)
     place.check_nothing_left()
 
@@ -115,8 +110,7 @@ def test_a_service_survives_kills_of_all_that_keep_it_and_ends_with_its_node(pla
 
     place.wait_until_held("it")
     for stem in ("orchestrator-web", "runner-web"):
-        place.kill(stem)
-        place.pid(stem, incarnation=2)
+        place.kill_and_await(stem)
 
     def kill(pids: set[int]) -> None:
         for pid in pids:
@@ -128,8 +122,7 @@ def test_a_service_survives_kills_of_all_that_keep_it_and_ends_with_its_node(pla
     wait_for("another keeper works", lambda: set(of_service("1")) - keepers
              and set(of_service()) - set(of_service("1")))
     kill(set(of_service()) - set(of_service("1")))
-    place.release("it")
-    assert place.finish(child) == 0, place.logs()
+    place.release_to_end(child, "it")
     assert git(place.repo, "show", "main:greeting") == "hello"
     wait_for("nothing of it runs", lambda: not of_service())
     assert not [path for folder in (place.home, place.trees) for path in folder.rglob("services/greeter")]

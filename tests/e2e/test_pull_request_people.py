@@ -1,10 +1,13 @@
-"""What people and forges do to a pull request while its run waits, with real processes on the double over HTTP."""
+"""What users and forges do to a pull request while its run waits, with real processes and a double over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
+import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -48,7 +51,7 @@ class Story:
         self.place.command("pr", "sync", "r1")
 
     def merges(self) -> None:
-        """People approve what is there; it is merged, and nothing is lost or doubled."""
+        """Approve the request, and check that it is merged and nothing is lost or doubled."""
         self.there.report("success")
         self.there.approve()
         assert self.place.finish(self.child) == 0, self.place.logs()
@@ -56,14 +59,14 @@ class Story:
 
 
 @contextmanager
-def story(place: Place, kind: str = "gitea", **options: object) -> Iterator[Story]:
+def story(place: Place, kind: str = "gitea", **options: object) -> Iterator[tuple[Story, ForgePlace]]:
     with ForgePlace(place, kind, **options) as there:
-        yield Story(place, there)
+        yield Story(place, there), there
 
 
-def test_another_base_a_draft_and_a_dismissed_review_hold_it_up_until_they_are_undone(place: Place) -> None:
-    with story(place) as run:
-        there, pull = run.there, run.there.pulls[-1]
+def test_another_base_a_draft_and_a_dismissed_review_block_it_until_they_are_undone(place: Place) -> None:
+    with story(place) as (run, there):
+        pull = there.pulls[-1]
         run.waits("review of #1")
         assert "review of #1" in json.dumps(json.loads(place.command("status", "r1", "--json").stdout))
         git(there.bare, "branch", "next", "main")
@@ -80,9 +83,9 @@ def test_another_base_a_draft_and_a_dismissed_review_hold_it_up_until_they_are_u
         assert git(there.bare, "rev-parse", "next") == git(there.bare, "rev-parse", "main~1")
 
 
-def test_a_branch_that_people_remove_or_force_is_left_alone(place: Place) -> None:
-    with story(place, "github") as run:
-        there, branch = run.there, run.there.branch()
+def test_a_branch_that_others_remove_or_rewrite_is_left_alone(place: Place) -> None:
+    with story(place, "github") as (run, there):
+        branch = there.branch()
         before = there.head(branch)
         git(there.bare, "update-ref", "-d", f"refs/heads/{branch}")
         run.waits("somebody removed its branch")
@@ -95,10 +98,10 @@ def test_a_branch_that_people_remove_or_force_is_left_alone(place: Place) -> Non
         run.merges()
 
 
-def test_one_that_is_closed_and_reopened_goes_on_after_a_resume(place: Place) -> None:
-    with story(place, "gitlab") as run:
-        pull = run.there.pulls[-1]
-        pull.last_head, pull.state = run.there.head(pull.head), "closed"
+def test_a_closed_and_reopened_request_continues_after_a_resume(place: Place) -> None:
+    with story(place, "gitlab") as (run, there):
+        pull = there.pulls[-1]
+        pull.last_head, pull.state = there.head(pull.head), "closed"
         assert place.finish(run.child) == 1
         assert "reopen it" in run.status
         pull.state = "open"
@@ -107,9 +110,8 @@ def test_one_that_is_closed_and_reopened_goes_on_after_a_resume(place: Place) ->
         run.merges()
 
 
-def test_a_base_that_people_rewrite_is_tested_again(place: Place) -> None:
-    with story(place) as run:
-        there = run.there
+def test_a_rewritten_base_is_tested_again(place: Place) -> None:
+    with story(place) as (run, there):
         made = there.commit("main", "rewritten.txt", "new\n", parent=git(there.bare, "rev-parse", "main"))
         assert made
         amended = git(there.bare, "-c", "user.name=eve", "-c", "user.email=e@e", "commit-tree", f"{made}^{{tree}}",
@@ -120,9 +122,8 @@ def test_a_base_that_people_rewrite_is_tested_again(place: Place) -> None:
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["as it is", "with a commit on top"])
-def test_one_that_a_person_merges_onto_a_moved_base_is_tested_afterwards(place: Place, ahead: bool) -> None:
-    with story(place, "github") as run:
-        there = run.there
+def test_a_request_that_a_user_merges_onto_a_moved_base_is_tested_afterwards(place: Place, ahead: bool) -> None:
+    with story(place, "github") as (run, there):
         run.waits("review of #1")
         there.commit("main", "moved.txt", "moved\n")
         if ahead:
@@ -136,12 +137,17 @@ def test_one_that_a_person_merges_onto_a_moved_base_is_tested_afterwards(place: 
         assert tree in place.witness.read_text().split(), "what was merged was tested"
 
 
-def test_one_that_a_person_merged_onto_a_red_base_lands_nothing(place: Place) -> None:
+def launch_ready(there: ForgePlace, gate: str) -> subprocess.Popen[bytes]:
+    """Launch a run with this gate, and wait until its pull request is ready."""
+    graph = there.place.graph(Node("work", command=rework("work")))
+    child = there.place.launch(graph, "r1", "--land", "pr", "--base", "origin:main", gate=gate)
+    wait_for("it is ready", there.is_ready)
+    return child
+
+
+def test_a_request_that_a_user_merged_onto_a_red_base_lands_nothing(place: Place) -> None:
     with ForgePlace(place) as there:
-        graph = place.graph(Node("work", command=rework("work")))
-        gate = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test ! -e moved.txt'
-        child = place.launch(graph, "r1", "--land", "pr", "--base", "origin:main", gate=gate)
-        wait_for("it is ready", there.is_ready)
+        child = launch_ready(there, 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test ! -e moved.txt')
         there.commit("main", "moved.txt", "moved\n")
         there.server.state.merge(there.repository, there.pulls[-1], "merge", "")
         assert place.finish(child) == 1
@@ -150,12 +156,9 @@ def test_one_that_a_person_merged_onto_a_red_base_lands_nothing(place: Place) ->
         assert sum(each["kind"] == "note" for each in place.journal()) < 3, "each note once"
 
 
-def test_a_base_that_people_break_and_mend_is_tested_again(place: Place) -> None:
+def test_a_base_that_was_broken_and_fixed_is_tested_again(place: Place) -> None:
     with ForgePlace(place) as there:
-        graph = place.graph(Node("work", command=rework("work")))
-        gate = 'test ! -e broken.txt && git rev-parse "HEAD^{tree}" >> "$WITNESS"'
-        child = place.launch(graph, "r1", "--land", "pr", "--base", "origin:main", gate=gate)
-        wait_for("it is ready", there.is_ready)
+        child = launch_ready(there, 'test ! -e broken.txt && git rev-parse "HEAD^{tree}" >> "$WITNESS"')
         before = there.head()
         there.commit("main", "broken.txt", "broken\n", parent=before)
         there.report("success")
@@ -167,8 +170,8 @@ def test_a_base_that_people_break_and_mend_is_tested_again(place: Place) -> None
 
 
 def test_comments_that_are_edited_or_deleted_during_their_rework_are_answered_once_or_not(place: Place) -> None:
-    with story(place, "github") as run:
-        there, state = run.there, run.there.server.state
+    with story(place, "github") as (run, there):
+        state = there.server.state
         there.comment_line("name it better", "work.txt")
         run.reworked(2)
         with state.lock:
@@ -183,7 +186,7 @@ def test_comments_that_are_edited_or_deleted_during_their_rework_are_answered_on
         run.reworked(3)
         run.merges()
         assert sum(each.author == OWN_LOGIN for each in there.repository.lines) == 1
-        assert there.repository.comments == [], "nothing is said about a comment that is gone"
+        assert there.repository.comments == [], "a deleted comment gets no answer"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -204,14 +207,13 @@ def test_a_forge_that_answers_late_out_of_order_and_twice_loses_and_doubles_noth
         there.commit(there.branch(), "eve.txt", "eve\n")
         there.report("success")
         wait_for("it is answered", lambda: sum(each.author == OWN_LOGIN for each in there.repository.lines) == 1)
-        wait_for("people's commit is taken in", lambda: git(place.repo, "rev-parse", there.branch())
+        wait_for("the user's commit is merged", lambda: git(place.repo, "rev-parse", there.branch())
                  == there.head(there.branch()))
         run.merges()
 
 
-def test_a_renamed_repository_an_expired_token_and_a_check_without_an_end_hold_it_up_until_mended(place: Place) -> None:
-    with story(place, "gitlab", check_limit=3) as run:
-        there = run.there
+def test_a_moved_repository_a_bad_token_and_an_endless_check_block_it_until_they_are_fixed(place: Place) -> None:
+    with story(place, "gitlab", check_limit=3) as (run, there):
         for fault, told in (("moved", "the repository has moved"), ("401", "the token is not valid"),
                             ("403-scope", "the token lacks")):
             there.server.disturb = lambda _, path, fault=fault: fault if ".git/" not in path else ""  # type: ignore[misc]
@@ -229,13 +231,12 @@ def test_a_renamed_repository_an_expired_token_and_a_check_without_an_end_hold_i
 
 def test_a_rate_limit_is_a_waiting_state_on_every_surface(place: Place) -> None:
     """For the two minutes that the forge names, no request is sent."""
-    with story(place, "github") as run:
-        there = run.there
+    with story(place, "github") as (run, there):
         run.waits("review of #1")
         there.server.plant("rate-limit", path="/api/")  # git would only say that it got a 403
         run.sync()
         run.waits("rate limited until")
-        asked = len(there.server.requests)
+        requests = len(there.server.requests)
         surfaces: dict[str, Callable[[], str]] = {
             "status --json": lambda: place.command("status", "r1", "--json").stdout,
             "why": lambda: place.command("why", "--run", "r1").stdout,
@@ -246,13 +247,13 @@ def test_a_rate_limit_is_a_waiting_state_on_every_surface(place: Place) -> None:
         }
         missing = [name for name, read in surfaces.items() if "rate limited until" not in " ".join(read().split())]
         assert (missing, {name: surfaces[name]() for name in missing}) == ([], {})
-        assert asked == len(there.server.requests)
+        assert requests == len(there.server.requests)
         place.command("stop", "r1")
         assert place.finish(run.child) == 130
 
 
 async def page(place: Place) -> str:
-    """Return what the page is told about the run."""
+    """Return the state of the run as the page gets it."""
     async with site(place.home) as server:
         return (await server.get("/api/runs/r1")).body.decode()
 
@@ -275,11 +276,7 @@ def test_the_forge_merges_by_its_own_rules(place: Place, kind: str) -> None:
 
 
 def test_a_webhook_wakes_a_run_that_would_look_much_later(place: Place) -> None:
-    import re
-    import urllib.request
-
-    with story(place, "gitlab", poll=900) as run:
-        there = run.there
+    with story(place, "gitlab", poll=900) as (run, there):
         server = place.begin("serve", "--port", "0", "--webhooks", log="serve")
         try:
             out = place.root / "serve"
@@ -290,7 +287,7 @@ def test_a_webhook_wakes_a_run_that_would_look_much_later(place: Place) -> None:
             run.waits("#1")
             there.approve()
             before = time.monotonic()
-            for _ in range(3):  # delivered again and again: the forge thought that it was lost
+            for _ in range(3):  # as a forge repeats a delivery that it takes for lost
                 request = urllib.request.Request(url[1], b"{}", {"X-Gitlab-Token": secret}, method="POST")
                 assert urllib.request.urlopen(request, timeout=10).status == 202
             assert place.finish(run.child) == 0, place.logs()
@@ -307,15 +304,13 @@ for id in $(grep -o '(comment `[^`]*' told.txt | tr -d '`' | cut -d' ' -f2); do
 printf '## %s\nDone for %s, see @eve and #1.\n' "$id" "$id"; done > "$(dirname "$GARRISON_NOTES_FILE")/replies.md"
 git add -A; git commit -qm "work $GARRISON_ATTEMPT"
 """
-"""A node that keeps what it was told, and answers each comment."""
+"""A node that keeps its prompt and answers each comment."""
 
 
 @pytest.mark.parametrize(("kind", "size"), [("github", 60), ("gitlab", 60), ("gitea", 60), ("github", 500)])
-def test_each_word_that_asks_is_heard_whole_and_answered_in_the_agents_own(place: Place, kind: str, size: int) -> None:
-    """15 comments on lines, each a paragraph in one line; praise, a bot and a stranger beside them; then one is edited.
-
-    The longer ones do not fit into a prompt.
-    """
+def test_each_comment_reaches_the_agent_whole_and_is_answered(place: Place, kind: str, size: int) -> None:
+    """15 comments on lines, each a paragraph in one line, among praise and a bot's comment; then one is edited. The
+    longer ones do not fit into a prompt."""
     with ForgePlace(place, kind) as there:
         run = Story(place, there, Node("work", command=ANSWERS))
         state, number = there.server.state, there.pulls[-1].number
@@ -323,9 +318,9 @@ def test_each_word_that_asks_is_heard_whole_and_answered_in_the_agents_own(place
         state.comment(there.repository, number, "Deploy preview ready!", "preview-bot")
         run.sync()
         run.waits("review of #1")
-        assert "work 1" in git(there.bare, "show", f"{there.branch()}:work.txt"), "nobody was sent back"
+        assert "work 1" in git(there.bare, "show", f"{there.branch()}:work.txt"), "no node was sent back"
         there.server.plant("502-before", method="POST", path="git-receive-pack")
-        with state.lock:  # no look finds a part of them
+        with state.lock:  # no poll finds only some of them
             words = {there.comment_line(f"why {each}? {'abcd ' * size}and the end of {each}", "work.txt"): each
                      for each in range(15)}
         run.reworked(2)
@@ -351,8 +346,8 @@ def test_each_word_that_asks_is_heard_whole_and_answered_in_the_agents_own(place
         assert "Merge-Queue" not in log and "Merge " not in log
 
 
-def test_a_run_that_fails_says_so_once_at_the_forge_and_is_a_draft_again(place: Place) -> None:
-    """Its guardian is killed before and after each of the two requests for that."""
+def test_a_failed_run_is_reported_once_at_the_forge_and_its_request_is_a_draft_again(place: Place) -> None:
+    """The guardian is killed before and after each of the two requests for that."""
     with ForgePlace(place, "gitea") as there:
         run = Story(place, there, Node("work", command=f"test $GARRISON_ATTEMPT = 1 || exit 1; {rework('work')}"))
         kills = []
@@ -375,9 +370,9 @@ def test_a_run_that_fails_says_so_once_at_the_forge_and_is_a_draft_again(place: 
         assert there.pulls[-1].title.startswith("WIP:") and str(place.root) not in own[0]
 
 
-def test_a_closed_request_whose_branch_is_gone_is_given_up_for_another_one(place: Place) -> None:
-    with story(place, "github") as run:
-        there, pull = run.there, run.there.pulls[-1]
+def test_a_closed_request_without_its_branch_is_replaced_by_another(place: Place) -> None:
+    with story(place, "github") as (run, there):
+        pull = there.pulls[-1]
         run.waits("review of #1")
         pull.last_head, pull.state = there.head(pull.head), "closed"
         git(there.bare, "update-ref", "-d", f"refs/heads/{pull.head}")
@@ -393,9 +388,8 @@ def test_a_closed_request_whose_branch_is_gone_is_given_up_for_another_one(place
         assert there.pulls[1].merged and not there.pulls[0].merged
 
 
-def test_a_base_that_is_renamed_is_named_with_the_command_that_continues(place: Place) -> None:
-    with story(place, "github") as run:
-        there = run.there
+def test_a_renamed_base_is_reported_with_the_command_that_continues(place: Place) -> None:
+    with story(place, "github") as (run, there):
         run.waits("review of #1")
         git(there.bare, "branch", "-m", "main", "trunk")
         there.pulls[-1].base = "trunk"

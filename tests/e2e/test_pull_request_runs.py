@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from doubles.forge_state import OWN_LOGIN, OWN_TOKEN, Issue
-from e2e.test_one_task import configure
 from forge_place import KINDS, ForgePlace, files_with, rework
 from garrison.testing.checker.promises import living_processes
 from pull_request_storm import Story
@@ -18,11 +17,6 @@ from sandbox_support import missing
 from support import DEADLINE, Node, git, wait_for
 
 GATE = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test -f calc.py'
-
-
-def waits(there: ForgePlace, text: str) -> None:
-    """Wait until `garrison status` says that the run waits for this."""
-    wait_for(f"it waits for {text}", lambda: text in there.place.command("status", "r1").stdout)
 
 
 @pytest.mark.traced
@@ -37,13 +31,13 @@ def test_from_the_draft_over_a_red_check_to_the_merge_with_no_token_in_reach_of_
         wait_for("the second attempt is pushed",
                  lambda: "work 2" in git(there.bare, "show", f"{there.branch()}:work.txt"))
         there.report("success")
-        waits(there, "review of #1")
+        wait_for("it waits for a review", lambda: "review of #1" in place.command("status", "r1").stdout)
         assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if OWN_TOKEN.encode() in _read(path)]
         there.approve()
         assert place.finish(child) == 0, place.logs()
         assert there.check() == []
     shown = place.command("pr", "show", "r1").stdout
-    assert "check ci: passed" in shown, "what the last look at the open request found is kept after its merge"
+    assert "check ci: passed" in shown, "the state of the open request is kept after its merge"
     for folder in (place.home, place.trees, place.repo):
         assert files_with(folder, OWN_TOKEN) == []
     seen = (place.root / "seen").read_bytes()
@@ -51,7 +45,7 @@ def test_from_the_draft_over_a_red_check_to_the_merge_with_no_token_in_reach_of_
 
 
 def _read(path: Path) -> bytes:
-    """Return what a file of /proc says; nothing if its process has ended."""
+    """Return a file of /proc; nothing if its process has ended."""
     with suppress(OSError):
         return path.read_bytes()
     return b""
@@ -75,7 +69,7 @@ git add -A; git commit -qm hunted
 @pytest.mark.skipif(bool(missing()), reason=missing())
 @pytest.mark.parametrize("mode", ["bubblewrap", "landlock"])
 def test_an_agent_that_hunts_for_the_token_finds_none(place, mode):
-    """The guardian has it in its environment meanwhile, and the user's git has a helper that gives it."""
+    """The guardian has it in its environment, and the user's git has a helper that gives it."""
     (place.user / "secret").write_text(f"username=x\npassword={OWN_TOKEN}\n")
     git(place.repo, "config", "--file", str(place.user / ".gitconfig"), "credential.helper",
         f"!cat {place.user}/secret")
@@ -91,7 +85,7 @@ def test_an_agent_that_hunts_for_the_token_finds_none(place, mode):
                              gate="test -f calc.py")
         wait_for("it is ready", there.is_ready)
         guardian = place.identity("guardian-crew")["pid"]
-        assert OWN_TOKEN.encode() in Path(f"/proc/{guardian}/environ").read_bytes(), "there was something to find"
+        assert OWN_TOKEN.encode() in Path(f"/proc/{guardian}/environ").read_bytes(), "there was a token to find"
         seen = git(there.bare, "show", f"{there.branch()}:seen.txt")
         there.report("success")
         there.approve()
@@ -107,9 +101,9 @@ def issue(there: ForgePlace, number: int, label: str = "garrison") -> None:
         there.repository.issues.append(Issue(number, f"Add {number}", f"Please add {number}.", "eve", [label]))
 
 
-def test_two_calls_of_take_at_once_begin_as_many_runs_as_one_may(place):
+def test_two_concurrent_calls_of_take_start_as_many_runs_as_one_may(place):
     """Issue and run are linked both ways: by one comment on the issue, and by the pull request that closes it."""
-    configure(place, 'cp "$GARRISON_PROMPT_FILE" told.txt')
+    place.use_agent('cp "$GARRISON_PROMPT_FILE" told.txt')
     with ForgePlace(place) as there:
         for number in range(1, 5):
             issue(there, number)
@@ -128,7 +122,7 @@ def test_two_calls_of_take_at_once_begin_as_many_runs_as_one_may(place):
             assert f"Please add {number}." in git(there.bare, "show", f"{pull.head}:told.txt")
         again = place.command(*words)
         assert again.returncode == 0 and "2 unfinished runs from issues, at most 2" in again.stderr + again.stdout
-        assert len(there.repository.comments) == 2, "nothing is said twice"
+        assert len(there.repository.comments) == 2, "no comment is repeated"
         for run in runs:
             place.command("stop", run)
 
@@ -136,14 +130,13 @@ def test_two_calls_of_take_at_once_begin_as_many_runs_as_one_may(place):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_issue_becomes_a_merged_pull_request_over_a_red_check_and_a_comment(place, kind):
-    """One call of take, and nobody but CI and a reviewer afterwards."""
-    configure(place, 'cp "$GARRISON_PROMPT_FILE" told.txt')
+    place.use_agent('cp "$GARRISON_PROMPT_FILE" told.txt')
     with ForgePlace(place, kind) as there:
         issue(there, 7)
-        begun = place.command("take", "--label", "garrison", "--target-dir", place.repo, "--base", "origin:main",
+        took = place.command("take", "--label", "garrison", "--target-dir", place.repo, "--base", "origin:main",
                               "--terminal", "process", "--json", "--gate", GATE, "--env", "WITNESS")
-        assert begun.returncode == 0, begun.stderr
-        [taken] = json.loads(begun.stdout)
+        assert took.returncode == 0, took.stderr
+        [taken] = json.loads(took.stdout)
         run = taken["run"]
         assert taken["issue"] == 7 and run.startswith("issue-7-")
 
@@ -174,5 +167,5 @@ def test_an_issue_becomes_a_merged_pull_request_over_a_red_check_and_a_comment(p
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_nothing_is_lost_or_doubled_when_the_guardian_dies_at_its_requests(tmp_path, seed):
-    """One story for each kind of forge; `python -m tests.pull_request_storm` tells hundreds."""
+    """`python -m tests.pull_request_storm` plays hundreds of such stories."""
     assert Story(seed, tmp_path, most=8).play() == []

@@ -1,6 +1,5 @@
-"""Homes that earlier versions left (`recorded_home`) are read whole, and all that is unfinished in them goes on to its
-end: one of version 0.1, and one of ed856ddb.
-"""
+"""Homes of earlier versions (`recorded_home`), 0.1 and ed856ddb, are read whole, and what is unfinished in them is
+finished."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +53,9 @@ def records(home: Path) -> dict[Path, bytes]:
 
 
 @pytest.fixture
-def old(places: Callable[..., Place]) -> Place:
-    """Return a place whose recorded home goes on."""
-    return recorded(places())
+def old(place: Place) -> Place:
+    """Return a place whose recorded home is continued."""
+    return recorded(place)
 
 
 def output(place: Place, *words: object, code: int = 0, **env: str) -> str:
@@ -71,7 +70,6 @@ def from_json(place: Place, *words: object) -> Any:
 
 
 def script(place: Place, name: str, *words: str) -> str:
-    """Return what one of the scripts prints."""
     done = subprocess.run([sys.executable, SCRIPTS / name, *words], env=place.for_scripts, check=False,
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -79,11 +77,8 @@ def script(place: Place, name: str, *words: str) -> str:
 
 
 def one_line(text: str, *words: str) -> bool:
-    """Whether one line holds all these words."""
+    """Return whether one line has all these words."""
     return any(all(word in line for word in words) for line in text.splitlines())
-
-
-# ---------------------------------------------------------------------------------------------------------- reading
 
 
 def test_status_shows_every_run(read: Place) -> None:
@@ -119,10 +114,8 @@ def test_why_and_events_replay_what_was_recorded(read: Place) -> None:
 
 
 def test_queues_of_both_targets_are_listed_and_their_landings_logged(read: Place) -> None:
-    assert {entry["node"]: entry["status"] for entry in entries(read, "main")} == {
-        "plan": "landed", "write": "landed", "first": "landed", "make": "landed"}
-    assert {entry["node"]: entry["status"] for entry in entries(read, "release")} == {
-        "good": "landed", "broken": "rejected", "later": "queued", "kept": "held"}
+    assert statuses(read, "main") == {"plan": "landed", "write": "landed", "first": "landed", "make": "landed"}
+    assert statuses(read, "release") == {"good": "landed", "broken": "rejected", "later": "queued", "kept": "held"}
     log = output(read, "merge-queue", "log", "--repo-root", read.repo, "--target", "main")
     for node in ("plan", "write", "first", "make"):
         assert node in log
@@ -184,10 +177,7 @@ def test_doctor_finds_nothing_corrupt(read: Place) -> None:
     assert {finding["severity"] for finding in wrong} == {"warning"}
 
 
-# --------------------------------------------------------------------------------------------------------- going on
-
-
-def test_the_stopped_run_goes_on_in_the_same_attempt_to_its_end(old: Place) -> None:
+def test_the_stopped_run_continues_in_the_same_attempt_to_its_end(old: Place) -> None:
     (old.root / "release").touch()
     landed = git(old.repo, "rev-parse", "main")
     assert old.finish(old.resume("stopped", RELEASE=str(old.root / "release")), "stopped") == 0, old.logs()
@@ -226,11 +216,14 @@ def entries(place: Place, target: str) -> list[dict[str, Any]]:
     return [entry for entry in from_json(place, "merge-queue", "list")["entries"] if entry["target"] == target]
 
 
-def test_the_queue_lands_what_waits_and_what_is_released(old: Place) -> None:
+def statuses(place: Place, target: str) -> dict[str, str]:
+    return {entry["node"]: entry["status"] for entry in entries(place, target)}
+
+
+def test_the_queue_lands_queued_and_released_entries(old: Place) -> None:
     process = ("merge-queue", "process", "--drain", "--repo-root", old.repo, "--target", "release")
     output(old, *process)
-    assert {entry["node"]: entry["status"] for entry in entries(old, "release")} == {
-        "good": "landed", "broken": "rejected", "later": "landed", "kept": "held"}
+    assert statuses(old, "release") == {"good": "landed", "broken": "rejected", "later": "landed", "kept": "held"}
     for entry in entries(old, "release"):
         if entry["status"] != "landed":
             word = "release" if entry["status"] == "held" else "retry"
@@ -262,7 +255,7 @@ def test_the_engines_gate_takes_its_answer(old: Place) -> None:
     assert from_json(old, "pipeline", "resume", folder)["completed_nodes"] == ["start", "make", "gate", "x"]
 
 
-def test_the_workflow_goes_on_where_it_failed(old: Place) -> None:
+def test_the_workflow_continues_where_it_failed(old: Place) -> None:
     (old.repo / "nowhere.txt").write_text("found")
     result = from_json(old, "workflow", "resume", "report-1")
     assert "found" in json.dumps(result["results"]["missing"])
@@ -274,9 +267,7 @@ def test_the_script_makes_a_successor_of_an_incarnation_made_by_hand(old: Place)
     assert load(old.home / "identities/orchestrator-by_hand.json")["incarnation"] == 2
 
 
-def test_the_later_home_is_read_from_its_snapshots_and_its_killed_run_goes_on_to_its_end(
-        places: Callable[..., Place]) -> None:
-    place = places()
+def test_the_later_home_is_read_from_its_snapshots_and_its_killed_run_is_finished(place: Place) -> None:
     shutil.rmtree(place.repo)
     (place.home / "config.toml").unlink()
     unpack(place.root, repo=place.repo, home=place.home, trees=place.trees, archive=LATER)
@@ -290,10 +281,8 @@ def test_the_later_home_is_read_from_its_snapshots_and_its_killed_run_goes_on_to
     assert "Ship it?" in output(place, "status", "killed")
     for node, run in (("plan", "finished"), ("works", "killed")):
         assert all(line["same"] is not False for line in from_json(place, "why", node, "--run", run))
-    assert {entry["node"]: entry["status"] for entry in entries(place, "release")} == {
-        "good": "landed", "broken": "rejected", "later": "queued", "kept": "held"}
-    assert {entry["node"]: entry["status"] for entry in entries(place, "main")} == {
-        "plan": "landed", "write": "landed", "first": "landed", "tested": "testing"}
+    assert statuses(place, "release") == {"good": "landed", "broken": "rejected", "later": "queued", "kept": "held"}
+    assert statuses(place, "main") == {"plan": "landed", "write": "landed", "first": "landed", "tested": "testing"}
     found = json.loads(place.command("doctor", "--json").stdout)
     assert {finding["check"] for finding in found if finding["wrong"]} <= {"identities", "runs", "worktrees"}, found
 
@@ -317,5 +306,3 @@ def test_the_archive_names_no_machine(archive: Path) -> None:
             data = tar.extractfile(member)
             text = member.name.encode() + (data.read() if data is not None else b"")
             assert not re.search(rb"(?<![\w@.-])/(tmp|home|root|work|var|mnt)/", text), member.name
-
-

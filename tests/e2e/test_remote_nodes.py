@@ -1,9 +1,10 @@
-"""Nodes that hosts do: second homes on this machine, a real Temporal server, real git, real kills."""
+"""Nodes on hosts: second homes on this machine, a real Temporal server, real git, real kills."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 
@@ -37,7 +38,7 @@ def hosts(place: Place) -> Iterator[MakeHosts]:
 
 
 def work(node: str, before: str = "", then: str = "") -> str:
-    """Return the command of a node, that appends the home that it is done for to the ledger when it is done."""
+    """Return the command of a node, which appends the home where it ran to the ledger at its end."""
     steps = [before, f"echo {node} > {node}.txt", "git add -A", f"git commit -qm 'Add {node}'", then,
              f'echo "{node} $GARRISON_HOME" >> "$LEDGER"']
     return "set -e; " + "; ".join(step for step in steps if step)
@@ -47,9 +48,10 @@ def node(name: str, placement: str = 'hosts="box2"', before: str = "", then: str
     return Node(name, attributes=", ".join(filter(None, (placement, more))), command=work(name, before, then))
 
 
-def check(place: Place, *names: str, run: str = "r1") -> None:
-    """Check that each node landed once and tested, that it was done where it should, and that the run is explained."""
-    assert place.status(run) == "done", place.logs()
+def check(there: LocalHosts, child: subprocess.Popen[bytes], *names: str, run: str = "r1") -> None:
+    """Check that the run ends, that each node landed once and tested, and that the run is explained."""
+    place = there.place
+    assert place.finish(child, run) == 0, there.logs()
     assert sorted(landed_subjects(place.repo, place.start)) == sorted(
         f"Merge garrison/{run}/{name} into main" for name in names)
     for name in names:
@@ -68,19 +70,18 @@ def done(place: Place) -> list[str]:
 
 @pytest.mark.traced
 @pytest.mark.slow
-def test_a_host_does_a_node_and_the_queue_at_home_lands_it(place: Place, hosts: MakeHosts) -> None:
+def test_a_node_runs_on_a_host_and_the_queue_at_home_lands_it(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     graph = place.graph(node("one", more='acceptance="grep -q one one.txt", setup="touch ready"'),
                         Node("two", ("one",), command=work("two")))
     child = place.launch(graph)
-    assert place.finish(child) == 0, there.logs()
-    check(place, "one", "two")
+    check(there, child, "one", "two")
     assert done(place) == ["box2", "user"]
     (run,) = there.runs("box2")
     assert run.startswith("for-")
     assert not there.processes("box2")
     assert git(place.repo, "log", "-1", "--format=%an", "main^2") == "A User"
-    # what it left there is removed once it is old, and the host goes on
+    # its leftovers there are removed once they are old, and the host continues
     home = there.home("box2")
     (clone,) = (path.parent for path in home.glob("clones/*/.git"))
     kept = refs(clone, "refs/")
@@ -95,7 +96,7 @@ def test_a_host_does_a_node_and_the_queue_at_home_lands_it(place: Place, hosts: 
 
 
 @pytest.mark.slow
-def test_candidates_are_done_on_a_host_and_judged_at_home(place: Place, hosts: MakeHosts) -> None:
+def test_candidates_run_on_a_host_and_are_judged_at_home(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     best = Node("fix", attributes='hosts="box2", best_of=2, judge=command, judge_command="wc -l < fix.txt", '
                                   'acceptance="test -f fix.txt"', command=work(
@@ -110,12 +111,11 @@ def test_candidates_are_done_on_a_host_and_judged_at_home(place: Place, hosts: M
 
 @pytest.mark.slow
 def test_a_host_gets_its_work_from_a_server_of_the_users_own(place: Place, hosts: MakeHosts) -> None:
-    # Seen to wait for ever: without tunnels no keeper ran, and nobody held the runs' connection.
+    # seen to wait for ever: without tunnels no keeper ran, and no process kept the runs' connection
     with temporal_server(place.root / "team") as server:
         there = hosts("box2", temporal=server.address)
         child = place.launch(place.graph(node("one")))
-        assert place.finish(child) == 0, there.logs()
-        check(place, "one")
+        check(there, child, "one")
         assert done(place) == ["box2"]
         there.kill_keeper()
         again = place.launch(place.graph(node("two")), "r2")
@@ -123,10 +123,9 @@ def test_a_host_gets_its_work_from_a_server_of_the_users_own(place: Place, hosts
 
 
 @pytest.mark.slow
-def test_processes_at_home_that_are_killed_take_over_the_work_of_the_host(place: Place, hosts: MakeHosts) -> None:
+def test_successors_of_killed_processes_at_home_take_over_the_work_on_the_host(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
-    child = place.launch(place.graph(node("one", then=place.hold("it"))))
-    place.wait_until_held("it")
+    child = place.launch_until("it", place.graph(node("one", then=place.hold("it"))))
     there.wait_until_working("one")
     before = there.supervisors("box2")
     everyone = ("launch", "guardian-crew", "runner-one", "orchestrator-one")
@@ -141,29 +140,26 @@ def test_processes_at_home_that_are_killed_take_over_the_work_of_the_host(place:
             place.pid(stem, incarnation=lives[stem])
         assert there.supervisors("box2") == before != [], f"the work was disturbed by the end of {victims}"
     there.kill_keeper()
-    wait_for("home has started another one", lambda: is_running(place.home))
+    wait_for("home has another keeper", lambda: is_running(place.home))
     place.release("it")
-    assert place.finish(child) == 0, there.logs()
-    check(place, "one")
+    check(there, child, "one")
     assert done(place) == ["box2"]
     assert there.state("one").offer == 1
     assert len(there.runs("box2")) == 1
 
 
 @pytest.mark.slow
-def test_the_work_of_a_host_whose_service_is_killed_ends_and_another_host_goes_on_from_its_last_commit(
+def test_another_host_continues_from_the_last_commit_of_one_whose_service_is_killed(
         place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2", "box3", lease=8.0)
     begin = f"if ! test -e first.txt; then touch first.txt; git add -A; git commit -qm First; {place.hold('it')}; fi"
-    child = place.launch(place.graph(node("one", 'hosts="box2,box3"', before=begin)))
-    place.wait_until_held("it")
+    child = place.launch_until("it", place.graph(node("one", 'hosts="box2,box3"', before=begin)))
     first = there.wait_until_working("one")
     other = {"box2": "box3", "box3": "box2"}[first]
     wait_for("the first commit is fetched", lambda: there.state("one").head not in ("", place.start))
     there.kill(first)
     wait_for("nothing of its run is left", lambda: not there.processes(first))
-    assert place.finish(child) == 0, there.logs()
-    check(place, "one")
+    check(there, child, "one")
     assert done(place) == [other]
     assert place.deaths()["orchestrator-one"] == [1]
     (death,) = (record["data"] for record in place.journal("r1", "runner-one") if record["kind"] == "death")
@@ -174,8 +170,7 @@ def test_the_work_of_a_host_whose_service_is_killed_ends_and_another_host_goes_o
 
 
 @pytest.mark.slow
-def test_a_host_that_was_stopped_and_comes_back_does_no_harm_and_what_it_had_is_kept(
-        place: Place, hosts: MakeHosts) -> None:
+def test_a_stopped_host_that_comes_back_does_no_harm_and_its_work_is_kept(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2", "box3", lease=8.0)
     child = place.launch(place.graph(node("one", 'hosts="box2,box3"', before=f"echo $$ >> begun; {place.hold('it')}")))
     place.wait_until_held("it")
@@ -187,40 +182,34 @@ def test_a_host_that_was_stopped_and_comes_back_does_no_harm_and_what_it_had_is_
     there.wake(first)
     wait_for("the host that came back has ended its work", lambda: not there.processes(first))
     place.release("it")
-    assert place.finish(child) == 0, there.logs()
-    check(place, "one")
+    check(there, child, "one")
     assert done(place) == [other]
     wait_for("the keeper has fetched what it had",
              lambda: [name for name in refs(place.repo, "refs/garrison/rescue/r1/one") if "late" in name])
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_ends_the_work_on_the_host_and_goes_on_when_it_is_resumed(
-        place: Place, hosts: MakeHosts) -> None:
+def test_a_stop_ends_the_work_on_the_host_and_a_resume_continues_it(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     once = f"if ! test -e {place.root}/go-it; then echo half > half.txt; {place.hold('it')}; fi"
-    child = place.launch(place.graph(node("one", before=once)))
-    place.wait_until_held("it")
+    child = place.launch_until("it", place.graph(node("one", before=once)))
     there.wait_until_working("one")
     stopped = place.command("stop", "r1")
     assert stopped.returncode == 0, stopped.stderr + there.logs()
     assert not there.processes("box2")
     child.wait()
     place.release("it")
-    assert place.finish(place.resume()) == 0, there.logs()
-    check(place, "one")
+    check(there, place.resume(), "one")
     assert there.state("one").offer == 2
     assert "orchestrator-one" not in place.deaths()
     assert (place.repo / "half.txt").read_text() == "half\n", "what was not committed is lost"
 
 
 @pytest.mark.slow
-def test_a_node_that_is_cancelled_ends_on_its_host_and_one_that_fails_there_says_why(place: Place,
-                                                                                   hosts: MakeHosts) -> None:
+def test_a_cancelled_node_ends_on_its_host_and_a_failed_one_has_the_reason(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     bad = Node("bad", attributes='hosts="box2"', command="echo no luck; exit 3")
-    child = place.launch(place.graph(bad, node("one", before=place.hold("it"))), "r1", "--max-rework", "0")
-    place.wait_until_held("it")
+    child = place.launch_until("it", place.graph(bad, node("one", before=place.hold("it"))), "r1", "--max-rework", "0")
     there.wait_until_working("one")
     assert place.command("agents", "cancel", "one").returncode == 0
     assert place.finish(child) == 1, there.logs()
@@ -230,8 +219,7 @@ def test_a_node_that_is_cancelled_ends_on_its_host_and_one_that_fails_there_says
 
 
 @pytest.mark.slow
-def test_work_that_the_host_does_not_accept_is_reworked_as_at_home_and_a_confined_agent_sees_nothing_of_home(
-        place: Place, hosts: MakeHosts) -> None:
+def test_work_is_reworked_on_a_host_as_at_home_and_its_agent_does_not_see_home(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     see = f"ls {place.repo} > seen.txt 2>&1 || true"
     child = place.launch(place.graph(
@@ -239,8 +227,7 @@ def test_work_that_the_host_does_not_accept_is_reworked_as_at_home_and_a_confine
              more='acceptance="echo not good; test -e good"'),
         Node("two", attributes='hosts="box2"', command=(
             f"set -e; {see}; echo two > two.txt; git add -A; git commit -qm 'Add two'; echo later > later.txt"))))
-    assert place.finish(child) == 0, there.logs()
-    check(place, "one", "two")
+    check(there, child, "one", "two")
     prompt = (place.home / "runs/r1/nodes/one/2/prompt.md").read_text()
     assert "not good" in prompt and "test -e good" in prompt
     assert done(place) == ["box2", "box2"]
@@ -249,9 +236,8 @@ def test_work_that_the_host_does_not_accept_is_reworked_as_at_home_and_a_confine
         assert "No such file" in (place.repo / "seen.txt").read_text()
 
 
-def test_questions_answers_notes_reports_and_output_of_an_agent_on_a_host_are_those_of_one_at_home(
-        place: Place, hosts: MakeHosts) -> None:
-    """The agent's profile exists on the host alone."""
+def test_an_agent_on_a_host_asks_takes_notes_and_reports_as_one_at_home(place: Place, hosts: MakeHosts) -> None:
+    """The agent's profile exists only on the host."""
     there = hosts("box2")
     script = (f"{GARRISON} note 'half of it is done'; colour=$({GARRISON} ask-person 'Which colour?'); "
               f"echo $colour > one.txt; {GARRISON} report --status success --context colour=$colour; echo painted")
@@ -271,7 +257,7 @@ def test_questions_answers_notes_reports_and_output_of_an_agent_on_a_host_are_th
 
 
 @pytest.mark.slow
-def test_status_logs_and_the_session_of_an_agent_on_a_host_are_shown_at_home(place: Place, hosts: MakeHosts) -> None:
+def test_status_logs_and_terminal_of_an_agent_on_a_host_are_shown_at_home(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     child = place.launch(place.graph(
         node("one", before=f"echo said; {place.hold('it')}"), node("two", 'host="gpu"')), "r1", "--no-gate")
@@ -294,27 +280,24 @@ def test_status_logs_and_the_session_of_an_agent_on_a_host_are_shown_at_home(pla
     assert screen.leave("\x02d")[0] == 0
     assert there.supervisors("box2"), "the agent ended with the view"
     place.release("it")
-    assert place.finish(child) == 0, there.logs()
     assert followed.wait(100) == 0
-    check(place, "one", "two")
+    check(there, child, "one", "two")
 
 
 @pytest.mark.slow
-def test_an_agent_that_is_started_anew_on_a_host_loses_no_commit(place: Place, hosts: MakeHosts) -> None:
+def test_an_agent_that_is_restarted_on_a_host_loses_no_commit(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     begun = place.root / "begun"
     once = (f"if ! test -e {begun}; then touch {begun}; echo half > half.txt; git add -A; git commit -qm Half; "
             f"{place.hold('it')}; fi")
-    child = place.launch(place.graph(node("one", before=once)))
-    place.wait_until_held("it")
+    child = place.launch_until("it", place.graph(node("one", before=once)))
     there.wait_until_working("one")
     first = there.supervisors("box2")
     assert place.command("agents", "respawn", "one").returncode == 0
     there.wait_until_working("one", offer=2)
-    assert not set(first) & set(there.supervisors("box2")), "the first one goes on beside the second"
-    assert place.finish(child) == 0, there.logs()
-    check(place, "one")
-    # On a busy machine the first one's work comes after the second has begun: it is kept, and lands nowhere.
+    assert not set(first) & set(there.supervisors("box2")), "the first one is alive"
+    check(there, child, "one")
+    # on a busy machine the first one's work arrives after the second has started: it is kept, and lands nowhere
     places = ("main", "refs/garrison/rescue/r1/one/1-late")
     kept = wait_for("its commit comes home", lambda: [
         ref for ref in places if git(place.repo, "show", f"{ref}:half.txt", check=False).strip() == "half"])

@@ -1,4 +1,4 @@
-"""Schedules as `garrison up` begins them: once for each due time, whoever calls, twice at once and after kills."""
+"""Schedules: `garrison up` starts a run once for each due time, also if called twice at once and after kills."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINUTES = 60.0
 
 
 def make_due(place: Place, name: str, minutes: float = 1) -> None:
-    """Set back since when a schedule's times count."""
+    """Move a schedule's start into the past."""
     path = place.home / "schedules" / name / "schedule.json"
     found = json.loads(path.read_text())
     path.write_text(json.dumps({**found, "since": time.time() - minutes * MINUTES}))
@@ -34,62 +34,59 @@ def add(place: Place, *words: str, times: str = "@yearly", name: str = "often",
     assert "nothing calls `garrison up` here" in done.stderr
 
 
-def history(place: Place) -> list[dict[str, Any]]:
-    return list(json.loads(place.command("schedule", "history", "--json").stdout))
-
-
-def starts_of(place: Place, state: str) -> list[dict[str, Any]]:
-    return [each for each in history(place) if each["state"] == state]
+def starts(place: Place, *states: str) -> list[dict[str, Any]]:
+    """Return the starts in these states, or in any."""
+    shown = json.loads(place.command("schedule", "history", "--json").stdout)
+    return [each for each in shown if not states or each["state"] in states]
 
 
 def starting(place: Place) -> list[int]:
     return [each.pid for each in processes("garrison.schedules.starts") if str(place.home) in each.argv]
 
 
-def test_a_due_time_begins_one_run_whoever_calls_and_whatever_is_killed(place: Place) -> None:
+def test_a_due_time_starts_one_run_over_concurrent_calls_and_kills(place: Place) -> None:
     add(place, times="* * * * *")
     make_due(place, "often", 0.9)
     calls = [place.begin("up") for _ in range(2)]
     assert [call.wait(60) for call in calls] == [0, 0]
-    place.command("schedule", "pause", "often")  # else the next minute is due meanwhile
+    place.command("schedule", "pause", "often")  # so that the next minute is not due
     for pid in starting(place):  # before it knows of a run
         os.kill(pid, signal.SIGKILL)
     wait_for("the start to be free", lambda: not starting(place))
     place.command("up")
-    wait_for("a run", lambda: starts_of(place, "started"))
+    wait_for("a run", lambda: starts(place, "started"))
     place.command("up")
-    found = history(place)
+    found = starts(place)
     assert len({each["due"] for each in found}) == len(found)
-    run = starts_of(place, "started")[0]["runs"][0]
+    run = starts(place, "started")[0]["runs"][0]
     wait_for("its end", lambda: place.status(run) == "done")
     landed = git(place.repo, "log", "--format=%s", f"{place.start}..main", "--", "made.txt")
     assert landed.splitlines() == ["Make a file"]
 
 
-@pytest.mark.traced
 def test_overlap_condition_and_failures(place: Place) -> None:
     told = place.root / "told"
     place.configure(f'\n[notify]\ncommand = ["sh", "-c", "cat >> {told}"]\n')
     add(place, "--overlap", "skip", name="slow", command="sleep 600")
     assert place.command("schedule", "run-now", "slow").returncode == 0
-    wait_for("the first run", lambda: starts_of(place, "started"))
-    run = starts_of(place, "started")[0]["runs"][0]
+    wait_for("the first run", lambda: starts(place, "started"))
+    run = starts(place, "started")[0]["runs"][0]
     assert place.command("schedule", "run-now", "slow").returncode == 0
-    wait_for("the second to be skipped", lambda: starts_of(place, "skipped"))
-    assert starts_of(place, "skipped")[0]["why"] == f"run {run} is not over"
+    wait_for("the second to be skipped", lambda: starts(place, "skipped"))
+    assert starts(place, "skipped")[0]["why"] == f"run {run} is not over"
     assert place.command("stop", run).returncode == 0
 
     add(place, "--if", "test -e no-such-file", name="idle")
     place.command("schedule", "run-now", "idle")
-    wait_for("nothing to do", lambda: len(starts_of(place, "skipped")) == 2)
-    assert "nothing to do: `test -e no-such-file` says so" in starts_of(place, "skipped")[-1]["why"]
+    wait_for("nothing to do", lambda: len(starts(place, "skipped")) == 2)
+    assert "nothing to do: `test -e no-such-file` says so" in starts(place, "skipped")[-1]["why"]
 
     add(place, name="broken")
     path = place.home / "schedules/broken/schedule.json"
     path.write_text(path.read_text().replace("--no-gate", "--gate=false"))
     for number in range(1, 4):
         place.command("schedule", "run-now", "broken")
-        wait_for("a failure", lambda number=number: len(starts_of(place, "failed")) == number)
+        wait_for("a failure", lambda number=number: len(starts(place, "failed")) == number)
     place.command("up")
     shown = json.loads(place.command("schedule", "list", "--json").stdout)
     assert [each["name"] for each in shown if "its last 3 starts failed" in each["paused"]] == ["broken"]
@@ -117,8 +114,8 @@ kill $manager
 
 
 @pytest.mark.slow
-def test_a_real_user_manager_begins_what_is_due_within_seconds(place: Place) -> None:
-    """systemd in namespaces of its own, whose transient timer is the only one that calls `garrison up`."""
+def test_a_real_user_manager_starts_a_due_run_within_seconds(place: Place) -> None:
+    """systemd runs in namespaces of its own; only its transient timer calls `garrison up`."""
     systemd = next((path for path in ("/usr/lib/systemd/systemd", "/lib/systemd/systemd") if Path(path).exists()), None)
     if systemd is None or os.geteuid() != 0 or not all(map(shutil.which, ("systemctl", "systemd-run", "unshare"))):
         pytest.skip("needs systemd, and root for namespaces of its own")

@@ -1,4 +1,4 @@
-"""`garrison serve` as a process of its own: killed and begun again under an open page, stopped in order, refused."""
+"""`garrison serve` as a process: killed and restarted under an open page, stopped gracefully, refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from web_support import ServerEvent, Site
 
 @contextmanager
 def served(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Site]]:
-    """A server, and where it listens; killed at the end if it still lives."""
+    """Start a server; yield it and its address, and kill it at the end."""
     process = subprocess.Popen([*PROGRAM, "--home", str(home), "serve", *options], stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -39,13 +39,13 @@ def served(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], S
 
 
 def site_of(line: str) -> Site:
-    """The server whose address was printed."""
+    """Return the server whose address was printed."""
     url = urlsplit(line.strip())
     return Site(url.port or 0, {"write": parse_qs(url.query)["token"][0]})
 
 
 def test_a_page_outlives_its_server(tmp_path: Path) -> None:
-    """Killed as `kill -9` does it, begun again on the same port with the same token: the page goes on where it was."""
+    """After a kill -9 and a restart on the same port with the same token the page continues where it was."""
     def journal(builder: HomeBuilder, node: str) -> None:
         writer = Writer(RunFiles(tmp_path, "crew-1").journal, "guardian-crew@crew-1#1")
         writer.append("node", {"node": node, "status": "active", "attempt": 2}, builder.now())
@@ -58,8 +58,8 @@ def test_a_page_outlives_its_server(tmp_path: Path) -> None:
         told = await stream.until("change")
         process.kill()
         process.wait()
-        left = await stream.rest()  # what it had sent before it was killed still arrives
-        assert all(one.event != "bye" for one in left), "cut off without a word"
+        left = await stream.rest()  # what it sent before it was killed
+        assert all(one.event != "bye" for one in left), "it was cut off"
         stream.close()
         return next((one.id for one in reversed(left) if one.id), told.id)
 
@@ -89,7 +89,7 @@ def test_a_page_outlives_its_server(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_watched_from_its_launch_to_its_end(place: Place) -> None:
-    """`launch --serve`: what a page was told adds up to how the run ended, a death on the way; then the server ends."""
+    """`launch --serve`: the events of a page add up to the end of the run, with a death; then the server ends."""
     graph = place.graph(Node("a", before=place.hold("work")), Node("b", after=("a",)))
     child = place.launch(graph, "r1", "--serve")
     line = wait_for("the address is printed", lambda: next(

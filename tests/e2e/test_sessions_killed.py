@@ -1,4 +1,4 @@
-"""Agents that run as sessions, through real runners: what a kill within a step leaves, and what is done again."""
+"""Agents that run as sessions, with real runners: what a kill within a step leaves, and what is repeated."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ SCRIPT = """
 
 def begin(place: Any, who: str, question: str = "", attributes: str = "") -> Any:
     """Launch a run in which the agent's script kills `who` in the middle, and asks after that."""
-    (place.repo / "a.yaml").write_text(SCRIPT % (who, f"- ask_guardian: {question}\n" if question else ""))
-    git(place.repo, "add", "a.yaml")
-    git(place.repo, "commit", "-qm", "Add the script")
+    place.commit("Add the script", {"a.yaml": SCRIPT % (who, f"- ask_guardian: {question}\n" if question else "")})
     (place.root / "crew.dot").write_text(GRAPH % attributes)
     return place.launch(place.root / "crew.dot")
 
@@ -43,7 +41,7 @@ def check_done_once(place: Any, child: Any, deaths: list[int]) -> None:
 def test_a_session_that_is_killed_in_a_tool_and_while_it_waits_for_an_answer_does_nothing_twice(place: Any) -> None:
     """While it waits nothing of it runs; its orchestrator is killed then."""
     child = begin(place, "me", "Which colour?")
-    wait_for("the question is told", lambda: "asks: Which colour?" in place.logs())
+    wait_for("the question is shown", lambda: "asks: Which colour?" in place.logs())
     wait_for("it waits", lambda: any(place.home.glob("runs/*/nodes/a/**/claude/waiting")))
     place.kill("orchestrator-a")
     answered = place.command("answer", "a", "blue")
@@ -57,7 +55,6 @@ def test_a_session_whose_orchestrator_is_killed_and_one_with_subgraphs_continue(
     shipped = Path(__file__).parents[2] / "pipelines"
     for name in ("turn", "heartbeat"):
         (place.repo / f"{name}.dot").write_text((shipped / f"{name}.dot").read_text())
-        git(place.repo, "add", f"{name}.dot")
     place.use_mode("none")  # in a sandbox no agent reaches its orchestrator
     child = begin(place, "orchestrator",
                   attributes=', tier=trusted, turn_graph="turn.dot", heartbeat_graph="heartbeat.dot", initiative=3')

@@ -1,4 +1,4 @@
-"""Stopping in order, whoever is left to hear it, and going on in the same attempt with what was learned."""
+"""A run is stopped gracefully, whatever processes are left, and resumed in the same attempt with its notes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from e2e.test_kill_pairs import half_done
 from support import Node, Place, alive, wait_for
 
 REGISTRY = Path(__file__).parents[2] / "scripts/identity_registry.py"
 
 
 def stopped(place: Place) -> None:
-    """The run is stopped, resumable, and nobody of it is left."""
+    """Check that the run is stopped and resumable, and that no process of it is left."""
     assert place.status() == "stopped", place.logs()
     wait_for("nothing is left", lambda: not place.living_processes())
     assert not [stem for stem, identity in place.identities().items() if alive(identity)]
@@ -27,12 +28,8 @@ def stopped(place: Place) -> None:
 
 
 @pytest.mark.smoke
-@pytest.mark.traced
-def test_stopped_by_every_way_and_resumed(place):
-    half = "test -e half.txt || { echo half > half.txt; git add -A; git commit -qm 'Half of the work'; }"
-    note = 'echo "life $GARRISON_INCARNATION was here" > "$GARRISON_NOTES_FILE"'
-    graph = place.graph(Node("a", before=f"{half}; {note}; {place.hold('a')}"))
-
+def test_a_run_is_stopped_in_every_way_and_resumed(place):
+    graph = place.graph(Node("a", before=half_done(place, "a")))
     detached = place.command(*place.launch_arguments(graph, "r1", "--detach", "--json"))
     assert detached.returncode == 0, detached.stderr
     said = json.loads(detached.stdout)
@@ -43,7 +40,7 @@ def test_stopped_by_every_way_and_resumed(place):
     stopped(place)
     assert "1 stopped" in (told := place.command("status", "r1").stdout) and "1 working" not in told, told
     assert place.command("status", "--watch", "r1").returncode == 130
-    assert place.command("up").stdout == "", "what a person stopped is not resumed"
+    assert place.command("up").stdout == "", "a stopped run is not resumed"
 
     child = place.resume()
     place.wait_until_held("a")
@@ -68,25 +65,23 @@ def test_stopped_by_every_way_and_resumed(place):
     os.kill(child.pid, signal.SIGHUP)
     log = place.home / "runs/r1/layers/launch.log"
     wait_for("the launcher detaches", lambda: "detached, run r1 continues" in log.read_text())
-    place.release("a")
-    assert place.finish(child) == 0, place.logs()
-    assert "orchestrator-a died" not in place.logs(), "who was stopped did not die"
+    place.release_to_end(child, "a")
+    assert "orchestrator-a died" not in place.logs(), "a stop is not a death"
     place.check("a", history=False)
     prompt = (place.home / "runs/r1/nodes/a/1/prompt.md").read_text()
     assert "Half of the work" in prompt
-    assert "life 4 was here" in prompt
+    assert "half is there, seen by life 4" in prompt
     assert place.finished_work() == [("a", 1, 5)]
 
 
 @pytest.mark.slow
 def test_a_request_to_resume_survives_its_killed_launcher(place: Place) -> None:
     graph = place.graph(Node("a", before=place.hold("a")))
-    child = place.launch(graph)
-    place.wait_until_held("a")
+    child = place.launch_until("a", graph)
     refused = place.command("resume", "r1", "--max-steps", "7")
     assert (refused.returncode, "has a launcher already" in refused.stderr) == (1, True)
     said = [path.read_text() for path in (place.home / "signals/guardian-crew@r1").rglob("*.json")]
-    assert not [text for text in said if "budget" in text], "what was refused has no effect"
+    assert not [text for text in said if "budget" in text], "a refused request has no effect"
     assert place.command("stop", "r1").returncode == 0
     child.wait()
     stopped(place)
@@ -94,7 +89,7 @@ def test_a_request_to_resume_survives_its_killed_launcher(place: Place) -> None:
     assert killed.wait() == -signal.SIGKILL
     assert place.command("up").stdout == "r1\n", place.logs()
     place.release("a")
-    wait_for("it goes on to its end", lambda: place.status() == "done")
+    wait_for("it is done", lambda: place.status() == "done")
     wait_for("nothing is left", lambda: not place.living_processes())
     place.check("a", history=False)
 
@@ -104,9 +99,8 @@ def mark_terminated(place: Place, *arguments: str) -> subprocess.CompletedProces
                           capture_output=True, text=True)
 
 
-def test_a_runner_marked_by_hand_wedges_no_run_and_a_stop_ends(place: Place) -> None:
-    child = place.launch(place.graph(Node("a", before=place.hold("a"))))
-    place.wait_until_held("a")
+def test_a_runner_marked_by_hand_blocks_neither_the_run_nor_a_stop(place: Place) -> None:
+    child = place.launch_until("a", place.graph(Node("a", before=place.hold("a"))))
     refused = mark_terminated(place, "runner", "a", "--run", "r1")
     assert (refused.returncode, "--kill" in refused.stderr) == (1, True)
     assert place.identity("runner-a")["status"] == "active"
@@ -114,9 +108,9 @@ def test_a_runner_marked_by_hand_wedges_no_run_and_a_stop_ends(place: Place) -> 
     place.pid("runner-a", incarnation=2)
     assert mark_terminated(place, "guardian", "crew", "--run", "r1", "--kill").returncode == 0
     place.pid("guardian-crew", incarnation=2)
-    assert (place.status(), place.identity("orchestrator-a")["incarnation"]) == ("running", 1), "its runner works on"
+    assert (place.status(), place.identity("orchestrator-a")["incarnation"]) == ("running", 1), "its runner continues"
 
-    # as an earlier version did it, to a living process
+    # as an earlier version marked a living process
     path = place.home / "identities/runner-a@r1.json"
     marked = {**json.loads(path.read_text()), "status": "terminated", "terminated_at": "2026-01-01T00:00:00.000000Z"}
     path.write_text(json.dumps({**marked, "metadata": {**marked["metadata"], "reason": "marked by hand"}}))

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from support import DEADLINE, Node, Place, checkout_in, git, make_repository, wa
 
 
 def stopped(place: Place, graph: Path, run: str, node: str) -> None:
-    """A run onto main whose agent had begun, stopped in order."""
+    """Launch a run onto main, and stop it once its agent works."""
     child = place.launch(graph, run, "--base", "main")
     place.wait_until_held(node)
     child.send_signal(signal.SIGTERM)
@@ -25,8 +26,8 @@ def stopped(place: Place, graph: Path, run: str, node: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_base_that_moved_was_rewritten_or_went(place):
-    """`main` is checked out in another worktree of the user's all the time, which moves along."""
+def test_a_stopped_run_is_resumed_though_its_target_moved_but_not_if_it_is_gone_or_rewritten(place):
+    """`main` is checked out in another worktree of the user, which moves along."""
     git(place.repo, "checkout", "-qb", "mine")
     git(place.repo, "worktree", "add", "-q", str(place.root / "elsewhere"), "main")
     elsewhere = place.root / "elsewhere"
@@ -58,8 +59,8 @@ def test_a_base_that_moved_was_rewritten_or_went(place):
     assert git(place.repo, "show", "main:b.txt") == "b"
 
 
-def test_without_its_target_a_run_says_what_it_waits_for_and_goes_on_when_it_is_back(place):
-    """`a` is to land and `b` to begin while `main` has another name."""
+def test_a_run_waits_with_a_message_while_its_target_has_another_name(place):
+    """`a` is to land and `b` to start then."""
     graph = place.graph(Node("a", before=place.hold("a")), Node("b", after=("c",)), Node("c", before=place.hold("c")))
     child = place.launch(graph)
 
@@ -70,8 +71,8 @@ def test_without_its_target_a_run_says_what_it_waits_for_and_goes_on_when_it_is_
     place.wait_until_held("c")
     git(place.repo, "branch", "-m", "main", "away")
     place.release("a", "c")
-    waits = wait_for("it says so", lambda: [wait for wait in status()["waits"] if "is gone from" in wait["text"]])
-    assert [wait["kind"] for wait in waits] == ["hindered"], "once, whatever waits for it"
+    waits = wait_for("status shows it", lambda: [wait for wait in status()["waits"] if "is gone from" in wait["text"]])
+    assert [wait["kind"] for wait in waits] == ["hindered"], "once, though two nodes wait"
     assert "the target branch main is gone from" in place.command("status", "r1").stdout.partition("waits for you")[2]
     git(place.repo, "branch", "-m", "away", "main")
     assert place.finish(child) == 0, place.logs()
@@ -88,7 +89,7 @@ test_target_branch.on_a_small_disk(Path(sys.argv[1]))
 
 
 def on_a_small_disk(root: Path) -> None:
-    """Runs in a mount namespace of its own: launch on a full disk, fill it at work, make room, forbid writing."""
+    """Launch on a full disk, fill it during a run, make room, forbid writing; runs in a mount namespace of its own."""
     disk = root / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk)], check=True)
@@ -113,7 +114,7 @@ def on_a_small_disk(root: Path) -> None:
         (disk / "fill").unlink()
         assert place.finish(child, "r2") == 0, place.logs()
         assert git(place.repo, "show", "main:a.txt") == "a"
-        assert not place.deaths("r2"), "nobody died of it"
+        assert not place.deaths("r2"), "no process died of it"
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         told = place.command(*begin)
         assert (told.returncode, "cannot be written" in told.stderr) == (1, True), told.stderr
@@ -123,17 +124,13 @@ def on_a_small_disk(root: Path) -> None:
 
 
 def _fill(disk: Path) -> None:
-    try:
-        with (disk / "fill").open("wb", buffering=0) as file:
-            while file.write(b"x" * 4096):
-                pass
-    except OSError:
-        pass
+    with suppress(OSError), (disk / "fill").open("wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
 
 
 @pytest.mark.slow
-def test_a_full_disk_and_one_that_cannot_be_written(tmp_path):
-    """All the work is kept once there is room, and no launch begins that could not land."""
+def test_a_full_disk_loses_no_work_and_a_launch_is_refused_where_it_could_not_land(tmp_path):
     if os.geteuid() != 0 or shutil.which("unshare") is None or subprocess.run(
             ["unshare", "-m", "true"], check=False, capture_output=True).returncode:
         pytest.skip("mounting a small disk needs root and `unshare -m`")

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/tutorial.md"
 GARRISON = ROOT / ".venv/bin/garrison"
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "TERM", "TZ", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
-"""Variables that a reader has too; those of a package index, a proxy or a certificate are passed on by prefix."""
+"""Variables of a reader; those of a package index, a proxy or a certificate are passed on by prefix."""
 WITHIN = 1500.0
 """Seconds for the whole page: ten times what it takes on a quiet machine."""
 
@@ -44,14 +44,14 @@ def script(page: Path) -> str:
 
 
 def test_the_page_uses_only_known_marks():
-    """An unknown mark would silently run or skip its block; what is shown of a pipeline is in its file, in order."""
+    """An unknown mark would silently run or skip its block; the lines of a pipeline that it shows are in its file."""
     found = blocks(PAGE)
     assert {block.file for block in found if block.language == "sh"} == {"", "network", "fails"}
     assert {block.language for block in found} == {"sh", "text", "dot"}
     for block in found:
         lines = iter((ROOT / block.file).read_text().splitlines() if block.language == "dot" else [])
         missing = [line for line in block.text.splitlines() if block.language == "dot" and line not in lines]
-        assert missing == [], f"{block.file} has not these lines, in this order"
+        assert missing == [], f"{block.file} lacks these lines, in this order"
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def reader(tmp_path):
 def test_the_commands_of_the_tutorial_work(reader, tmp_path):
     if not GARRISON.exists():
         pytest.skip("the page is run with the checkout's .venv, which is not here")
-    needs_the_index(reader, tmp_path)
+    skip_without_the_index(reader, tmp_path)
     admit_a_mirror(Path(reader["GARRISON_HOME"]))
     with (tmp_path / "out").open("wb") as out:
         done = subprocess.run(["bash", "-c", script(PAGE)], cwd=ROOT, env=reader, stdin=subprocess.DEVNULL,
@@ -105,7 +105,7 @@ def admit_a_mirror(home: Path) -> None:
                 f'[sandbox.{role}]\nhosts = ["default", {hosts}]\n' for role in ("setup", "acceptance", "gate")))
 
 
-def needs_the_index(env: dict[str, str], tmp_path: Path) -> None:
+def skip_without_the_index(env: dict[str, str], tmp_path: Path) -> None:
     """Skip if pip cannot download what the page downloads."""
     probe = f"python3 -m venv {tmp_path}/probe && {tmp_path}/probe/bin/pip download -q --no-deps " \
             f"--no-binary :all: -d {tmp_path} itsdangerous==2.2.0"

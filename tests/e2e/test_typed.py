@@ -1,4 +1,4 @@
-"""What a newcomer types in a fresh repository, and the one line that answers it: exit code, that line, and git."""
+"""Commands of a new user in a fresh repository: the exit code, the last line, and git."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support import Place, git
 
 @pytest.fixture
 def shell(place: Place):
-    """Type a command where its user stands; return the exit code and the last line of each stream."""
+    """Return a function that types a command in the repository: its exit code and the last line of each stream."""
     def type_(*words: str) -> tuple[int, str, str]:
         done = place.command(*words, cwd=place.repo)
         out, err = (text.rstrip().rpartition("\n")[2] for text in (done.stdout, done.stderr))
@@ -20,7 +20,7 @@ def shell(place: Place):
     return type_
 
 
-def test_a_slip_in_a_pipeline_is_the_answer_with_its_place_and_nothing_starts(place: Place, shell) -> None:
+def test_a_mistake_in_a_pipeline_is_reported_with_its_place_and_nothing_starts(place: Place, shell) -> None:
     pipeline = place.repo / "w.dot"
     pipeline.write_text("digraph w {\n start -> plan\n plan [agent=cluade, prompt=x]\n plan -> exit\n}\n")
     code, _, said = shell("launch", "w.dot", "--no-gate")
@@ -33,7 +33,7 @@ def test_a_slip_in_a_pipeline_is_the_answer_with_its_place_and_nothing_starts(pl
     place.edits = "?? w.dot"
 
 
-def test_a_detached_head_is_told_the_option_that_exists(place: Place, shell) -> None:
+def test_a_detached_head_is_refused_with_the_option_that_helps(place: Place, shell) -> None:
     git(place.repo, "checkout", "-q", "--detach")
     code, _, said = shell("init", "--gate", "true", "--no-try")
     assert code == 1 and said.endswith("has a detached HEAD; say which branch to land on with --base BRANCH")
@@ -58,8 +58,7 @@ def test_a_detached_head_is_told_the_option_that_exists(place: Place, shell) -> 
     place.edits = "?? first.dot\n?? garrison.toml"
 
 
-def test_a_task_that_lands_nothing_says_why_and_an_uninstalled_garrison_leaves_what_never_landed(
-        place: Place, shell) -> None:
+def test_a_task_that_lands_nothing_has_a_reason_and_uninstall_keeps_unlanded_work(place: Place, shell) -> None:
     options = ("--no-gate", "--terminal", "process", "--max-rework", "0")
     code, out, _ = shell("run", "drop it", "--command",
                          "echo 'Agent 1.2'; echo lost > lost; echo 'E: the token is wrong'; exit 3", *options)
@@ -84,8 +83,7 @@ def test_a_task_that_lands_nothing_says_why_and_an_uninstalled_garrison_leaves_w
     assert len(git(place.repo, "worktree", "list").splitlines()) == 1
 
 
-def test_a_repository_that_is_not_as_its_user_thinks_is_told_in_a_line(place: Place) -> None:
-    """Behind its upstream, typed in a sub-folder, and taken for a bare one by a setting."""
+def test_a_repository_behind_its_upstream_a_new_folder_and_core_bare_are_each_one_line(place: Place) -> None:
     git(place.repo, "update-ref", "refs/remotes/origin/main", git(
         place.repo, "commit-tree", "-p", "main", "-m", "theirs", "main^{tree}"))
     for key, value in (("remote.origin.url", "nowhere"), ("remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*"),

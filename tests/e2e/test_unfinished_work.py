@@ -1,17 +1,12 @@
-"""What an agent leaves unfinished, or beside its branch, never lands: each row of the newcomer's table as it is typed.
-
-`garrison run` in a fresh repository at default settings: its exit code, its last line, and what is on main.
-"""
+"""Work that an agent leaves unfinished or outside its branch never lands: exit code, last line and main after
+`garrison run` in a fresh repository at default settings."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import dataclass
 
-import pytest
-
-from support import DEADLINE, PROGRAM, Node, Place, git
+from support import Node, Place, git
 
 OTHER = "git switch -qc other-$GARRISON_NODE HEAD~1; echo theirs > calc.py; git commit -qam other; git switch -q -"
 MERGE, POP = f"{OTHER}; git merge other-$GARRISON_NODE", (
@@ -20,7 +15,7 @@ MERGE, POP = f"{OTHER}; git merge other-$GARRISON_NODE", (
 
 @dataclass(frozen=True)
 class Row:
-    """An agent's command, and what its user reads; `never` is a text, or a name of a file, that main does not have."""
+    """An agent's command, and the message; `never` is a text or a file name that main must not have."""
 
     command: str
     told: str
@@ -63,21 +58,18 @@ ROWS = {
 }
 
 
-def run(place: Place, command: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, "run", "work", "--command", command, "--no-gate", "--run", "r1", "--terminal", "process", *options],
-        cwd=place.repo, env=place.env, text=True, capture_output=True, check=False, stdin=subprocess.DEVNULL,
-        timeout=DEADLINE)
+def run(place: Place, command: str, *options: str, code: int = 0) -> str:
+    """Run a task; return what was printed."""
+    done = place.command("run", "work", "--command", command, "--no-gate", "--run", "r1", "--terminal", "process",
+                         *options, cwd=place.repo)
+    assert done.returncode == code, done.stdout + done.stderr + place.logs()
+    return done.stdout or done.stderr
 
 
 def prepare(place: Place) -> None:
     """Give the repository a second commit, whose reversal conflicts with a third, and a list of ignored files."""
-    (place.repo / ".gitignore").write_text("dist/\n")
     for number in (2, 3):
-        (place.repo / "calc.py").write_text(f"version = {number}\n")
-        git(place.repo, "add", "-A")
-        git(place.repo, "commit", "-qm", f"Version {number}")
-    place.start = git(place.repo, "rev-parse", "main")
+        place.commit(f"Version {number}", {"calc.py": f"version = {number}\n", ".gitignore": "dist/\n"})
 
 
 def check_nothing_landed(place: Place, name: str) -> None:
@@ -88,38 +80,24 @@ def check_nothing_landed(place: Place, name: str) -> None:
 
 
 def test_unfinished_work_never_lands_and_its_reason_names_the_command_that_helps(place: Place) -> None:
-    """All rows at once, one after another: without a sandbox, worktrees share the stash."""
+    """All rows in one run, one after another: without a sandbox, worktrees share the stash."""
     prepare(place)
     graph = place.graph(*(Node(name, command=row.command, attributes='rework=none, prompt="Change it"')
                           for name, row in ROWS.items()))
-    child = place.launch(graph, "r1", "--max-agents", "1")
-    assert place.finish(child) == 1, place.logs()
+    place.run(graph, "r1", "--max-agents", "1", code=1)
     for name, row in ROWS.items():
         node = place.nodes()[name]
         assert node["status"] == "failed" and row.told in node["reason"], (name, node["reason"])
         check_nothing_landed(place, name)
 
 
-@pytest.mark.slow  # a last line of `run` is read in test_git_borders, these reasons above
-@pytest.mark.parametrize("name", ROWS)
-def test_unfinished_work_is_told_in_the_last_line_of_run(place: Place, name: str) -> None:
-    row = ROWS[name]
-    prepare(place)
-    done = run(place, row.command, "--max-rework", "0")
-    assert done.returncode == 1, done.stdout + done.stderr + place.logs()
-    last = done.stdout.splitlines()[-1]
-    assert last.startswith("run failed: 0 of 1 landed; work: ") and row.told[:90] in last, last
-    check_nothing_landed(place, name)
-
-
 def test_an_agent_is_told_what_it_left_and_the_next_attempt_lands(place: Place) -> None:
-    """The command of the reason works in the next attempt's worktree; `status` and `why` name the reason, too."""
+    """The command of the reason works in the next attempt's worktree."""
     prepare(place)
     again = 'grep -o "refs/garrison/rescue[^ ]*other" "$GARRISON_PROMPT_FILE" | head -1'
-    done = run(place, f'ref=$({again}); if [ -n "$ref" ]; then git stash apply -q "$ref"; else echo x > calc.py; '
-                      "git stash -q; fi; mkdir -p __pycache__; touch __pycache__/calc.pyc")
-    assert done.returncode == 0, done.stdout + done.stderr + place.logs()
-    assert "its work is in a stash" in done.stdout
+    shown = run(place, f'ref=$({again}); if [ -n "$ref" ]; then git stash apply -q "$ref"; else echo x > calc.py; '
+                       "git stash -q; fi; mkdir -p __pycache__; touch __pycache__/calc.pyc")
+    assert "its work is in a stash" in shown
     assert git(place.repo, "show", "main:calc.py") == "x"
     assert "__pycache__" not in git(place.repo, "ls-tree", "-r", "--name-only", "main")
     prompt = (place.home / "runs/r1/nodes/work/2/prompt.md").read_text()
@@ -127,33 +105,27 @@ def test_an_agent_is_told_what_it_left_and_the_next_attempt_lands(place: Place) 
 
 
 def test_what_a_set_up_made_lands_only_if_an_agent_adds_it_by_force(place: Place) -> None:
-    """F8: a lock file that the set-up wrote is no work, whoever commits: garrison, or the agent with `git add -A`."""
+    """A lock file that the set-up wrote is not work, whether garrison commits or the agent with `git add -A`."""
     prepare(place)
     setup = "echo made > package-lock.json; mkdir node_modules; echo made > node_modules/m.js; echo made > ours.lock"
     command = ("cat package-lock.json node_modules/m.js > seen.txt; echo more >> package-lock.json; git add -A; "
                "git commit -qm mine; echo x > left.txt; git add -f ours.lock; git commit -qm forced")
-    done = run(place, command, "--setup", setup)
-    assert done.returncode == 0, done.stdout + done.stderr + place.logs()
+    run(place, command, "--setup", setup)
     names = git(place.repo, "ls-tree", "-r", "--name-only", "main").splitlines()
     assert sorted({*names} - {".gitignore", "calc.py", "notes.txt"}) == ["left.txt", "ours.lock", "seen.txt"]
 
 
 def test_the_guard_follows_the_files_of_home_and_repository(place: Place) -> None:
     prepare(place)
-    place.home.mkdir(exist_ok=True, mode=0o700)
-    with (place.home / "config.toml").open("a") as file:
-        file.write('[guard]\nmax_file = "2 kB"\nrefuse = ["*.sqlite"]\n')
+    place.configure('[guard]\nmax_file = "2 kB"\nrefuse = ["*.sqlite"]\n')
     (place.repo / "garrison.toml").write_text('[guard]\nallow = ["data/*", ".env.test"]\n')
     place.edits = "?? garrison.toml"
     command = ("mkdir data; head -c 3000 /dev/zero > data/zeros; echo A=1 > .env.test; echo A= > .env.example; "
                "if grep -q sqlite \"$GARRISON_PROMPT_FILE\"; then echo x > fine.txt; else touch db.sqlite; fi")
-    done = run(place, command)
-    assert done.returncode == 0, done.stdout + done.stderr + place.logs()
-    assert "db.sqlite (refused by [guard])" in done.stdout
+    assert "db.sqlite (refused by [guard])" in run(place, command)
     names = git(place.repo, "ls-tree", "-r", "--name-only", "main").splitlines()
     assert {"data/zeros", ".env.test", ".env.example", "fine.txt"} <= {*names} and "db.sqlite" not in names
 
     (place.repo / "garrison.toml").write_text('[guard]\nmax_fils = 3\n')
-    refused = run(place, "true", "--new")
-    assert refused.returncode == 2
-    assert f"{place.repo}/garrison.toml:2: [guard] max_fils is not a setting; did you mean max_file?" in refused.stderr
+    refused = run(place, "true", "--new", code=2)
+    assert f"{place.repo}/garrison.toml:2: [guard] max_fils is not a setting; did you mean max_file?" in refused

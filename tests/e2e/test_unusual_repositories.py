@@ -1,4 +1,4 @@
-"""Repositories and git configurations as people have them: everything at once lands, or is refused in one line."""
+"""Unusual repositories and git configurations: a run lands in all of it at once, or is refused in one line."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ CONFIG = """
 [alias]
     status = !false
 """
-"""What is never asked for in one file, but each of it somewhere."""
+"""Unusual settings, each of which some user has."""
 
 
 def hook(place: Place, name: str) -> None:
@@ -80,34 +80,26 @@ def hook(place: Place, name: str) -> None:
 
 @pytest.fixture
 def wild(place: Place) -> Place:
-    """A sparse checkout with a submodule, failing hooks, no identity, and a user's configuration that has it all."""
+    """Return a sparse checkout with a submodule, failing hooks, no identity, and that configuration."""
     (place.user / ".gitconfig").write_text(CONFIG)
     make_repository(place.user / "lib")
-    for name in ("docs/a.txt", "src/b.txt"):
-        (place.repo / name).parent.mkdir()
-        (place.repo / name).write_text(f"{name}\n")
-    (place.repo / ".gitignore").write_text(".env\n")
-    (place.repo / ".worktreeinclude").write_text(".env\n")
-    (place.repo / ".env").write_text("KEY=1\n")
     git(place.repo, "-c", "protocol.file.allow=always", "submodule", "add", "-q", "../lib", "lib")
-    git(place.repo, "add", "-A")
-    git(place.repo, "commit", "-qm", "More")
+    place.commit("More", {"docs/a.txt": "docs/a.txt\n", "src/b.txt": "src/b.txt\n", ".gitignore": ".env\n",
+                          ".worktreeinclude": ".env\n", ".env": "KEY=1\n"})
     git(place.repo, "sparse-checkout", "set", "src")
     for name in ("user.name", "user.email"):
         git(place.repo, "config", "--unset", name)
     for name in ("pre-commit", "commit-msg", "post-checkout", "post-commit", "post-index-change", "pre-merge-commit"):
         hook(place, name)
     (place.user / "lib").rename(place.user / "lib-offline")
-    with (place.home / "config.toml").open("a") as file:
-        file.write('[guard]\nhooks = "none"\n')
+    place.configure('[guard]\nhooks = "none"\n')
     place.env |= {"GIT_DIR": "/nowhere", "GIT_WORK_TREE": "/nowhere", "GIT_INDEX_FILE": "/nowhere",
                   "GIT_EXTERNAL_DIFF": "false", "GIT_OBJECT_DIRECTORY": "/nowhere"}
-    place.start = git(place.repo, "rev-parse", "main")
     return place
 
 
-def test_everything_at_once_lands(wild):
-    """Agents leave their work uncommitted, in the submodule too, and no hook runs."""
+def test_a_run_in_a_most_unusual_repository_lands(wild):
+    """Agents leave their work uncommitted, also in the submodule, and no hook runs."""
     here = "set -e; test -f src/b.txt; test ! -e docs; grep -q KEY .env; test -f lib/calc.py; "
     graph = wild.graph(
         Node("a", command=here + "echo one > 'fi le ä.txt'; printf 'x\\r\\n' > crlf.txt; mkdir docs; "
@@ -133,7 +125,7 @@ def test_everything_at_once_lands(wild):
 
 
 def test_other_kinds_of_repositories_land(places, tmp_path_factory):
-    """Objects named by SHA-256, a linked worktree as target, a partial clone: each in one small run, side by side."""
+    """SHA-256 objects, a linked worktree as target, a partial clone: each in one small run, in parallel."""
     def sha256(place: Place) -> Path:
         shutil.rmtree(place.repo)
         place.repo.mkdir()
@@ -162,8 +154,8 @@ def test_other_kinds_of_repositories_land(places, tmp_path_factory):
         assert git(target, "status", "--porcelain") == ""
 
 
-def test_setup_runs_again_only_when_its_key_changed_and_trees_have_numbers(place):
-    """k dies twice and changes the named file the first time, o dies and changes another; both live at one time."""
+def test_setup_runs_again_only_when_its_key_changed_and_worktrees_have_unique_slots(place):
+    """k dies twice and changes the named file the first time, o dies and changes another; both work at one time."""
     kill = "kill -9 $$"
     graph = place.graph(
         Node("k", command=f"""case $GARRISON_INCARNATION in
@@ -174,11 +166,9 @@ def test_setup_runs_again_only_when_its_key_changed_and_trees_have_numbers(place
         Node("n", command="true", attributes='acceptance="no-such-command"'),
         attributes='setup="echo $GARRISON_SLOT >> setups"; setup_key="my.lock, other.lock"')
     (place.repo / ".git/info/exclude").write_text("setups\n")
-    child = place.launch(graph, "r1", "--max-agents", 3, "--max-rework", 0, AWS_SECRET_X="hunter2")
-    place.wait_until_held("k")
+    child = place.launch_until("k", graph, "r1", "--max-agents", 3, "--max-rework", 0, AWS_SECRET_X="hunter2")
     place.wait_until_held("o")
-    place.release("k", "o")
-    assert place.finish(child) == 1, place.logs()
+    place.release_to_end(child, "k", "o", code=1)
     slots = [git(place.repo, "show", f"main:slot-{name}.txt") for name in "ko"]
     assert len(set(slots)) == 2, slots
     assert git(place.repo, "show", "main:number.txt").split() == [slots[0]], "once more, by itself and from the start"
@@ -191,16 +181,14 @@ def test_setup_runs_again_only_when_its_key_changed_and_trees_have_numbers(place
     assert "hunter2" not in log
 
 
-def test_work_that_cannot_be_kept_stays_where_it_is(place):
-    """The user's filter refuses what the agent made: the node fails, the run ends, the tree is left and named."""
+def test_work_that_cannot_be_saved_stays_in_its_worktree(place):
+    """The user's filter refuses the agent's file: the node fails, and its reason names the worktree."""
     place.env["GARRISON_GIT_PATIENCE"] = "0.3"
-    (place.repo / ".gitattributes").write_text("*.odd filter=odd\n")
-    git(place.repo, "add", "-A")
-    git(place.repo, "commit", "-qm", "A filter")
+    place.commit("A filter", {".gitattributes": "*.odd filter=odd\n"})
     git(place.repo, "config", "filter.odd.clean", "false")
     git(place.repo, "config", "filter.odd.required", "true")
     graph = place.graph(Node("a", command="echo precious > work.odd"))
-    assert place.finish(place.launch(graph, "r1", "--max-rework", 0)) == 1, place.logs()
+    place.run(graph, "r1", "--max-rework", 0, code=1)
     reason = place.nodes()["a"]["reason"]
     tree = next(place.trees.glob("*/r1/a"))
     assert f"its work stays in {tree}" in reason
@@ -209,7 +197,7 @@ def test_work_that_cannot_be_kept_stays_where_it_is(place):
 
 @pytest.fixture
 def refusal(place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Return what tells what a launch says in this process that is refused: one line, exit 1, nothing begun."""
+    """Return a function that makes a launch in this process; it must be refused in the line that it returns."""
     place.enter(monkeypatch)
     for name in ("LEDGER", "WITNESS"):
         monkeypatch.setenv(name, place.env[name])
@@ -228,13 +216,9 @@ def test_launches_that_could_not_land_are_refused_with_a_remedy(place, refusal):
     graph = place.graph(Node("a"))
     repo = place.repo
     git(repo, "checkout", "-qb", "topic")
-    (repo / "calc.py").write_text("one\n")
-    git(repo, "commit", "-qam", "one")
-    git(repo, "checkout", "-q", "main")
-    (repo / "calc.py").write_text("two\n")
-    git(repo, "commit", "-qam", "two")
-    (repo / "calc.py").write_text("three\n")
-    git(repo, "commit", "-qam", "three")
+    for branch, text in (("topic", "one"), ("main", "two"), ("main", "three")):
+        git(repo, "checkout", "-q", branch)
+        place.commit(text, {"calc.py": text})
     git(repo, "checkout", "-q", "topic")
     git(repo, "rebase", "main", check=False)
     assert f"a rebase is in progress in {repo}; finish or abort it" in refusal(graph)
@@ -249,10 +233,8 @@ def test_launches_that_could_not_land_are_refused_with_a_remedy(place, refusal):
     hook(place, "reference-transaction")
     assert "forbids to move main" in refusal(graph, "--with-hooks")
     git(repo, "config", "--unset", "core.hooksPath")
-    (repo / ".gitattributes").write_text("*.bin filter=lfs\n")
-    (repo / "a.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
-    git(repo, "add", "-A")
-    git(repo, "commit", "-qm", "large")
+    place.commit("large", {".gitattributes": "*.bin filter=lfs\n",
+                           "a.bin": "version https://git-lfs.github.com/spec/v1\n"})
     (place.user / ".gitconfig").write_text('[filter "lfs"]\nsmudge = no-lfs\nclean = no-lfs\nrequired = true\n')
     assert "install git-lfs" in refusal(graph)
     (place.user / ".gitconfig").unlink()
@@ -271,3 +253,33 @@ def test_a_repository_of_another_user_is_refused_with_gits_remedy(place, refusal
         os.chown(path, 4711, 4711, follow_symlinks=False)
     told = refusal(place.graph(Node("a")))
     assert f"git config --global --add safe.directory {place.repo}" in told
+
+
+def test_work_starts_in_the_folder_of_its_launch_or_of_its_path(place) -> None:
+    """A `path` that is not a folder, or that links out of the worktree, fails its node."""
+    (place.repo / "out").symlink_to("/")
+    place.commit("packages", {
+        "packages/a b/kept": "", "packages/c/kept": "", ".gitignore": "set-up\n",
+        "garrison.toml": '[launch]\ngate = "false"\n', "packages/garrison.toml":
+        '[launch]\ngate_path = "c"\ngate = "false; test -f kept"\nsetup = "echo x > ../set-up"\n'})
+    stand = 'echo "$(git rev-parse --show-prefix)" > here-{name}'
+    nodes = [Node(name, command=stand.format(name=name),
+                  attributes=f'acceptance="test -f here-{name}", rework=none' + (path and f', path="{path}"'))
+             for name, path in (("own", ""), ("other", "packages/c/"), ("top", "."), ("link", "out/etc"),
+                                ("absent", "packages/b"))]
+    launch = place.command("launch", place.graph(*nodes), "--run", "r1", "--max-agents", "3",
+                           cwd=place.repo / "packages/a b")
+    assert launch.returncode == 1, launch.stderr
+    assert "agents and acceptance begin in packages/a b; to begin at the top: --target-dir " in launch.stderr
+    found = {name: git(place.repo, "ls-tree", "-r", "--name-only", "main").count(f"here-{name}") for name in
+             ("own", "other", "top", "link", "absent")}
+    assert found == {"own": 1, "other": 1, "top": 1, "link": 0, "absent": 0}, launch.stdout
+    assert [git(place.repo, "show", f"main:{path}") for path in (
+        "packages/a b/here-own", "packages/c/here-other", "here-top")] == ["packages/a b/", "packages/c/", ""]
+    reasons = {name: node["reason"] for name, node in place.nodes().items() if node["status"] == "failed"}
+    assert {name: "is not a folder of the branch that it starts from" in said for name, said in reasons.items()} == {
+        "link": True, "absent": True}
+    shown = place.command("config", "show", "launch", cwd=place.repo / "packages/c").stdout
+    assert f"{place.repo}/packages/garrison.toml:3" in shown and "cd packages || exit 1; echo x" in shown
+    refused = place.command("pipeline", "validate", place.graph(Node("a", attributes="path=\"../x\""), name="wrong"))
+    assert refused.returncode == 1 and "a folder of the repository" in refused.stdout + refused.stderr

@@ -1,5 +1,5 @@
-"""An upgrade takes garrison's own package away for seconds while a run works: what has to start waits, and nothing is
-lost or counted."""
+"""An upgrade removes garrison's own package for seconds while a run works: processes that start wait for it, and no
+work is lost and no death counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support import DEADLINE, Node, Place, git, wait_for
 
 
 def test_the_first_lines_of_a_process_wait_for_its_module(tmp_path: Path) -> None:
-    """It names what is missing once, takes none of a half-written package, and gives up with a code of its own."""
+    """It names the missing module once, uses no half-written package, and gives up with a code of its own."""
     (tmp_path / "pack").mkdir()
     module = tmp_path / "pack" / "part.py"
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -42,7 +42,7 @@ def test_the_first_lines_of_a_process_wait_for_its_module(tmp_path: Path) -> Non
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """A Python of its own with a copy of the package, beside what that needs; the path of the copy."""
+    """Make an environment with a copy of the package and its dependencies; return the path of the copy."""
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     site = next(venv.glob("lib/python*/site-packages"))
@@ -57,7 +57,7 @@ def installed(tmp_path: Path) -> Path:
     return site / "garrison"
 
 
-def test_a_run_goes_on_when_the_package_is_back(place: Place, installed: Path) -> None:
+def test_a_run_continues_when_the_package_is_back(place: Place, installed: Path) -> None:
     python, away, go = installed.parents[3] / "bin" / "python", installed.with_name("away"), place.root / "go"
     first = Node("first", command=f"until [ -e {go} ]; do sleep 0.1; done; echo 1 > first.txt")
     graph = place.graph(first, Node("second", command="echo 2 > second.txt", after=("first",)))
@@ -88,8 +88,8 @@ def test_a_run_goes_on_when_the_package_is_back(place: Place, installed: Path) -
 
 
 @pytest.mark.slow
-def test_processes_of_the_version_before_give_way_to_new_ones_and_the_run_ends(place: Place, installed: Path) -> None:
-    """No module of the new version fits those that a process has loaded, so that whatever it imports late fails."""
+def test_processes_of_the_old_version_are_replaced_and_the_run_ends(place: Place, installed: Path) -> None:
+    """No module of the new version fits those that a process has loaded, so that late imports fail."""
     go = place.root / "go"
     first = Node("first", command=f"until [ -e {go} ]; do sleep 0.1; done; echo 1 > first.txt")
     graph = place.graph(first, Node("second", command="echo 2 > second.txt", after=("first",)))

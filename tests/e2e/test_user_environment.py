@@ -1,10 +1,9 @@
-"""What is not ours: the caller's environment, other people's processes, tmux servers and branches, the user's edits."""
+"""Foreign things: the caller's environment, other processes, tmux servers and branches, and the edits of the user."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,9 +20,7 @@ SECRETS = {"API_TOKEN": "hunter2-token", "AWS_SECRET_ACCESS_KEY": "hunter2-aws",
 
 @pytest.fixture
 def decoys(places: Callable[..., Place]) -> Iterator[Place]:
-    """A place beside a user's tmux server and processes that look like garrison's."""
-    if shutil.which("tmux") is None:
-        pytest.skip("tmux is not installed")
+    """Yield a place next to a user's tmux server and processes that look like garrison's."""
     place = places(terminal="tmux")
     theirs = place.folder.with_name(f"{place.folder.name}-theirs")
     theirs.mkdir()
@@ -52,14 +49,13 @@ def decoys(places: Callable[..., Place]) -> Iterator[Place]:
 
 
 def test_tmux_panes_decoys_and_a_dead_server(decoys):
-    """A pane's environment is its own; a server's death costs its orchestrators a life each and nothing more."""
+    """A pane has its own environment; the death of a tmux server costs each of its orchestrators one incarnation."""
     place = decoys
     for name in ("garrison-x", "garrison/other/a", "garrison/r1x/a"):
         git(place.repo, "branch", name)
     before = git(place.repo, "for-each-ref", "refs/heads/garrison*")
     graph = place.graph(*(Node(name, before=place.hold(name)) for name in ("a", "b")))
-    child = place.launch(graph, "r1", "--max-agents", "2", **SECRETS)
-    place.wait_until_held("a")
+    child = place.launch_until("a", graph, "r1", "--max-agents", "2", **SECRETS)
     place.wait_until_held("b")
     check_environment(place)
 
@@ -73,8 +69,7 @@ def test_tmux_panes_decoys_and_a_dead_server(decoys):
 
     place.kill("runner-a", "orchestrator-a", incarnation=1)
     place.wait_until_held("a")
-    place.release("a", "b")
-    assert place.finish(child) == 0, place.logs()
+    place.release_to_end(child, "a", "b")
     place.check("a", "b")
     assert place.identity("orchestrator-a")["incarnation"] == 3
     assert git(place.repo, "for-each-ref", "refs/heads/garrison*") == before
@@ -82,7 +77,7 @@ def test_tmux_panes_decoys_and_a_dead_server(decoys):
 
 
 def our_servers(place: Place) -> list[int]:
-    """The pids of tmux servers on a socket below the place."""
+    """Return the pids of tmux servers on a socket below the place."""
     return [one.pid for one in processes() if is_tmux(one) and f"{place.folder}/" in one.argv]
 
 
@@ -91,7 +86,7 @@ def is_tmux(one: Process) -> bool:
 
 
 def check_environment(place: Place) -> None:
-    """Every process of the run has its own life's marker, or none, and nothing that the caller did not mean to pass."""
+    """Check that each process of the run has the marker of its own incarnation, and no secret of the caller."""
     for stem in ("launch", "guardian-crew", "runner-a", "runner-b", "orchestrator-a", "orchestrator-b"):
         layer = read_process(place.pid(stem))
         assert layer.environ["GARRISON_LIFE"] == f"{place.home}:r1:{stem}#1"
@@ -110,7 +105,7 @@ def check_environment(place: Place) -> None:
 
 
 def test_the_users_edits_stay_and_block_only_what_touches_them(place):
-    """Edits elsewhere do not keep a branch from landing; edits of a landed path do, until they are put away."""
+    """Edits of other paths do not keep a branch from landing; edits of a landed path do, until they are stashed."""
     repo = place.repo
     (repo / "notes.txt").write_text((repo / "notes.txt").read_text().replace("line 3\n", "my line 3\n"))
     (repo / "staged.txt").write_text("staged by the user\n")
@@ -120,7 +115,7 @@ def test_the_users_edits_stay_and_block_only_what_touches_them(place):
     edits = git(repo, "status", "--porcelain").splitlines()
     change = "echo 'def sub(a, b): return a - b' >> calc.py"
     child = place.launch(place.graph(Node("free"), Node("touching", before=change)), "r1", "--max-agents", "2")
-    wait_for("the free node is merged", lambda: place.nodes().get("free", {}).get("status") == "validated")
+    wait_for("the free node is merged", lambda: place.has_landed("free"))
     blocked = wait_for("the other one is blocked", lambda: blocked_paths(place))
     assert blocked == ["calc.py"]
     assert (repo / "free-r1.txt").read_text() == "free\n", "the checkout moves along"
@@ -128,7 +123,7 @@ def test_the_users_edits_stay_and_block_only_what_touches_them(place):
     assert (repo / "calc.py").read_text().startswith("# my edit\n")
     status = place.command("status", "r1")
     told = status.stdout.rpartition("waits for you: ")[2]
-    assert "calc.py" in told and told.endswith("then it continues by itself\n"), "what is in the way, and what to do"
+    assert "calc.py" in told and told.endswith("then it continues by itself\n"), "the path, and what to do"
 
     git(repo, "stash", "push", "-q", "--", "calc.py")
     assert place.finish(child) == 0, place.logs()
@@ -142,15 +137,15 @@ def test_the_users_edits_stay_and_block_only_what_touches_them(place):
 
 
 def blocked_paths(place: Place) -> list[str]:
-    """The files that keep an entry from landing, as the queue's command tells them."""
+    """Return the files that keep an entry from landing, as `merge-queue list` shows them."""
     listed = place.command("merge-queue", "list", "--repo-root", place.repo, "--json")
     entries = json.loads(listed.stdout)["entries"]
     return [path for entry in entries if entry["status"] == "landing_blocked" for path in entry["files"]]
 
 
 def test_an_editable_install_of_the_checkout_is_refused(place):
-    """A gate whose Python imports the project from the user's checkout would pass on a broken tree; in a sandbox, where
-    each tree stands at the checkout's path, it would not."""
+    """A gate that imports the project from the user's checkout would pass on a broken tree; in a sandbox, where the
+    tree is at the checkout's path, it would not."""
     place.use_mode("none")
     venv = place.root / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)

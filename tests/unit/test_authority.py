@@ -69,7 +69,6 @@ def test_an_option_turns_a_view_into_a_control_command():
 
 
 HOME = "/a/home"
-AGENT = Caller(HOME, "r1", "orchestrator-impl_auth")
 
 
 @pytest.fixture
@@ -141,4 +140,4 @@ def test_the_caller_is_found_among_the_ancestors_and_described_by_its_role():
     assert found_below(("guardian", "crew")) == "None"
     assert Caller(HOME, "r1", "runner-a").describe() == "a job of a (run r1)"
     assert Caller(HOME, "", "gate-q1").describe() == "a gate"
-    assert AGENT.describe() == "the agent of impl_auth (run r1)"
+    assert Caller(HOME, "r1", "orchestrator-impl_auth").describe() == "the agent of impl_auth (run r1)"

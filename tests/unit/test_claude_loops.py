@@ -57,10 +57,6 @@ def edit(name: str, content: str) -> Step:
                 f"The file {name} has been updated.\n    1\t{content}", files={name: content})
 
 
-def write(name: str, content: str) -> Step:
-    return Step("Write", {"file_path": name, "content": content}, "ok", files={name: content})
-
-
 def read(name: str, text: str) -> Step:
     return Step("Read", {"file_path": name}, f"     1\t{text}")
 
@@ -116,7 +112,8 @@ HONEST: dict[str, list[Step]] = {
     "edits until green": [step for n in range(40) for step in (
         edit("calc.py", f"def add(a, b): return a - b  # variant {n}"), pytest_fails())],
     "reads many files": [read(f"src/{word(n)}.py", f"class {word(n).title()}:\n     2\t    pass") for n in range(60)],
-    "writes many files": [write(f"m{n}.py", "x = 1") for n in range(50)],
+    "writes many files": [Step("Write", {"file_path": f"m{n}.py", "content": "x = 1"}, "ok",
+                               files={f"m{n}.py": "x = 1"}) for n in range(50)],
     "waits for a build": [bash("make -j2 > build.log &"), *(
         bash("sleep 60; tail -1 build.log", f"[{n * 4}%] Building CXX object", takes=60.0) for n in range(20))],
     "waits for CI": [bash("sleep 45; gh run view 17 --json status", '{"status":"in_progress"}', takes=45.0)] * 20,

@@ -75,32 +75,28 @@ def configurations(page: Path) -> list[str]:
     return fenced + [re.sub("(?m)^ {4}", "", found[0]) for found in _INDENTED.finditer(page.read_text("utf-8"))]
 
 
-def load(text: str, folder: Path) -> None:
-    """Read a configuration file as the commands that need it do."""
-    tables = tomllib.loads(text).keys()
-    if "butler" in tables:
-        for name in re.findall(r'^prompt = "(.+?)"', text, re.MULTILINE):
-            (folder / name).write_text("You know.")
-        (folder / CREW).write_text(text)
-        read_crew(folder)
-        return
-    (folder / "config.toml").write_text(text)
-    assert check_config(folder) == []
-    check_tables(read_config(folder))
-    registry.profiles(folder)
-    if tables <= set(PROJECT_TABLES):
-        (folder / "garrison.toml").write_text(text)
-        read_project(folder)
-        read_guard(folder, folder)
-
-
 SHOWN = [pytest.param(text, id=f"{page.name}-{number}") for page in PAGES
          for number, text in enumerate(configurations(page), 1)]
 
 
 @pytest.mark.parametrize("text", SHOWN)
 def test_every_configuration_of_a_page_is_accepted(text: str, tmp_path: Path) -> None:
-    load(text, tmp_path)
+    """It is read as the commands that need it do."""
+    tables = tomllib.loads(text).keys()
+    if "butler" in tables:
+        for name in re.findall(r'^prompt = "(.+?)"', text, re.MULTILINE):
+            (tmp_path / name).write_text("You know.")
+        (tmp_path / CREW).write_text(text)
+        read_crew(tmp_path)
+        return
+    (tmp_path / "config.toml").write_text(text)
+    assert check_config(tmp_path) == []
+    check_tables(read_config(tmp_path))
+    registry.profiles(tmp_path)
+    if tables <= set(PROJECT_TABLES):
+        (tmp_path / "garrison.toml").write_text(text)
+        read_project(tmp_path)
+        read_guard(tmp_path, tmp_path)
 
 
 def test_the_configurations_of_all_pages_are_found() -> None:

@@ -25,31 +25,21 @@ from garrison.views.event_log import QUEUE, LoggedEvent, subject_of
 from garrison.views.explain import describe, explain, observation
 
 NOW = "2026-01-31T12:00:00.000000Z"
-TICKS = st.sampled_from([None, 7, 8])
 DEATHS = st.lists(st.builds(Death, st.integers(1, 9), st.floats(0, 2000), st.sampled_from(["b", "c"])), max_size=9)
+IDENTITIES = st.builds(
+    lambda status, pid, reason, life: Identity("id", "runner", "a", "r1", NOW, pid=pid, start_ticks=7, pid_ns="n",
+                                               boot_id="b", host="h", status=status, incarnation=life,
+                                               metadata={"reason": reason}),
+    st.sampled_from(sorted(STATUSES)), st.sampled_from([None, 42]), st.sampled_from(["done", "stopped", ""]),
+    st.integers(1, 9))
+OBSERVATIONS = st.builds(
+    lambda ticks, boot, beat, late: Observation("h", boot, "n", pid_ticks=ticks, beat_age=beat, deadline_passed=late),
+    st.sampled_from([None, 7, 8]), st.sampled_from(["b", "c"]), st.none() | st.floats(0, 900), st.booleans())
+CHILDREN = st.just(ChildState()) | st.builds(
+    lambda identity, seen: ChildState(identity, judge(identity, seen), seen), IDENTITIES, OBSERVATIONS)
 
 
-def identities() -> st.SearchStrategy[Identity]:
-    return st.builds(
-        lambda status, pid, reason, life: Identity("id", "runner", "a", "r1", NOW, pid=pid, start_ticks=7, pid_ns="n",
-                                                   boot_id="b", host="h", status=status, incarnation=life,
-                                                   metadata={"reason": reason}),
-        st.sampled_from(sorted(STATUSES)), st.sampled_from([None, 42]), st.sampled_from(["done", "stopped", ""]),
-        st.integers(1, 9))
-
-
-def seens() -> st.SearchStrategy[Observation]:
-    return st.builds(lambda ticks, boot, beat, late: Observation("h", boot, "n", pid_ticks=ticks, beat_age=beat,
-                                                          deadline_passed=late),
-                     TICKS, st.sampled_from(["b", "c"]), st.one_of(st.none(), st.floats(0, 900)), st.booleans())
-
-
-def views() -> st.SearchStrategy[ChildState]:
-    return st.one_of(st.just(ChildState()), st.builds(lambda identity, seen: ChildState(
-        identity, judge(identity, seen), seen), identities(), seens()))
-
-
-@given(views(), DEATHS, st.floats(0, 3000))
+@given(CHILDREN, DEATHS, st.floats(0, 3000))
 def test_a_replayed_restart_decision_is_the_same(view: ChildState, deaths: list[Death], now: float) -> None:
     step = decide_restart(view, deaths, now, "b", Policy(total=6))
     assert step.basis is not None
@@ -59,7 +49,7 @@ def test_a_replayed_restart_decision_is_the_same(view: ChildState, deaths: list[
     assert again.same
 
 
-@given(views(), DEATHS)
+@given(CHILDREN, DEATHS)
 def test_a_replayed_cleanup_decision_is_the_same(view: ChildState, deaths: list[Death]) -> None:
     step = decide_cleanup(view, deaths)
     if step is not None:

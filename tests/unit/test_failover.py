@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from garrison.agents import failover
-from garrison.agents.base import Trouble
 from garrison.agents.conversation import policy
 from garrison.agents.conversation.policy import ConnectionEnd
 from garrison.agents.failover import choose_first, choose_next, find_trouble, gives_up, parse_failover
@@ -25,15 +24,6 @@ from garrison.records.failover import (
 
 ALL = ("claude", "codex", "gemini")
 PATIENCE = 300.0
-
-
-def _trouble(*endings: ConnectionEnd) -> Trouble | None:
-    return policy.find_trouble(endings, policy.decide(endings))
-
-
-def _gives_up(*endings: ConnectionEnd) -> bool:
-    trouble = _trouble(*endings)
-    return trouble is not None and gives_up(trouble, PATIENCE)
 
 
 @pytest.mark.parametrize(("endings", "expected"), [
@@ -60,7 +50,8 @@ def _gives_up(*endings: ConnectionEnd) -> bool:
     ([ConnectionEnd("reported", 0.0, "it is impossible")], False), ([ConnectionEnd("person", 0.0)], False),
 ], ids=lambda value: f"{len(value)} {value[-1].kind}" if isinstance(value, list) else str(value))
 def test_a_failure_that_is_no_verdict_on_the_task_fails_over(endings: list[ConnectionEnd], expected: bool) -> None:
-    assert _gives_up(*endings) is expected
+    trouble = policy.find_trouble(endings, policy.decide(endings))
+    assert (trouble is not None and gives_up(trouble, PATIENCE)) is expected
     assert set(TroubleKind) <= failover.RULES.keys(), "every class of failures has a rule"
 
 

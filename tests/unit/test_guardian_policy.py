@@ -423,10 +423,6 @@ def test_a_parked_runner_is_probed_and_heals() -> None:
     assert from_snapshot(to_snapshot(state)) == state
 
 
-def exited(kind: str, attempt: int) -> PostedSignal:
-    return posted("RUNNER_EXITED", attempt=attempt, payload={"status": "failed", "kind": kind, "reason": "red"})
-
-
 @pytest.mark.parametrize(("kind", "attempt", "limit", "status", "following"), [
     ("acceptance", 1, 2, "active", 2), ("gate", 2, 2, "active", 3), ("conflict", 1, 2, "active", 2),
     ("gate", 3, 2, "failed", 3), ("acceptance", 1, 0, "failed", 1), ("", 1, 2, "failed", 1),
@@ -435,7 +431,8 @@ def exited(kind: str, attempt: int) -> PostedSignal:
 def test_failures_that_an_agent_may_fix_are_reworked_within_the_limit(kind: str, attempt: int, limit: int, status: str,
                                                                       following: int) -> None:
     state = journal(node("a", "pending"), node("a", "active", attempt=attempt), node("b", "pending"), RUNNING)
-    view = GuardianView(RUN, NOW, BOOT, [exited(kind, attempt)], {"a": life("runner", "a")})
+    exited = posted("RUNNER_EXITED", attempt=attempt, payload={"status": "failed", "kind": kind, "reason": "red"})
+    view = GuardianView(RUN, NOW, BOOT, [exited], {"a": life("runner", "a")})
     (act,) = guardian_policy.decide(TWO, state, view, 2, POLICY, limit).actions
     what = {"kind": kind} if kind in ("acceptance", "gate") or (kind and status == "failed") else {}
     assert effect(act)["effect"] == {"node": "a", "status": status, "attempt": following, "reason": "red", **what}

@@ -39,7 +39,7 @@ import merge_best
 import merge_odds
 
 
-@dataclass
+@dataclass(eq=False)
 class Gate:
     """Gate run: ends at `end`, on the entries of `base` (what had landed) and `entries`."""
 
@@ -91,7 +91,7 @@ class Drain:
             return
         waiting = [WaitingTree(name, self.needs.get(name, frozenset()) & set(free)) for name in free]
         known = {each: RunningSet(tuple(name for name in each.entries if name not in self.landed), self.lands(each))
-                 for each in map(_Same, self.running)}
+                 for each in self.running}
         beliefs, runs = Beliefs(dict.fromkeys(free, self.rate), {}, self.flake), list(self.known_runs(set(free)))
 
         def ask(running: list[RunningSet]) -> QueueDecision:
@@ -106,10 +106,10 @@ class Drain:
             self.waiting.remove(decision.reject)
             self.rejected.append(decision.reject)
         else:
-            self.running = [each.gate for each, run in known.items() if run not in decision.cancel]
+            self.running = [gate for gate, run in known.items() if run not in decision.cancel]
             self.start(decision)
 
-    def lands(self, gate: Gate | _Same) -> bool:
+    def lands(self, gate: Gate) -> bool:
         return set(self.landed) == set(gate.base) | set(gate.entries).intersection(self.landed)
 
     def known_runs(self, free: set[str]):
@@ -159,13 +159,6 @@ class Drain:
         gate.green = not self.bad & gate.tree and not any(set(pair) <= gate.tree for pair in self.pairs) and \
             self.dice.random() >= self.flake
         self.runs.append(gate)
-
-
-class _Same:
-    """A gate run as a key of a dictionary."""
-
-    def __init__(self, gate: Gate) -> None:
-        self.gate, self.base, self.entries = gate, gate.base, gate.entries
 
 
 def names(count: int):

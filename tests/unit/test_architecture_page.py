@@ -15,7 +15,6 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -95,19 +94,13 @@ def test_the_table_of_rooms_has_every_room() -> None:
     assert set(re.findall(r"^\| `(\w+)/`", table, re.MULTILINE)) == rooms
 
 
-@pytest.fixture
-def generator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """scripts/reference.py as a module."""
+def test_the_tables_match_the_code_and_one_that_differs_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts/reference.py")
     assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "reference", module)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_tables_match_the_code_and_one_that_differs_is_rewritten(generator: ModuleType) -> None:
+    generator = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "reference", generator)
+    spec.loader.exec_module(generator)
     text = STATES.read_text(encoding="utf-8")
     assert generator.states(text) == text, "run scripts/reference.py"
     assert set(re.findall(r"<!-- table: (.+?) -->", text)) == set(generator.TABLES)

@@ -45,15 +45,11 @@ def commands(command: click.Command, *above: str) -> Iterator[tuple[str, click.C
         yield from commands(found, *above, name)
 
 
-@pytest.fixture(scope="module")
-def every() -> dict[str, click.Command]:
-    scripts = [(script.name or "", script) for script in (hook_manager, identity_registry, signal_protocol)]
-    return dict([*commands(garrison), *(found for name, script in scripts for found in commands(script, name)),
-                 ("spawn-runner", spawn_runner), ("spawn-orchestrator", spawn_orchestrator)])
-
-
-def test_each_command_has_an_authority(every):
+def test_each_command_has_an_authority():
     """A new command is a control command until it is entered here and in the table."""
+    scripts = [(script.name or "", script) for script in (hook_manager, identity_registry, signal_protocol)]
+    every = dict([*commands(garrison), *(found for name, script in scripts for found in commands(script, name)),
+                  ("spawn-runner", spawn_runner), ("spawn-orchestrator", spawn_orchestrator)])
     assert set(every) - set(COMMANDS) == CONTROL
     assert set(COMMANDS) <= set(every)
     for name, options in CONTROL_OPTIONS.items():

@@ -92,32 +92,26 @@ def test_the_least_recently_written_logs_are_removed(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.log", "3.log", "4.log", "5.log", "other"]
 
 
-@pytest.fixture
-def queue(tmp_path: Path) -> Path:
-    """Return the folder of a queue: run r1 has a finished entry and a waiting one, r2 a finished one."""
+def test_the_logs_of_a_run_are_those_of_its_finished_entries_and_none_of_an_unreadable_queue(tmp_path: Path) -> None:
+    """Run r1 has a finished entry and a waiting one, r2 a finished one."""
     folder = tmp_path / "merge-queue/repo-1/main"
     (folder / "logs").mkdir(parents=True)
     journal = Writer(folder / "journal.jsonl", "processor-p@r1#1")
     for name, run, node in (("a-1-x", "r1", "a"), ("b-1-x", "r1", "b"), ("a-1-y", "r2", "a")):
         journal.append("enq", {"entry": name, "run": run, "node": node, "attempt": 1, "oid": "1" * 40, "repo": "/r",
-                               "branch": f"garrison/{run}/{node}",
-                               "target": "main", "strategy": "merge", "supersedes": [], "recipient": ""}, AT)
+                               "branch": f"garrison/{run}/{node}", "target": "main", "strategy": "merge",
+                               "supersedes": [], "recipient": ""}, AT)
     for name in ("a-1-x", "a-1-y"):
         journal.append("cancel", {"entry": name, "reason": "not wanted"}, AT)
     journal.close()
     for name in ("a-1-x.1", "a-1-x.2", "a-1-x.2.setup", "b-1-x.1", "a-1-y.1", "preflight-r1", "preflight-r1.setup",
                  "preflight-r12", "preflight-hand"):
         (folder / "logs" / f"{name}.log").write_text("")
-    return folder
-
-
-def test_the_logs_of_a_run_are_those_of_its_finished_entries_and_none_of_an_unreadable_queue(tmp_path: Path,
-                                                                                             queue: Path) -> None:
     assert sorted(path.name for path in history.gate_logs_of_run(tmp_path, "r1")) == [
         "a-1-x.1.log", "a-1-x.2.log", "a-1-x.2.setup.log", "preflight-r1.log", "preflight-r1.setup.log"]
     assert [path.name for path in history.gate_logs_of_run(tmp_path, "r3")] == []
-    lines = (queue / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    (queue / "journal.jsonl").write_bytes(b"".join([lines[0], b"rubbish\n", *lines[1:]]))
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "journal.jsonl").write_bytes(b"".join([lines[0], b"rubbish\n", *lines[1:]]))
     assert history.gate_logs_of_run(tmp_path, "r1") == []
 
 

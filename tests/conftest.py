@@ -145,8 +145,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest come first, dealt out among the processes in turn, so that none of them ends long after the others:
-    whole runs one by one, all else by files, as are whole runs that share a fixture of their module.
+    """Put the longest first, dealt out among the processes in turn, so that none ends long after the others: whole
+    runs one by one, all else by files, as are whole runs that share a fixture of their module.
     """
     hands: dict[str, list[pytest.Item]] = {}
     for item in sorted(items, key=_turn):

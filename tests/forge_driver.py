@@ -116,7 +116,7 @@ class Driver:
     # --- what the guardian's other parts do
 
     def work(self) -> None:
-        """The node works, merges into the run's branch, and the flow continues to its exit."""
+        """Let the node work: it merges into the run's branch, and the flow continues to its exit."""
         for place in list(self.state.flow.places.values()):
             self.reworks += 1
             self.told.append(place.reason)
@@ -124,7 +124,7 @@ class Driver:
             self.record(FlowAdvanced(asdict(Finished(place.id, Outcome(SUCCESS), place.attempt)), "work"))
 
     def gate(self) -> None:
-        """The gate tests the run's branch merged into the base, and passes."""
+        """Pass the gate with the run's branch merged into the base."""
         landing = self.state.landing
         if self.merge is None or self.merge.attempt != landing.attempt:
             tree = self.git.merge_tree(landing.base, landing.oid).tree

@@ -241,5 +241,5 @@ class MemoryForge:
 
 
 def approve(world: World, author: str = "eve", commit: str = "") -> None:
-    """A user approves; the forge tells which commit, if it is given."""
+    """Approve as a user; the forge reports which commit, if one is given."""
     world.reviews.append(model.Review(f"v{len(world.reviews)}", author, ReviewVerdict.APPROVED, commit=commit))

@@ -174,7 +174,7 @@ class Check:
 
     @property
     def result(self) -> str:
-        """The word of the table."""
+        """Return the word of the table."""
         if self.code in SKIPPED:
             return f"skipped, {SKIPPED[self.code]}"
         return (f"FAILED ({self.code})" if self.code else "ok") + (f", {self.note}" if self.note else "")

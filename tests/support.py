@@ -348,7 +348,7 @@ class Place(UserWorld):
 
     @property
     def for_scripts(self) -> dict[str, str]:
-        """The environment of a checkout's scripts, which look for the home in their checkout unless given one."""
+        """Return the environment of a checkout's scripts, which look for the home there unless given one."""
         return {**self.env, "GARRISON_HOME": str(self.home)}
 
     # ------------------------------------------------------------------------------------------------ graphs

@@ -20,18 +20,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tests.simulator.mutations import at, bug
 
-from garrison.node.worktree import AttemptWorktree
-from garrison.records.run import Launch
-from garrison.system.git import Git
+if TYPE_CHECKING:  # a proof loads this module before it plants a bug in garrison's
+    from garrison.node.worktree import AttemptWorktree
+    from garrison.records.run import Launch
+    from garrison.system.git import Git
 
 T = TypeVar("T")
 HOUR = 3600.0
 PLANTED = (
-    bug("trouble: adopted", "a branch that another home or a person made is taken for the run's own",
+    bug("trouble: adopted", "a branch that another home or a user made is taken for the run's own",
         at("node/worktree.py", "AttemptWorktree.prepare", "condition", "False", "BEGUN")),
     bug("trouble: same id", "a new home takes the id of another one's run",
         at("system/git/rescues.py", "Rescues.find_refs_of_runs", "return", "{}"),

@@ -106,7 +106,7 @@ def served(tmp_path):
 
 @pytest.fixture
 def near(request, tmp_path):
-    """A channel that hears this process itself: its parent is the root. Its parameter: seconds for a request."""
+    """Yield a channel that accepts this process itself: its parent is the root. Parameter: seconds for a request."""
     parent = probe(os.getppid())
     assert parent is not None
     with closing(Served(tmp_path, lambda: (parent.id,), getattr(request, "param", channels.REQUEST_SECONDS))) as one:

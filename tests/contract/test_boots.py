@@ -22,7 +22,7 @@ from support import wait_for
 
 @pytest.fixture
 def other() -> Iterator[processes.ProcessInfo]:
-    """A process that bears no life's marker."""
+    """Yield a process without the marker of an incarnation."""
     with subprocess.Popen(["sleep", "1000"]) as one:
         found = processes.probe(one.pid)
         assert found is not None

@@ -55,7 +55,7 @@ def gone(body: str, says: Mapping[str, Any] | None = None, **options: Any) -> tu
 
 
 def told(result: RunResult) -> str:
-    """A run's end in one line."""
+    """Describe the end of a run in one line."""
     trace = " ".join(result.completed_nodes)
     return trace if result.status == "success" else f"{trace} | {result.reason}"
 

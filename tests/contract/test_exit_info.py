@@ -29,7 +29,7 @@ MEMORY = "killed, probably out of memory (the kernel's count of such kills grew 
 
 @pytest.fixture
 def grandchild() -> Iterator[tuple[int, int]]:
-    """A process that is not our child: (pid, start ticks). It ends with 3 at a TERM."""
+    """Yield pid and start ticks of a process that is not our child and exits with 3 on SIGTERM."""
     script = ("import signal,sys,time; signal.signal(15, lambda *_: sys.exit(3)); print('up', flush=True); "
               "time.sleep(99)")
     shell = 'printf "%s\\n" "$$"; "$0" -c "$1" & echo $!; wait; wait'
@@ -46,7 +46,7 @@ def grandchild() -> Iterator[tuple[int, int]]:
 
 
 def told_here() -> bool:
-    """Whether this kernel tells the status of others' children (Linux 6.15)."""
+    """Return whether this kernel reports the status of other processes' children (Linux 6.15)."""
     release = os.uname().release.split(".")
     return (int(release[0]), int(release[1].partition("-")[0])) >= (6, 15)
 

@@ -23,7 +23,7 @@ HOLD = {
 
 @contextmanager
 def holder(path: Path, how: str) -> Iterator[None]:
-    """Another process that holds the lock."""
+    """Keep the lock in another process."""
     code = (f"import pathlib, sys; path = pathlib.Path({str(path)!r}); {HOLD[how]}\n"
             "with held: print('held', flush=True); sys.stdin.read()")
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -351,7 +351,7 @@ def test_repositories_garrison_cannot_work_on_are_refused_with_what_to_do(repo, 
 
 
 def instead(tmp_path, script):
-    """A git that does something else first."""
+    """Return an environment whose git runs a script first."""
     real = shutil.which("git")
     path = tmp_path / "bin" / "git"
     path.parent.mkdir()
@@ -478,7 +478,7 @@ def test_a_broken_repository_is_refused_by_git_itself(repo, missing):
 
 @pytest.fixture
 def two_pointers(repo, tmp_path):
-    """The repository has a submodule, which branches `first` and `second` move: forward, and further forward."""
+    """Give the repository a submodule that branches `first` and `second` move forward; return the commits."""
     inner = tmp_path / "inner"
     inner.mkdir()
     git(inner, "init", "-q", "-b", "main")

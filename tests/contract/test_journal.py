@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def filled(path: Path, count: int) -> bytes:
-    """A closed journal of that many records; returns its bytes."""
+    """Write and close a journal of that many records; return its bytes."""
     writer = Writer(path, "t#1")
     for number in range(count):
         writer.append("note", {"number": number, "t": "ü"}, "at")
@@ -335,7 +335,7 @@ def test_a_foreign_value_does_not_pass_for_a_blob(path: Path, value: dict[str, o
 # --------------------------------------------------------------------------------------------------- kill and full disk
 
 def lines(path: Path) -> int:
-    """How many there are, counted faster than the writer adds to them."""
+    """Count the lines faster than the writer adds any."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 

@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def holders(path: Path) -> int:
-    """How many processes hold a flock on the file that bears this name, says the kernel."""
+    """Count the processes that have a flock on the file of this name, as the kernel lists them."""
     stat = path.stat()
     name = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
     return sum(1 for line in Path("/proc/locks").read_text().splitlines()

@@ -16,7 +16,7 @@ from support import commit_all, copy_of, git, make_repository
 
 @pytest.fixture
 def slot(tmp_path: Path) -> Slot:
-    """A slot in which a set-up made a folder that git ignores."""
+    """Return a slot in which a set-up made a folder that git ignores."""
     slot = acquire_slot(Git(copy_of(make, tmp_path / "repo")), tmp_path / "slots")
     slot.prepare("main~2")
     set_up(slot)

@@ -41,7 +41,7 @@ class Bench:
         self.terminal, self.folder = terminal, folder
 
     def life(self, name: str) -> str:
-        """A marker that no other test run on this machine has."""
+        """Return a marker that no other test run on this machine has."""
         return f"{self.folder}:r1:{name}#1"
 
     def open(self, script: str, name: str = NAME, life: str = "", **env: str) -> TerminalSession:
@@ -70,7 +70,7 @@ def on_tmux(patient_tmux: None, tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A directory with a path short enough for sockets, which pytest's are not."""
+    """Yield a directory with a path short enough for sockets, which pytest's are not."""
     with tempfile.TemporaryDirectory(prefix="g") as path:
         yield Path(path)
 

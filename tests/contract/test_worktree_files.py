@@ -86,7 +86,7 @@ def test_a_copy_never_goes_through_a_link_of_the_tree(repo: Path, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def origins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a repository `repo` that has a submodule `lib` that has one of its own, `lib/deep`."""
+    """Return a folder with a repository `repo` whose submodule `lib` has a submodule `deep`."""
     folder = tmp_path_factory.mktemp("origins")
     for name in ("deep", "lib", "repo"):
         make_repository(folder / name)

@@ -255,7 +255,7 @@ class Check:
             self._run(run, entry)
 
     def _check_cancel(self, proc: Process, attempt: int) -> None:
-        """What is in the merge queue lands, or not: the runner has no say any more."""
+        """Check that a runner cancels no attempt whose work is in the merge queue."""
         for entry in self.world.queue.entries_of(proc.key.run, proc.key.name):
             if entry.attempt == attempt and (not entry.is_final or entry.status == "landed"):
                 raise Violation(f"{proc.name} cancels attempt {attempt}, whose work is {entry.status} in the queue")
@@ -276,7 +276,7 @@ class Check:
         self._check_successor(name, entry)
 
     def _check_asked(self, entry: Entry) -> None:
-        """An orchestrator that stopped because its runner asked it to is no death that counts."""
+        """Check that no death is counted of an orchestrator that its runner asked to stop."""
         full, life = str(entry.data["full"]), int(entry.data["incarnation"])
         identity = self.world.identities.get(Key.parse(full))
         if self.asked.get((full, life), -1.0) > self.world.booted_at and entry.data.get("class") == "crash" \
@@ -307,7 +307,7 @@ class Check:
         lives[full] = int(data["incarnation"])
 
     def _check_reported(self, entry: Entry) -> None:
-        """A runner reports a death before it records it: afterwards no successor of it would."""
+        """Check that a runner reports a death before recording it: afterwards no successor would."""
         key = Key.parse(entry.data["full"])
         report = f"{key.full}-{entry.data['incarnation']}-crashed"
         if key.role == "orchestrator" and all(signal.id != report for signal in self.world.sent):
@@ -392,7 +392,7 @@ class Check:
             raise Violation(f"{started} was started alongside {at_work}, and {run.max_agents} agents are allowed")
 
     def _check_nothing_alive(self, run: Run) -> None:
-        """A stopped run has no process left but its launcher and its guardian."""
+        """Check that a stopped run has no process left but its launcher and its guardian."""
         for proc in self.world.procs.values():
             if (proc.kind == "supervised" and proc.key.run == run.id and proc.key.role in SUPERVISOR
                     and proc.registered and not proc.doomed and not proc.revenant
@@ -406,7 +406,7 @@ class Check:
             fate.at(change["attempt"]) == "nothing"
 
     def _check_all_parked(self, run: Run, shadow: RunState) -> None:
-        """A run that fails has no agent at work that its guardian only takes for parked."""
+        """Check that a run that fails has no working agent that its guardian only takes for parked."""
         for name in shadow.stuck:
             agent, runner = Key("orchestrator", name, run.id), Key("runner", name, run.id)
             coming = any(signal is not None and signal.sender == runner for signal in
@@ -571,7 +571,7 @@ class Check:
             raise Violation(f"{change['node']} got attempt {attempt} after {old.attempt}, {run.max_rework} are allowed")
 
     def _check_not_cancelled(self, run: Run, name: str, attempt: int) -> None:
-        """A node whose runner was cancelled before it reported a failure gets no new attempt."""
+        """Check that a node whose runner was cancelled before it reported a failure gets no new attempt."""
         if run.plan.flow == "dag" and not run.again and (Key("runner", name, run.id).full, attempt) in self.cancelled:
             raise Violation(f"{name} got a new attempt though attempt {attempt} was cancelled")
 
@@ -605,7 +605,7 @@ class Check:
             raise Violation(f"run {run.id} failed with tasks left to start")
 
     def _check_settled(self, run: Run, shadow: RunState, name: str) -> None:
-        """What failed has not landed, and a run that is done leaves no worktree of what landed."""
+        """Check that nothing failed has landed, and that a run that is done leaves no worktree of what landed."""
         node = shadow.nodes[name]
         if node.status == "failed" and any(entry.attempt == node.attempt and entry.status == "landed"
                                            for entry in self.world.queue.entries_of(run.id, name)):

@@ -66,7 +66,7 @@ class Queue:
 
     @property
     def state(self) -> QueueState:
-        """The state as the journal has it now."""
+        """Return the state as the journal has it now."""
         return self.world.queue
 
     def entries(self) -> list[MergeEntry]:
@@ -263,7 +263,7 @@ class Gates(GateRuns):
 
     @property
     def runs(self) -> list[Run]:
-        """The gate runs in progress."""
+        """Return the gate runs in progress."""
         return cast("list[Run]", list(self.active.values()))
 
     def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject, gate: ChosenGate, *,

@@ -819,6 +819,6 @@ def check_promises(home: Path, run: str, repository: Path) -> None:
     """Fail if the checker finds a broken promise, or if the gate runs attested nothing though there were some."""
     history = read_events(json.dumps(asdict(event)) for event in EventLog(home, run).read())
     attestations = read_attestations(map(attestations_of, (home / "merge-queue").glob("*/*")))
-    assert attestations.runs or not list(history.of("test")), "no gate run attested what it tested"
+    assert attestations.runs or not list(history.of("test")), "there are no attestations of gate runs"
     found = check(history, CheckedRepository(repository), attestations)
     assert not found, "\n".join(map(str, found))

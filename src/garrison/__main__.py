@@ -1,4 +1,4 @@
-"""`python -m garrison`, for a machine whose PATH lacks the folder of `garrison`."""
+"""`python -m garrison`, for machines where `garrison` is not on the PATH."""
 
 import sys
 

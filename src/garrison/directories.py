@@ -1,6 +1,6 @@
 """Directories: the home, worktrees, and the data of this installation.
 
-Everything is computed from arguments (`environ`, paths), so that a test, or a resume by cron, decides what it sees.
+Everything is computed from arguments (`environ`, paths), so that a test, or a resume by cron, controls the input.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def checkout() -> Path | None:
 
 
 def find_data(folder: str, file: str) -> Path:
-    """Return the folder `folder` that has `file`: the checkout's, else the wheel's; Refused if there is none."""
-    from importlib import resources  # few commands need it
+    """Return the folder `folder` with `file`: the checkout's, else the wheel's; Refused if there is none."""
+    from importlib import resources  # needed by few commands
 
     source = checkout()
     for root in (*([source] if source is not None else []), Path(str(resources.files("garrison")))):
@@ -55,7 +55,7 @@ def _user_state(environ: Mapping[str, str]) -> Path:
 
 
 def homes_list(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the file that lists the homes in which this user has launched, one per line."""
+    """Return the file that lists this user's homes with launches, one per line."""
     return _user_state(os.environ if environ is None else environ) / "homes"
 
 

@@ -1,9 +1,9 @@
-"""Ends as values: how a command or process ended, why work went back, and why something stands. Pure.
+"""Ends as values: how a command or process ended, why work was sent back, and why something waits. Pure.
 
-`End` tells an exit from a signal, a timeout, a program that could not be run, and a loss; `Wait` says why a queue could
-do nothing; `Refusal` why the work of an attempt that reported success is not taken. A
-refusal stands in the attempt's result alongside the sentence that people and agents read, which is made of it where it
-is decided (`node.unfinished.describe`). No code asks the sentence what happened.
+`End` distinguishes an exit, a signal, a timeout, a program that could not be run, and a loss; `Wait` is why a queue
+could do nothing; `Refusal` is why the work of an attempt that reported success is not accepted. An attempt's result
+contains the refusal and the sentence for users and agents that was made from it (`node.unfinished.describe`). No code
+parses the sentence.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 NOT_FOUND = 127
-"""Exit code of a shell whose command was not found; of one that could not be run it is one less."""
+"""Exit code of a shell whose command was not found; one less if it could not be run."""
 RETRY_SECONDS = 1.0
-"""Seconds after which what stands is looked at again, if nothing wakes it before."""
+"""Seconds after which something blocked is checked again, unless woken before."""
 
 
 class EndKind(StrEnum):
@@ -30,35 +30,35 @@ class EndKind(StrEnum):
     SIGNAL = "signal"
     """A signal ended it, or its shell reports that of a command (128 and more)."""
     TIMEOUT = "timeout"
-    """It was ended, because its time was over."""
+    """It was ended at its time limit."""
     NOT_RUN = "not_run"
     """Its program was not found, or could not be run."""
     LOST = "lost"
-    """Nothing tells how it ended: its status was taken elsewhere, or its record is gone."""
+    """Unknown: its status was collected elsewhere, or its record is gone."""
 
 
 class End(Value):
-    """How a command or process ended."""
+    """End of a command or process."""
 
     code: int | None
-    """Exit code as its parent sees it: negative for a signal; None if nothing tells it."""
+    """Exit code as seen by its parent: negative for a signal; None if unknown."""
     timed_out: bool = False
-    """Its time was over, whatever its exit code then was."""
+    """True if it exceeded its time limit, whatever its exit code."""
     seconds: float = 0.0
-    """How long it ran."""
+    """Its duration."""
 
     @property
     def signal(self) -> int:
-        """Return the number of the signal that ended it, Ctrl-C's included, or its shell's command; 0 for none."""
+        """Return the number of the signal that ended it (including Ctrl-C) or its shell's command; 0 for none."""
         if self.timed_out or self.code is None:
             return 0
-        # A shell reports a command's signal as 128 + its number. Real-time signals (160 and up) are left out: so high a
-        # code is more likely the program's own, such as the 255 of ssh.
+        # A shell reports a command's signal as 128 + its number. Real-time signals (160 and up) are ignored: so high a
+        # code is more likely the program's own, such as 255 of ssh.
         return -self.code if self.code < 0 else self.code - 128 if 128 < self.code < 128 + 32 else 0
 
     @property
     def kind(self) -> EndKind:
-        """Return the way in which it ended."""
+        """Return how it ended."""
         if self.timed_out:
             return EndKind.TIMEOUT
         if self.code is None:
@@ -79,19 +79,19 @@ class End(Value):
 
 
 class Departure(StrEnum):
-    """How an incarnation ended by itself, as its record says. A word that is none of these means `EARLY`."""
+    """How an incarnation ended by itself, according to its record. Any other word means `EARLY`."""
 
     DONE = "done"
     FAILED = "failed"
-    """Its work has failed, and it has reported so."""
+    """Its work failed, and it reported that."""
     STOPPED = "stopped"
-    """It was asked to."""
+    """It was requested to stop."""
     ORPHANED = "orphaned"
-    """Nobody above it was left for too long."""
+    """It was without supervising processes for too long."""
     HANGUP = "hangup"
     """Its terminal closed, or the terminal's server died."""
     EARLY = ""
-    """Before its work was done, for another cause: the user ended it, or its agent could not continue."""
+    """Before its work was done, for another reason: the user ended it, or its agent could not continue."""
 
     @classmethod
     def _missing_(cls, value: object) -> Departure:
@@ -99,16 +99,16 @@ class Departure(StrEnum):
 
 
 SETTLED = frozenset({Departure.DONE, Departure.FAILED, Departure.STOPPED})
-"""How an incarnation ends that nothing kept from it."""
+"""Ends of an undisturbed incarnation."""
 
 
 class WaitKind(StrEnum):
-    """Why a merge queue could do nothing in a step, or why a run waits for the user, the most urgent first."""
+    """Why a merge queue could do nothing in a step, or why a run waits for the user, most urgent first."""
 
     RUN = "run"
-    """The run does not continue by itself."""
+    """The run does not continue without the user."""
     GATE = "gate"
-    """A gate: the queue's runs, or the user has not answered one."""
+    """A gate: the queue's is running, or the user has not answered one."""
     ASKS = "asks"
     """An agent has an open question."""
     PARKED = "parked"
@@ -118,15 +118,15 @@ class WaitKind(StrEnum):
     NO_GATE = "no_gate"
     """No gate is recorded for the queue."""
     NO_ROOM = "no_room"
-    """The machine or the disk has no room for a gate run."""
+    """The machine or the disk lacks resources for a gate run."""
     BLOCKED = "blocked"
-    """The entries wait for others, or for the user."""
+    """Entries wait for others, or for the user."""
     NO_TARGET = "no_target"
     """The target branch does not exist."""
     REF_LOCKED = "ref_locked"
-    """Somebody else holds a lock of git."""
+    """Someone else has a git lock."""
     HINDERED = "hindered"
-    """A call of the machine or of git failed; it is tried again."""
+    """A system call or git failed and is retried."""
 
 
 class Wait(Value):
@@ -136,13 +136,13 @@ class Wait(Value):
     text: str = ""
     """Reason."""
     fd: int = -1
-    """Descriptor that is readable once there is something to do; -1 for none."""
+    """Descriptor that becomes readable once there is something to do; -1 for none."""
     seconds: float = RETRY_SECONDS
-    """After which the queue is looked at again."""
+    """Time after which the queue is checked again."""
 
 
 class RefusedBy(StrEnum):
-    """Why work went back: what refused the attempt before. Failures have these words as their kind in records."""
+    """What refused the previous attempt. Records use these words as kinds of failures."""
 
     ACCEPTANCE = "acceptance"
     """Its acceptance command; in records a validator as well."""
@@ -150,40 +150,40 @@ class RefusedBy(StrEnum):
     GATE = "gate"
     CONFLICT = "conflict"
     MOVED = "moved"
-    """A conflict only because others had landed: another attempt costs no rework."""
+    """A conflict only because others landed: another attempt costs no rework."""
     REVIEW = "review"
     """The user."""
     NO_CHANGE = "no_change"
     UNFINISHED = "unfinished"
     """An open merge, conflict markers, or work that is not on the branch."""
     GUARD = "guard"
-    """What `[guard]` refuses, left uncommitted or committed: secrets, nested repositories, large files …"""
+    """`[guard]`, for committed or uncommitted files: secrets, nested repositories, large files …"""
     HOOK = "hook"
     """A commit hook of the repository."""
     LOST = "lost"
-    """Nothing: somebody took its worktree or branch away, and another attempt continues from what is left."""
+    """Nothing: its worktree or branch was removed, and another attempt continues from the remains."""
     FAILED = "failed"
     """Its own agent, or its set-up."""
     OUTAGE = "outage"
-    """Nothing: something else kept its agent from working until it was given up."""
+    """Nothing: something else prevented its agent from working until it was given up."""
     RUN = "run"
     """The pipeline led back to the node."""
 
 
 KEPT = frozenset({RefusedBy.ACCEPTANCE, RefusedBy.GATE})
-"""What refuses finished work (as kinds: a validator and a review as well): the next attempt mends it."""
+"""Steps that refuse finished work, which the next attempt fixes (as kinds: also a validator and a review)."""
 
 
 class ChangeKind(StrEnum):
-    """What about the work that is to land the user should know: the keys of `[guard]` that say what happens then."""
+    """Kinds of findings about work to land: the keys of `[guard]` that set their consequences."""
 
     TESTS = "tests"
     """Tests were added or changed."""
     DELETED_TESTS = "deleted_tests"
     SKIPPED_TESTS = "skipped_tests"
-    """Tests are skipped, expected to fail, or left out for others to run alone, that were not before."""
+    """Tests are newly skipped, expected to fail, or excluded by focusing on others."""
     SHADOWED_TESTS = "shadowed_tests"
-    """Files that a test runner or Python itself loads before any test, or in place of a module of that name."""
+    """Files that a test runner or Python loads before any test, or in place of a module of that name."""
     GATE = "gate"
     """The gate's own programs, scripts and settings."""
     CI = "ci"
@@ -191,26 +191,26 @@ class ChangeKind(StrEnum):
     DEPENDENCIES = "dependencies"
     """Manifests and lock files."""
     INSTRUCTIONS = "instructions"
-    """Instructions and permissions that files of the repository give to agents."""
+    """Files of the repository with agents' instructions and permissions."""
     SECRETS = "secrets"
     SIZE = "size"
-    """Too large or too many files, and what nobody wants in a history: core dumps, installed modules."""
+    """Too large or too many files, and unwanted ones: core dumps, installed modules."""
     NESTED = "nested_repositories"
     """A commit of another repository in place of a folder, without `.gitmodules`."""
     REVERTS = "reverts"
-    """Files are put back to what they were before something landed."""
+    """Files are reset to their content before a landing."""
     OUTSIDE = "outside_files"
     """Files outside those that the node's `files` names."""
     PARTIAL = "partial"
-    """Its agent says that not all is done, and the node does not allow that (`allow_partial`)."""
+    """Its agent reports a partial success, which the node does not allow (`allow_partial`)."""
 
 
 UNREADABLE_GUARD = "unreadable_guard"
-"""`LandingNote.kind` of work that the defaults judged, since `[guard]` could not be read; no setting tells it alone."""
+"""`LandingNote.kind` of work judged by the defaults, since `[guard]` could not be read."""
 
 
 class Effect(StrEnum):
-    """What happens to a change of some kind."""
+    """Consequence of a kind of change."""
 
     TELL = "tell"
     ASK = "ask"
@@ -220,15 +220,15 @@ class Effect(StrEnum):
 
 
 class LandingNote(NamedTuple):
-    """Something about the work that is to land, as records hold it."""
+    """Finding about work to land, as stored in records."""
 
     kind: str
-    """A `ChangeKind`, UNREADABLE_GUARD, or one that a later version knows."""
+    """A `ChangeKind`, UNREADABLE_GUARD, or a kind of a later version."""
     effect: str
     number: int
     """Files in question."""
     names: tuple[str, ...] = ()
-    """The first of them, each with what is wrong with it where that differs."""
+    """The first of them, each with its problem if it differs."""
 
 
 def with_effect(changes: Iterable[LandingNote] | None, effect: Effect) -> list[LandingNote]:
@@ -236,28 +236,28 @@ def with_effect(changes: Iterable[LandingNote] | None, effect: Effect) -> list[L
 
 
 class RefusalKind(StrEnum):
-    """What is wrong with the work that an attempt left."""
+    """Problem with the work of an attempt."""
 
     OPERATION = "operation"
     """An operation of git was left open: a merge, rebase, cherry-pick, revert, bisect or am."""
     UNMERGED = "unmerged"
     """The index has files in conflict without an operation, as `git stash pop` leaves them."""
     MARKERS = "markers"
-    """Files hold conflict markers."""
+    """Files contain conflict markers."""
     STASH = "stash"
-    """Nothing is on the branch, and something is in the stash."""
+    """The branch has no work, but the stash does."""
     OTHER_BRANCH = "other_branch"
-    """The work is on another branch or commit, and its own branch contains nothing."""
+    """The work is on another branch or commit, and its own branch is empty."""
     REWRITTEN = "rewritten"
-    """The branch no longer contains the commit at which it began."""
+    """The branch no longer contains its start commit."""
     IGNORED = "ignored"
-    """Only files that git ignores were changed."""
+    """Only ignored files were changed."""
     GUARD = "guard"
-    """Files were left uncommitted that garrison does not commit for an agent."""
+    """Uncommitted files that garrison does not commit for an agent."""
     EXCESS = "excess"
-    """Its history is beyond all bounds; `files` says in what."""
+    """Its history exceeds the limits; `files` says which."""
     HOOK = "hook"
-    """A commit hook of the repository refused what was left uncommitted; `files` are the last lines of its output."""
+    """A commit hook of the repository refused the uncommitted files; `files` are the last lines of its output."""
 
 
 class Refusal(Value):
@@ -265,7 +265,7 @@ class Refusal(Value):
 
     kind: RefusalKind
     files: tuple[str, ...] = ()
-    """The first files or folders in question, each with what is wrong with it where that differs."""
+    """The first files or folders in question, each with its problem if it differs."""
     count: int = 0
     """Number of files or folders in question."""
     operation: str = ""
@@ -289,7 +289,7 @@ def to_fields(refusal: Refusal | None) -> dict[str, object]:
 
 
 def from_fields(fields: Mapping[str, object]) -> Refusal | None:
-    """Return the refusal that a record holds; None if it holds none that this version knows."""
+    """Return the refusal in a record; None if there is none, or this version does not know it."""
     try:
         kind = RefusalKind(str(fields.get("kind", "")))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Errors: every refusal that garrison can raise, as one small hierarchy.
+"""Errors: the hierarchy of refusals that garrison can raise.
 
 An error's message is one line that tells the caller what to do. Its `exit_code` is the exit code of a command that ends
 with it (1 refused or failed, 2 bad usage). This module imports nothing of garrison.
@@ -17,7 +17,7 @@ class GarrisonError(Exception):
 
     exit_code = 1
     tail = ""
-    """End of a log that explains it, shown below the message."""
+    """End of an explanatory log, shown below the message."""
 
 
 class UsageError(GarrisonError):
@@ -27,15 +27,15 @@ class UsageError(GarrisonError):
 
 
 class Refused(GarrisonError):
-    """A well-formed request that garrison will not carry out now; the message says what would help."""
+    """Valid request that garrison does not carry out now; the message says what would help."""
 
 
 class Shortage(GarrisonError):
-    """Lack of processes, memory or descriptors for a start. It is temporary, and no failure of the work."""
+    """Lack of processes, memory or descriptors for a start: temporary, and not a failure of the work."""
 
 
 class Hindered(GarrisonError):
-    """Something outside the work is missing or cannot be used, and the caller waits for it: the user may mend it."""
+    """Something outside the work is missing or unusable, and the caller waits until the user repairs it."""
 
 
 class NotFound(GarrisonError):
@@ -43,13 +43,13 @@ class NotFound(GarrisonError):
 
 
 class RecordError(GarrisonError):
-    """A record on disk that garrison cannot use; it is left as it is, byte for byte, and others are still used."""
+    """Unusable record on disk, which is left unchanged while others are still used."""
 
 
 class PreflightRed(Refused):
     """Set-up or gate is not green on the bare target; `tail` is the end of its log.
 
-    `reason` says why, without what to do; `result` is that of the verdict, `setup` for the set-up.
+    `reason` is the cause, without advice; `result` is the verdict's, `setup` for the set-up.
     """
 
     def __init__(self, message: str, tail: str, reason: str = "", result: str = "",
@@ -63,16 +63,16 @@ class ForeignImports(Refused):
 
 
 class RecordCorrupt(RecordError):
-    """A record cannot be read as what it should be. Only its owner or `doctor --fix` moves it away."""
+    """A record cannot be parsed. Only its owner or `doctor --fix` moves it away."""
 
     def __init__(self, path: object, why: str) -> None:
-        super().__init__(f"corrupt record {path}: {why}; it was left in place; `garrison doctor` says what mends it")
+        super().__init__(f"corrupt record {path}: {why}; it was left in place; `garrison doctor` shows the repair")
         self.path = str(path)
         self.why = why
 
 
 class RecordUnreadable(RecordError):
-    """A record or its folder is not a file or folder, or may not be read; it is not corrupt."""
+    """A record or its folder has the wrong file type or is not readable; it is not corrupt."""
 
     def __init__(self, path: object, why: str) -> None:
         super().__init__(f"cannot use {path}: {why}; it was left in place; move it away or repair access to it")
@@ -86,7 +86,7 @@ class NewerSchema(RecordError):
 
 
 class Fenced(GarrisonError):
-    """A write by an incarnation or writer that has a successor; the caller stops at once and writes nothing."""
+    """Write by an incarnation or writer with a successor; the caller stops at once and writes nothing."""
 
 
 class LockLost(GarrisonError):
@@ -98,7 +98,7 @@ class AlreadyAlive(Refused):
 
 
 class ForbiddenTransition(Refused):
-    """A lifecycle table does not list this step; nothing was changed."""
+    """Step that a lifecycle table does not allow; nothing was changed."""
 
     def __init__(self, what: str, old: str, new: str, allowed: Iterable[str]) -> None:
         names = ", ".join(sorted(allowed)) or "nothing (it is final)"

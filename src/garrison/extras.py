@@ -1,8 +1,8 @@
-"""Extras: the parts of garrison whose libraries are installed on request, and the line that installs one.
+"""Extras: the parts of garrison whose libraries are optional, and the command that installs one.
 
-The core needs few libraries. What an extra registers is in `plugins.OWN`; here is which libraries it needs. They are
-imported where they are used, so a missing one is noticed by whoever asks for the part: `require` refuses before
-anything begins, and `explain` turns the import error of any other place into the same line.
+The core needs few libraries. `plugins.OWN` lists what an extra registers, this module its libraries. They are imported
+where they are used: `require` refuses early if one is missing, and `explain` turns an import error elsewhere into the
+same line.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from garrison.values import Value
 
 
 class Extra(Value):
-    """A part that `pip install 'garrison[NAME]'` brings."""
+    """Part installed by `pip install 'garrison[NAME]'`."""
 
     brings: str
     libraries: tuple[str, ...]
-    """Packages that it imports; the first is the one that it is for."""
+    """Packages that it imports, the main one first."""
 
     @property
     def is_installed(self) -> bool:
@@ -51,11 +51,11 @@ EXTRAS = {
 
 
 class MissingExtra(Refused):
-    """Refusal of what needs an extra that is not installed; the message has the line that installs it."""
+    """Refusal for a missing extra; the message contains the command that installs it."""
 
 
 def require(name: str, what: str) -> None:
-    """Raise MissingExtra unless an extra is installed; its message begins with `what`, the thing that needs it."""
+    """Raise MissingExtra unless an extra is installed; its message starts with `what`, the part that needs it."""
     if not EXTRAS[name].is_installed:
         raise MissingExtra(_message(name, what))
 
@@ -64,7 +64,7 @@ def explain(error: ImportError) -> MissingExtra | None:
     """Return the refusal for an import that failed because an extra is not installed; None for any other."""
     package = (error.name or "").partition(".")[0]
     names = [name for name, extra in EXTRAS.items() if package in extra.libraries]
-    # A package that is there and still fails to import is broken or too old: installing its extra would not help.
+    # an installed package that fails to import is broken or too old: installing its extra would not help
     if not names or not isinstance(error, ModuleNotFoundError) or find_spec(package) is not None:
         return None
     name = next((name for name in names if not EXTRAS[name].is_installed), names[0])
@@ -77,7 +77,7 @@ def _message(name: str, what: str) -> str:
 
 
 def removal_line() -> str:
-    """Return the command that removes this installation, in the way in which it was installed."""
+    """Return the command that removes this installation, for the installer that was used."""
     match _installer(Path(sys.prefix)):
         case Installer.PIPX:
             return "pipx uninstall garrison"
@@ -89,7 +89,7 @@ def removal_line() -> str:
 
 
 class Installer(StrEnum):
-    """Program by which an environment was made."""
+    """Program that created an environment."""
 
     PIPX = "pipx"
     UV_TOOL = "uv tool"
@@ -110,13 +110,13 @@ def _pip() -> list[str]:
 
 
 def install_line(name: str, prefix: Path = Path(sys.prefix), source: Mapping[str, Any] | None = None) -> str:
-    """Return the command that adds an extra to an installation, in the way in which it was installed.
+    """Return the command that adds an extra to an installation, for the installer that was used.
 
-    pipx and uv install a tool again, so their lines name the extras that are there already as well.
+    pipx and uv reinstall a tool, so their commands also name the extras that are already installed.
 
     Args:
         prefix: the environment's folder.
-        source: what its `direct_url.json` says (default: what this installation's does).
+        source: content of its `direct_url.json` (default: this installation's).
     """
     installer = _installer(prefix)
     is_tool = installer in (Installer.PIPX, Installer.UV_TOOL)
@@ -132,7 +132,7 @@ def install_line(name: str, prefix: Path = Path(sys.prefix), source: Mapping[str
 
 
 def _read_source() -> Mapping[str, Any]:
-    from importlib.metadata import PackageNotFoundError, distribution  # 15 ms, which only this refusal needs
+    from importlib.metadata import PackageNotFoundError, distribution  # 15 ms, needed only for this refusal
 
     try:
         return dict(json.loads(distribution("garrison").read_text("direct_url.json") or "{}"))
@@ -141,7 +141,7 @@ def _read_source() -> Mapping[str, Any]:
 
 
 def _requirement(extras: str, source: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return garrison with these extras as installers take it, from where it came, and whether it is editable."""
+    """Return the requirement for garrison with these extras from its original source, and whether it is editable."""
     # PEP 610: `dir_info` for a folder, `vcs_info` for a repository, neither for a wheel; from an index there is no
     # file.
     url = str(source.get("url", ""))

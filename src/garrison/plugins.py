@@ -1,9 +1,8 @@
-"""Plug-ins: what garrison's own extras and installed packages add to the core, by group and name.
+"""Plug-ins: extensions of the core by garrison's extras and installed packages, by group and name.
 
-The core imports no extra. It asks for a name of a group, and gets the object that `OWN` (garrison's extras) or an entry
-point (a package's) has under that name. Names are read without importing anything, so a broken plug-in is noticed only
-by who uses it, in one line. The first package by name wins where two offer the same name; garrison's own names always
-come first.
+The core imports no extra. It looks up a name in a group, and gets the object from `OWN` (garrison's extras) or an entry
+point (a package). Names are read without importing anything, so a broken plug-in causes a one-line error only when it
+is used. If two packages offer the same name, the first package by name wins; garrison's names always come first.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ class PluginGroup(StrEnum):
     TERMINALS = "garrison.terminals"
     """Values of `--terminal`."""
     STRATEGIES = "garrison.merge_strategies"
-    """Ways in which the merge queue makes a commit of a branch."""
+    """Strategies by which the merge queue makes commits from a branch."""
     TRANSFORMS = "garrison.transforms"
-    """Changes of every graph that is read."""
+    """Transforms of every graph that is read."""
     LINT_RULES = "garrison.lint_rules"
-    """Rules that graphs are checked by."""
+    """Lint rules for graphs."""
     COMMANDS = "garrison.commands"
     """Commands of `garrison`."""
     LAUNCH_CHECKS = "garrison.launch_checks"
-    """Checks before a run begins."""
+    """Checks before a run starts."""
     PARTS = "garrison.parts"
-    """What the core asks for by name where a run needs it."""
+    """Parts that the core looks up by name when a run needs them."""
 
 
 WORDS = {PluginGroup.AGENTS: "kind of agent", PluginGroup.HANDLERS: "handler", PluginGroup.TERMINALS: "terminal",
@@ -56,7 +55,7 @@ WORDS = {PluginGroup.AGENTS: "kind of agent", PluginGroup.HANDLERS: "handler", P
 
 
 class OwnCommand(Value):
-    """A command of one of garrison's extras, as the help lists it."""
+    """Command of one of garrison's extras, for the help."""
 
     heading: str
     line: str
@@ -68,7 +67,7 @@ OWN_COMMANDS = {
     # top
     "top": OwnCommand("Most used", "Watch processes, queue, costs and deaths live, and act.", "garrison.cli.top:top"),
     # forges
-    "take": OwnCommand("Runs", "Begin runs from issues, each with a pull request.", "garrison.cli.take:take"),
+    "take": OwnCommand("Runs", "Start runs from issues, each with a pull request.", "garrison.cli.take:take"),
     "pr": OwnCommand("Runs", "Show, sync or open the pull request of a run.", "garrison.cli.pull_request:pr"),
     # claude
     "takeover": OwnCommand("Runs", "Take over a Claude agent's session; the agent waits.",
@@ -132,11 +131,11 @@ OWN: Mapping[PluginGroup, Mapping[str, str]] = {
         "session.translated_types": "garrison.session.graph_reader:TRANSLATED_TYPES",
     },
 }
-"""What garrison's extras register: group → name → module and object."""
+"""Registrations of garrison's extras: group → name → module and object."""
 
 
 class PluginInfo(Value):
-    """One thing that a package offers."""
+    """Extension offered by a package."""
 
     group: PluginGroup
     name: str
@@ -144,13 +143,13 @@ class PluginInfo(Value):
     """Module and object."""
     package: str
     problem: str = ""
-    """Why it cannot be used; '' if it can be loaded."""
+    """Why it is unusable; '' if it can be loaded."""
 
 
 @cache
 def installed() -> EntryPoints:
-    """Return what all installed packages offer to whomever: their files are read once."""
-    from importlib.metadata import entry_points  # 15 ms, which few processes need
+    """Return all entry points of installed packages, reading their files once."""
+    from importlib.metadata import entry_points  # 15 ms, needed by few processes
 
     return cast("EntryPoints", entry_points())  # Python 3.11 has another class for all groups, with this `select`
 
@@ -174,7 +173,7 @@ def _some_package_has_any() -> bool:
 
 @cache
 def offered(group: PluginGroup) -> Mapping[str, EntryPoint]:
-    """Return what installed packages offer in a group, by name; nothing is imported."""
+    """Return the entry points of installed packages in a group, by name, without importing them."""
     by_name: dict[str, EntryPoint] = {}
     if not _some_package_has_any():
         return by_name
@@ -185,21 +184,21 @@ def offered(group: PluginGroup) -> Mapping[str, EntryPoint]:
 
 @cache
 def load(group: PluginGroup, name: str) -> Any:
-    """Import what has a name in a group; UsageError in one line if a package's cannot be imported."""
+    """Import the object of a name in a group; one-line UsageError if a package's cannot be imported."""
     if name in OWN.get(group, ()):
         module, _, attribute = OWN[group][name].partition(":")
         return getattr(import_module(module), attribute)
     point = offered(group)[name]
     try:
         return point.load()
-    except (Exception, SystemExit) as error:  # whatever its module does
+    except (Exception, SystemExit) as error:  # its module may raise anything
         problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise UsageError(f"the {WORDS[group]} {name} ({point.value}) of the package {package_of(point)} cannot be "
                          f"loaded: {problem}; repair or uninstall the package") from error
 
 
 def list_plugins() -> Iterator[PluginInfo]:
-    """Yield all that installed packages offer, with what is wrong with it; each is imported."""
+    """Import and yield all extensions of installed packages, with their problems."""
     for group in PluginGroup:
         for name, point in offered(group).items():
             problem = ""

@@ -1,10 +1,10 @@
-"""Spelling: find the known name that a misspelt one was meant to be. Pure.
+"""Spelling: find the known name that was meant by a misspelt one. Pure.
 
-Two names are near if at most two edits lead from one to the other. An edit inserts, removes or replaces a character, or
-swaps two neighbours. Case, `-` for `_` and camelCase do not count.
+Two names are near if at most two edits turn one into the other. An edit inserts, removes or replaces a character, or
+swaps two neighbours. Case, `-` for `_` and camelCase are ignored.
 
-The candidates come from an index of all known names with up to two characters removed (as SymSpell does it): two names
-that are near share such a remainder. So a graph with thousands of unknown names is checked in moments.
+Candidates come from an index of all known names with up to two characters removed (like SymSpell): near names share
+such a remainder. So checking a graph with thousands of unknown names is fast.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from functools import lru_cache
 from itertools import combinations
 
 MAX_EDITS = 2
-"""Edits up to which a name counts as misspelt."""
+"""Maximum number of edits of a misspelt name."""
 MIN_LENGTH = 3
-"""Length below which a known name is near to nothing: two edits make it any other."""
+"""Length below which a known name has no near names: two edits turn it into any other."""
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def nearest(name: str, known: Iterable[str], limit: int = MAX_EDITS) -> str | None:
-    """Return the known name that is nearest to `name`, at most `limit` edits away; None if none is near.
+    """Return the known name nearest to `name`, at most `limit` edits away; None if none is near.
 
-    Among equals it is the first in the alphabet.
+    Ties are broken alphabetically.
     """
     folded = _fold(name)
     index = _index(frozenset(known))
@@ -35,7 +35,7 @@ def nearest(name: str, known: Iterable[str], limit: int = MAX_EDITS) -> str | No
 
 
 def correction(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return the question whether the nearest known name was meant; `otherwise` if none is near."""
+    """Return a question for the nearest known name; `otherwise` if none is near."""
     near = nearest(name, known)
     return f"did you mean {near}?" if near else otherwise
 
@@ -57,7 +57,7 @@ def edits(first: str, second: str) -> int:
 def is_slip(name: str, known: str) -> bool:
     """Return whether `name` is `known` with letters missing, added or swapped, at most two.
 
-    A replaced letter makes words that people do use (passed and parsed, skip and ship, mode and node).
+    Replacing a letter may give another real word (passed and parsed, skip and ship, mode and node).
     """
     return name != known and nearest(name, (known,)) is not None and (
         sorted(name) == sorted(known) or _is_within(name, known) or _is_within(known, name))
@@ -69,7 +69,7 @@ def _is_within(shorter: str, longer: str) -> bool:
 
 
 def _limit(known: str) -> int:
-    """Return the edits within which a name is near to `known`: of three characters, two would be most of it."""
+    """Return the maximum edits of a name near `known`: fewer for short names."""
     return -1 if len(known) < MIN_LENGTH else min(MAX_EDITS, len(known) - 2)
 
 

@@ -3,15 +3,15 @@
     class MergeConfig(Value):
         turn: float = setting(900.0, number("seconds", 1, 86_400))
 
-A record declares its table: the name of a field is the key, its default holds where the key is absent, and its reader
-makes the value of what the file has. A reader raises ValueError with what the value should be; the rest of the sentence
-is written here, with the file and line, the table and the key:
+A record declares its table: a field's name is the key, its default applies if the key is absent, and its reader
+    converts the file's value. A reader raises ValueError with the expected value; this module adds file and line, table
+    and key:
 
     config.toml:12: [merge] turn=0 should be seconds from 1 to 86400
     config.toml:12: [merge] trun is not a setting; did you mean turn?
 
-Keys that begin with `x_` are the user's own. tomllib knows no lines, so the line of a key is looked for when it is
-asked for.
+Keys that start with `x_` are the user's own. tomllib does not report lines, so the line of a key is searched when
+needed.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ D = TypeVar("D")
 T = TypeVar("T")
 Word = TypeVar("Word", bound=StrEnum)
 Reader = Callable[[object], T]
-"""Makes a value of what a file has; ValueError says what that should be."""
+"""Converts a file's value; ValueError says what is expected."""
 MAX_LINES = 2000
-"""Lines up to which the line of a key is searched for."""
+"""Maximum number of lines searched for a key."""
 _MAX_SHOWN = 80
 
 
 class Nested(Value, Generic[T]):
-    """Reader of a table within a table, whose errors name the line and the keys of their own."""
+    """Reader of a table within a table, whose errors name their own line and keys."""
 
     read: Callable[[Table], T]
 
@@ -50,12 +50,12 @@ class Nested(Value, Generic[T]):
 
 
 class _Setting(Value):
-    """What a field declares about the key that sets it, where a record keeps what makes the field's default."""
+    """Declaration of a key, stored as a field's default factory."""
 
     default: object
     read: Reader[Any] | Nested[Any]
     keys: tuple[str, ...] | None = None
-    """Keys of the table that it collects; None: the one of its own name."""
+    """Keys of the table that it collects; None: the key of its own name."""
     is_secret: bool = False
 
     def __call__(self) -> object:
@@ -68,24 +68,24 @@ def _declare(setting: _Setting) -> Any:
 
 
 def setting(default: D, read: Reader[T], *, is_secret: bool = False) -> D | T:
-    """Declare a field that the table's key of its name sets; the value of a secret one is never shown."""
+    """Declare a field set by the key of its name; the value of a secret one is never shown."""
     return _declare(_Setting(default, read, is_secret=is_secret))  # type: ignore[no-any-return]
 
 
 def empty_table(read: Reader[Mapping[str, T]] | Nested[Mapping[str, T]]) -> Mapping[str, T]:
-    """Declare a field that the table of its name sets, empty without one."""
+    """Declare a field set by the table of its name, empty without one."""
     return _declare(_Setting(dict, read))  # type: ignore[no-any-return]
 
 
 def settings_by_key(keys: Iterable[Word], read: Reader[T]) -> Mapping[Word, T]:
-    """Declare a field that contains what the table states for each of `keys`."""
+    """Declare a field that collects the table's values for `keys`."""
     return _declare(_Setting(dict, read, tuple(keys)))  # type: ignore[no-any-return]
 
 
 def _settings_of(record: type[Any]) -> Iterator[tuple[str, _Setting]]:
-    """Yield the fields of a record that a table sets, in their order."""
+    """Yield the fields of a record that a table sets, in order."""
     defaults = record.__struct_defaults__
-    # As with a function's parameters, the defaults are those of the last fields.
+    # as with a function's parameters, the defaults belong to the last fields
     for name, default in zip(record.__struct_fields__[-len(defaults):] if defaults else (), defaults, strict=True):
         if isinstance(made := getattr(default, "factory", None), _Setting):
             yield name, made
@@ -96,7 +96,7 @@ def is_secret(record: type[Any], key: str) -> bool:
 
 
 def readers_of(record: type[Any]) -> Mapping[str, Reader[Any] | Nested[Any]]:
-    """Return the keys that a record declares, in their order, with the reader of each."""
+    """Return the keys that a record declares, in order, with their readers."""
     return {key: each.read for name, each in _settings_of(record) for key in each.keys or (name,)}
 
 
@@ -104,18 +104,18 @@ def readers_of(record: type[Any]) -> Mapping[str, Reader[Any] | Nested[Any]]:
 
 
 class Table(Value):
-    """A table as its file has it, or the attributes of a node; `file` is how errors name where it is."""
+    """Table of a file, or attributes of a node; `file` is the place named in errors."""
 
     file: str
     values: Any
     keys: tuple[str, ...] = ()
-    """Keys that lead to it; none for the file itself."""
+    """Keys on the path to it; none for the file itself."""
     text: str = ""
     """The whole file."""
 
     @classmethod
     def parse(cls, file: object, data: bytes) -> Table:
-        """Read a TOML file; UsageError if it is none."""
+        """Parse a TOML file; UsageError if invalid."""
         import tomllib  # most processes need no configuration
 
         try:
@@ -129,20 +129,20 @@ class Table(Value):
         return f"[{'.'.join(self.keys)}]" if self.keys else ""
 
     def below(self, *keys: str) -> Table:
-        """Return a table in it, an empty one if it has none of that name."""
+        """Return a table in it, empty if there is none of that name."""
         values = self.values
         for key in keys:
             values = values.get(key, {}) if isinstance(values, Mapping) else {}
         return Table(self.file, values, (*self.keys, *keys), self.text)
 
     def place(self, *keys: str) -> str:
-        """Return the file, and the line on which the key that `keys` lead to is set, else that of the table."""
+        """Return the file and the line that sets the key at the path `keys`, else the line of the table."""
         path = (*self.keys, *keys)
         line = next((found for end in range(len(path), 0, -1) if (found := line_of(self.text, path[:end]))), None)
         return f"{self.file}:{line}" if line else self.file
 
     def error(self, text: str, *keys: str) -> UsageError:
-        """Return an error about a key, or the whole table: its place, and what is wrong."""
+        """Return an error about a key, or the whole table, with its place."""
         return UsageError(f"{self.place(*keys)}: {self.name} {text}" if self.keys else f"{self.place(*keys)}: {text}")
 
     def require(self, known: Collection[str]) -> Mapping[str, object]:
@@ -153,17 +153,17 @@ class Table(Value):
         return self.values
 
     def unknown(self, known: Collection[str]) -> Iterator[tuple[str, str | None]]:
-        """Yield (what is wrong, the key that was meant) for each key that is neither known nor the user's own."""
+        """Yield (problem, likely key) for each key that is neither known nor the user's own."""
         for key in self.require(known):
             if key not in known and not str(key).startswith("x_"):
                 near = nearest(str(key), known)
-                fix = f"did you mean {near}?" if near else f"there are {', '.join(known)}; your own keys begin " \
+                fix = f"did you mean {near}?" if near else f"there are {', '.join(known)}; your own keys start " \
                     "with x_"
                 what = f"{key} is not a setting" if self.keys else f"garrison reads no table or key {key}"
                 yield str(self.error(f"{what}; {fix}", str(key))), near
 
     def value(self, key: str, read: Reader[T] | Nested[T], default: D, *, is_secret: bool = False) -> D | T:
-        """Return the value of one key; UsageError for a wrong one, which it shows unless it may hold a secret."""
+        """Return the value of one key; UsageError for a wrong one, which is shown unless it may be secret."""
         values = self.require((key,))
         if key not in values:
             return default
@@ -177,12 +177,12 @@ class Table(Value):
 
     def read(self, record: type[T], base: T | None = None, *, others: Collection[str] | None = (),
              names: Mapping[str, str] = MappingProxyType({})) -> T:
-        """Return the record of this table; UsageError for a wrong value, and for a key that nobody knows.
+        """Return the record of this table; UsageError for a wrong value or an unknown key.
 
         Args:
-            base: what applies to the keys that it does not state; the record's defaults otherwise.
-            others: keys that somebody else reads; None: there may be any.
-            names: key of the record → key of this table, where it has another.
+            base: values of absent keys; default: the record's defaults.
+            others: keys with other readers; None: any key is allowed.
+            names: key of the record → key of this table, if different.
         """
         readers = {names.get(key, key): read for key, read in readers_of(record).items()}
         values = self.require(tuple(readers))
@@ -198,10 +198,10 @@ class Table(Value):
         return record(**read) if base is None else replace(base, **read)
 
     def text_with(self, keys: Sequence[str], value: str) -> str | None:
-        """Return the whole file with a key set to a text, and all else as it is; None if its form does not allow it."""
+        """Return the whole file with a key set to a text; None if its form does not allow that."""
         *above, key = keys
         line, lines = f'{key} = "{value}"', self.text.splitlines()
-        # TOML allows blanks and either kind of quotes in the keys of a header.
+        # TOML allows spaces and either kind of quotes in the keys of a header
         name = r"\s*\.\s*".join(rf"(?:{each}|\"{each}\"|'{each}')" for each in map(re.escape, above))
         header = next((number for number, each in enumerate(lines)
                        if re.fullmatch(rf"\s*\[\s*{name}\s*\]\s*(#.*)?", each)), None)
@@ -213,8 +213,8 @@ class Table(Value):
             lines += [*([""] if lines else []), f"[{'.'.join(above)}]", line]
         text, wanted = "\n".join([*lines, ""]), deepcopy(self.values)
         try:
-            # The edit was made by lines, which know no multi-line strings, inline tables or dotted keys. The new text
-            # counts only if it means exactly the old table with this one key.
+            # The line-based edit does not understand multi-line strings, inline tables or dotted keys. So the new text
+            # counts only if it parses to the old table plus this key.
             reduce(lambda table, each: table.setdefault(each, {}), above, wanted)[key] = value
             return text if Table.parse(self.file, text.encode()).values == wanted else None
         except (UsageError, AttributeError, TypeError):
@@ -222,18 +222,18 @@ class Table(Value):
 
 
 def line_of(text: str, keys: Sequence[str]) -> int | None:
-    """Return the line of a TOML text on which the statement begins that sets a key; None if none does."""
+    """Return the line of a TOML text on which the statement that sets a key starts; None if there is none."""
     return _lines(text).get(tuple(keys))
 
 
 @lru_cache(maxsize=4)
 def _lines(text: str) -> Mapping[tuple[str, ...], int]:
-    """Return the line of each key: the text is parsed up to each line in turn, a part that is whole ends a statement.
+    """Return the line of each key by parsing every prefix of the text: a valid prefix ends a statement.
     """
     import tomllib
 
     lines, found, begin = text.splitlines(keepends=True), dict[tuple[str, ...], int](), 1
-    # Every prefix is parsed, not every line: only the parser knows where a multi-line string or array ends.
+    # every prefix, not every line: only the parser knows where a multi-line string or array ends
     for end in range(1, min(len(lines), MAX_LINES) + 1):
         try:
             table = tomllib.loads("".join(lines[:end]))
@@ -256,14 +256,14 @@ def _paths(table: Mapping[str, object], above: tuple[str, ...] = ()) -> Iterator
 
 
 def as_text(value: object) -> str:
-    """Read a text that says something."""
+    """Read a non-empty text."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("a text")
     return value
 
 
 def as_subfolder(value: object) -> str:
-    """Read a path of a folder below the top of the repository, without what says nothing in it; '' for the top."""
+    """Read and normalize the path of a folder in the repository; '' for the top."""
     if not isinstance(value, str) or not value.strip() or value.lstrip().startswith(("/", "~")) or "\0" in value:
         raise ValueError(_SUBFOLDER)
     parts = [part for part in value.strip().split("/") if part not in ("", ".")]
@@ -276,7 +276,7 @@ _SUBFOLDER = 'a folder of the repository, such as "packages/a" ("." is its top)'
 
 
 def as_flag(value: object) -> bool:
-    """Read true or false, also as a node's attribute has it."""
+    """Read true or false, also in the form of a node's attribute."""
     word = str(value).strip().lower()
     if word not in ("true", "false"):
         raise ValueError("true or false")
@@ -284,7 +284,7 @@ def as_flag(value: object) -> bool:
 
 
 def as_names(value: object) -> tuple[str, ...]:
-    """Read a list of names, also as a node's attribute has it: separated by commas or blanks."""
+    """Read a list of names, also in the form of a node's attribute: separated by commas or spaces."""
     words = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) and word for word in words):
         raise ValueError("a list of names")
@@ -299,14 +299,14 @@ def as_strings(value: object) -> tuple[str, ...]:
 
 
 def as_mapping(value: object) -> Mapping[str, str]:
-    """Read a table of texts, such as variables."""
+    """Read a table of strings, such as variables."""
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise ValueError("a table of texts")
     return dict(value)
 
 
 def matching(pattern: str, what: str) -> Reader[str]:
-    """Return the reader of a text that is `what`, which all of the pattern is."""
+    """Return the reader of a text that fully matches the pattern; errors call it `what`."""
     def read(value: object) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
             raise ValueError(what)
@@ -338,19 +338,19 @@ def number(what: str, low: float, high: float = 1e9, *, above: bool = False) -> 
 
 
 def whole(low: int, high: int = 10**9, what: str = "a whole number") -> Reader[int]:
-    # `from 1` is said as `above 0`.
+    # `from 1` is worded as `above 0`
     return lambda value: int(_bounded(value, (int,), what, low - (low == 1), high, low == 1))
 
 
 def as_count(value: object) -> int:
-    """Read a whole number above 0, also as a node's attribute has it."""
+    """Read a whole number above 0, also in the form of a node's attribute."""
     if isinstance(value, bool) or not re.fullmatch(r"\s*0*[1-9]\d*\s*", str(value)):
         raise ValueError("a whole number above 0")
     return int(str(value))
 
 
 def as_amount(value: object) -> float:
-    """Read a number above 0, also as a node's attribute has it: `$0.5`, `3 USD`."""
+    """Read a number above 0, also in the form of a node's attribute: `$0.5`, `3 USD`."""
     try:
         made = float(str(value).strip().lower().removesuffix("usd").strip("$ "))
     except ValueError:
@@ -361,7 +361,7 @@ def as_amount(value: object) -> float:
 
 
 def _bounded(value: object, kinds: tuple[type[float], ...], what: str, low: float, high: float, above: bool) -> float:
-    # To Python, true is the number 1.
+    # in Python, True is the number 1
     if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high or (above and value == low):
         most = (" and at most" if above else " to") + f" {high:.0f}" if high < 1e9 else ""
         raise ValueError(f"{what} {'above' if above else 'from'} {low:g}{most}")

@@ -1,8 +1,8 @@
-"""Values: records whose fields never change, compared and hashed by their fields.
+"""Values: immutable records, compared and hashed by their fields.
 
-`Value` is the base of every such class. It is a `msgspec.Struct`: two hundred of them cost a guardian 10 ms when it
-starts, where frozen dataclasses cost 90. State that changes is kept in structs that are not frozen, or in dataclasses,
-whose instances are taken here as well.
+`Value` is the base of every such class. It is a `msgspec.Struct`: two hundred such classes cost a guardian 10 ms at its
+start, frozen dataclasses 90. Mutable state is in unfrozen structs, or in dataclasses, which the functions here also
+accept.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Value(msgspec.Struct, frozen=True):
-    """Base of all values. A class with a `cached_property` says `dict=True`."""
+    """Base of all values. A class with a `cached_property` needs `dict=True`."""
 
 
 def replace(value: T, /, **changes: Any) -> T:
-    """Return a copy of a value, or of an instance of a dataclass, in which some fields are others."""
+    """Return a copy of a value, or of a dataclass instance, with some fields changed."""
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.replace(value, **changes)
-    import dataclasses  # 2 ms, which a command of records alone need not pay
+    import dataclasses  # 2 ms, not needed by commands that only use records
 
     return cast("T", dataclasses.replace(cast("Any", value), **changes))
 
 
 def asdict(value: object) -> dict[str, Any]:
-    """Return a value, or an instance of a dataclass, with all values within it as mappings of JSON, copied.
+    """Convert a value, or a dataclass instance, with all nested values to JSON mappings, copied.
 
     Tuples stay tuples, enums become their values.
     """
@@ -39,22 +39,22 @@ def asdict(value: object) -> dict[str, Any]:
 
 
 def to_builtins(value: object) -> object:
-    """Return what `json` can write of a value, or of a list or mapping of values, as `asdict` does of one."""
+    """Convert a value, or a list or mapping of values, to what `json` can write, like `asdict`."""
     return msgspec.to_builtins(value, enc_hook=_plain)
 
 
 def project(kind: type[T], view: object) -> T:
-    """Return a record of `kind` whose fields are the attributes of `view` of these names; so for all that is below."""
+    """Return a record of `kind` with the attributes of `view` of the same names, recursively."""
     return msgspec.convert(view, kind, from_attributes=True)
 
 
 def _plain(value: object) -> str | dict[object, object]:
-    """Return what msgspec does not take for a text or a mapping as one."""
+    """Convert a str or mapping that msgspec does not accept."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, str):
-        # msgspec takes exact strings alone, no message that knows its place in a file; str() might call a method of its
-        # class.
+        # msgspec accepts only exact strings, not subclasses with a place in a file; str() might call a method of the
+        # subclass
         return str.__str__(value)
     if isinstance(value, Mapping):
         return dict(value)
@@ -62,12 +62,12 @@ def _plain(value: object) -> str | dict[object, object]:
 
 
 def fields_of(value: object) -> dict[str, Any]:
-    """Return field → value of a value or of an instance of a dataclass; what they hold is not copied."""
+    """Return field → value of a value or a dataclass instance, without copying the values."""
     return {name: getattr(value, name) for name in field_names(type(value))}
 
 
 def field_names(kind: type[Any]) -> tuple[str, ...]:
-    """Return the names of the fields of a class of values, or of a dataclass, in order."""
+    """Return the field names of a class of values, or of a dataclass, in order."""
     if issubclass(kind, msgspec.Struct):
         return kind.__struct_fields__
 
@@ -77,7 +77,7 @@ def field_names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def median(numbers: Sequence[float]) -> float | None:
-    """Return the median, None of nothing."""
+    """Return the median; None if empty."""
     ordered = sorted(numbers)
     middle = len(ordered) // 2
     if not ordered:

@@ -42,7 +42,7 @@ def test_a_task_without_an_agent_is_refused_and_a_command_cannot_be_changed(crew
     form.get_by_label("Starts").select_option("slow")
     page.watch.allowed.append("status of 409")
     form.get_by_role("button", name="Add").click()
-    expect(page.locator(".toast")).to_contain_text("which agent is to do echo_more?")
+    expect(page.locator(".toast")).to_contain_text("echo_more has no agent: pass --agent")
     page.goto(f"{crew.home}/?run=r1&node=land")
     expect(page.locator("#detail .pill")).to_contain_text("waiting")
     expect(page.get_by_role("button", name="Change", exact=True)).to_have_count(0)  # a command does it
@@ -297,7 +297,7 @@ def test_the_page_misses_nothing_while_the_server_is_dead(crew: Served, opened: 
     expect(page.locator("#list-timeline")).to_contain_text("died")
     page.goto(f"{crew.home}/?run=r1&node=slow")
     expect(page.locator("#detail .attempts")).to_contain_text("Its agent was restarted after it died at")
-    expect(page.locator("#detail .why").first).to_contain_text("its agent continues attempt 1 from the work that was")
+    expect(page.locator("#detail .why").first).to_contain_text("its agent continues attempt 1 where it left off")
     for words in ("incarnation", "runner-slow", "orchestrator-slow", "merge entry"):
         expect(page.locator("#detail")).not_to_contain_text(words, use_inner_text=True)
     page.get_by_text("Records of its processes").click()

@@ -131,7 +131,7 @@ def test_a_message_stops_at_its_budget_and_its_answer_is_the_reason(place: Place
         assert len(server.messages) == 1
         rows = json.loads(place.command("cost", "--by", "run", "--json").stdout)
     assert done.returncode == 1
-    assert done.stdout.startswith("I could not decide whom to ask, so I answer alone: ")
+    assert done.stdout.startswith("I could not choose a specialist, so I answer alone: ")
     assert "of the $0.00 for one message are spent" in done.stdout
     assert [(row["of"], row["calls"]) for row in rows] == [("@chat", 1)]
 

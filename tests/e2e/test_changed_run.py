@@ -36,7 +36,7 @@ def test_a_task_is_added_and_one_is_edited_once_though_the_guardian_dies_at_each
     assert place.finish(child) == 130
     late = place.command("add", "write the end", "--agent", "writer")
     assert (late.returncode, late.stderr) == (
-        0, "write_the_end is added to run r1 when that is resumed: `garrison resume r1`\n")
+        0, "write_the_end is added to run r1 when the run is resumed: `garrison resume r1`\n")
     place.release("one")
     assert place.finish(place.resume()) == 0, place.logs()
     assert [bool(change.get("effect")) for change in changes(place)] == [True, False, True]
@@ -77,7 +77,7 @@ def test_a_failed_node_is_retried_while_its_run_works_and_another_one_afterwards
     late = place.command("agents", "retry", "three")
     assert late.returncode == 1 and "`garrison resume r1 --retry three`" in late.stderr, late.stderr
     refused = place.command("resume", "r1", "--retry", "one")
-    assert refused.returncode == 1 and "what failed is four, three" in refused.stderr, refused.stderr
+    assert refused.returncode == 1 and "failed: four, three" in refused.stderr, refused.stderr
     (place.root / "fixed-three").touch()
     assert place.command("resume", "r1", "--retry", "three").returncode == 1, "four is still failed"
     assert (place.nodes()["three"]["status"], place.nodes()["four"]["status"]) == ("validated", "failed")

@@ -132,7 +132,11 @@ def test_a_run_waits_for_its_repository_and_continues_where_that_was_moved(place
 def test_a_run_waits_for_its_repository_and_its_target_branch_to_come_back(place: Place) -> None:
     child = held(place)
     place.repo.rename(place.root / "away")
-    wait_for("the user is told", lambda: f"waits for you: the repository is not in {place.repo} any more; put it back"
+<<<<<<< HEAD
+    wait_for("the user is told", lambda: f"waits for you: the repository is no longer in {place.repo}; move it back"
+=======
+    wait_for("a person is told", lambda: f"waits for you: the repository is no longer in {place.repo}; move it back"
+>>>>>>> 6d2f8256 (Say in the merge queue, launches, views and the command line what an engineer would say)
              in place.command("status", "r1").stdout)
     (place.root / "away").rename(place.repo)
 
@@ -223,7 +227,7 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     assert terminal.end()[0] == 0, place.logs()
     place.check("a", history=False)
     for words, code, message in ((("resume", "r1"), 0, "run r1 is done"),
-                                 (("stop", "r1"), 0, "run r1: done already; nothing is left to stop")):
+                                 (("stop", "r1"), 0, "run r1: already done; nothing to stop")):
         done = place.command(*words)
         assert (done.returncode, len((done.stdout + done.stderr).splitlines())) == (code, 1)
         assert message in done.stdout + done.stderr

@@ -154,7 +154,7 @@ DOORS = {
     "a bare repository": Door(in_bare_repository, TASK,
                               "is a bare repository; clone it and start there: `git clone .*shop-checkout"),
     "below .git": Door(below_git_directory, TASK, "is a git directory; start in the checkout that belongs to it: `cd "),
-    "a folder that is gone": Door(in_gone_folder, TASK, "the folder that you are in is gone; `cd` to one that exists"),
+    "a folder that is gone": Door(in_gone_folder, TASK, "the current folder is gone; `cd` to an existing one"),
     "no git": Door(without("git"), TASK, f"git is not on your PATH; {INSTALL.format('git')}"),
     "no git, to prepare": Door(without("git"), ("init",), "git is not on your PATH"),
     "no git, to watch": Door(without("git"), ("demo",), "^garrison: git is not on your PATH"),

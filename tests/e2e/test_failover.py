@@ -119,19 +119,19 @@ def test_validators_hand_over_or_give_no_verdict_and_a_stronger_agent_continues(
     assert "limits of hard: no budget (set budget), 300 responses an attempt" in said
     assert "hard: attempt 2 by strong: " in said
     for command in (("status", "r1"), ("why", "hard")):
-        assert "hard: given to strong, since the work before was refused (escalate)" in place.command(*command).stdout
+        assert "hard: given to strong, since earlier work was refused (escalate)" in place.command(*command).stdout
     place.check_nothing_left()
 
 
 @pytest.mark.parametrize(("attributes", "options", "reason"), [
     ('agent=second, failover="codx"', (), "failover: no agent 'codx'; did you mean codex? there are"),
     ('agent=second, failover="command"', (), "failover: command runs a node's own command"),
-    ('command="true", failover="second"', (), "node a has failover=, but its own command does it"),
+    ('command="true", failover="second"', (), "node a has failover=, but runs a command"),
     ('agent=second', ("--failover", "second,nobody"), "failover: no agent 'nobody'"),
     ('agent=second, failover="missing"', (), "agent missing runs /nowhere/x, which is not a program"),
     ('agent=second, escalate="codx"', (), "node a: no agent 'codx'; did you mean codex? there are"),
     ('agent=second, escalate="command"', (), "escalate: command runs a node's own command"),
-    ('command="true", escalate="second"', (), "node a has escalate=, but its own command does it"),
+    ('command="true", escalate="second"', (), "node a has escalate=, but runs a command"),
     ('agent=second, escalate="missing"', (), "agent missing runs /nowhere/x, which is not a program"),
     ('agent=second, failover="a,,b"', (), "node a: failover='a,,b' should be a list of agents without an empty name"),
 ])

@@ -80,7 +80,7 @@ def test_init_tries_what_it_proposes_and_names_what_fails(place: Place) -> None:
     edited = (place.repo / "first.dot").read_text() + "// mine\n"
     (place.repo / "first.dot").write_text(edited)
     again = garrison(place, "init", "--force", "--no-try", "--gate", "make test")
-    assert "first.dot is kept as you changed it and still runs the former gate (make check)" in again.stderr
+    assert "first.dot has your changes, so it is kept and still runs the old gate (make check)" in again.stderr
     assert (place.repo / "first.dot").read_text() == edited
     place.start = git(place.repo, "rev-parse", "main")
     place.edits = "?? first.dot\n?? garrison.toml"

@@ -160,7 +160,7 @@ def test_a_failed_run_is_tried_again_where_it_failed_and_as_it_was_launched(plac
     assert [(nodes[name]["status"], nodes[name]["attempt"]) for name in ("first", "second")] == [
         ("validated", 1), ("validated", 2)]
     assert "it is broken" in git(place.repo, "show", "main:two.txt")
-    assert "is done; --retry-failed is for a run that failed" in place.command(
+    assert "is done; --retry-failed is for failed runs" in place.command(
         "resume", "r1", "--retry-failed", "--original-graph").stderr
     place.check_nothing_left()
 

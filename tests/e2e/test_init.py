@@ -25,7 +25,7 @@ class Kind(NamedTuple):
     said: str
     needs: str = ""
     code: int = 0
-    last: str = 'next: garrison run "say here what to do"'
+    last: str = 'next: garrison run "describe here what to do"'
 
 
 KINDS = {

@@ -229,7 +229,7 @@ def test_approved_work_lands_and_a_rejection_reaches_the_next_attempt(place):
     assert "rejected in review: count from two" in git(place.repo, "show", "main:told.txt")
     assert "a good number" in place.command("why", "one", "--all").stdout
     again = place.command("review", "one", "--approve", "--attempt", "2")
-    assert (again.returncode, again.stderr) == (0, "one needs no approval any more; it is landed\n")
+    assert (again.returncode, again.stderr) == (0, "one no longer needs approval; it is landed\n")
     late = place.command("review", "one", "--attempt", "2", "--reject", "-m", "too late")
     assert late.returncode == 1 and "only an entry that waits for approval can be rejected" in late.stderr
 

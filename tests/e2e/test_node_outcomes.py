@@ -136,7 +136,7 @@ def test_an_attempt_that_changed_nothing_never_lands(place):
     assert "looker: no change" in told
     assert "1 of 5 landed, 2 no change" in told
     shown = place.command("status", "r1").stdout
-    assert "no change: it succeeded, and there was nothing to land" in shown
+    assert "no change: it succeeded, with nothing to land" in shown
     assert "1 of 5 landed, 2 no change" in shown
     queued = place.command("merge-queue", "list", "--json", "--all").stdout
     assert not any(f"/{name}" in queued for name in ("liar", "empty", "looker", "own"))

@@ -78,10 +78,10 @@ def test_a_list_of_tasks_is_one_run_that_takes_what_has_not_landed(place: Place)
     assert "run done: 2 of 2 landed" in out
     assert {"tune_up.txt", "sing_a_song.txt"} <= set(git(place.repo, "ls-tree", "--name-only", "main").split())
     out, _ = start(place, *options).communicate(timeout=DEADLINE)
-    assert "nothing to do: each task of" in out
+    assert "nothing to do: every task of" in out
     assert "tune up" in git(place.repo, "log", "--merges", "--format=%s", "main").splitlines()
     tip = git(place.repo, "rev-parse", "main")
-    for code, said in ((0, "tune_up is undone by"), (1, "tune_up is undone already")):
+    for code, said in ((0, "tune_up is undone by"), (1, "tune_up is already undone")):
         done = place.command("undo", "tune_up", cwd=place.repo)
         assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
     assert git(place.repo, "diff", "--name-status", tip, "main") == "D\ttune_up.txt"
@@ -101,7 +101,7 @@ def test_landed_tasks_are_ticked_by_one_tested_commit_that_keeps_later_edits(pla
     child = start(place, *options, "r1")
     place.wait_until_held("tune")
     again, _ = start(place, *options, "r3").communicate(timeout=DEADLINE)
-    assert "nothing to do: each task of TODO.md is ticked or landed, or at work in r1; `garrison status r1" in again
+    assert "nothing to do: every task of TODO.md is ticked or landed, or at work in r1; `garrison status r1" in again
     todo.write_text(todo.read_text() + "- another\n")
     git(place.repo, "commit", "-qam", "plan more")
     place.release("tune")
@@ -117,7 +117,7 @@ def test_landed_tasks_are_ticked_by_one_tested_commit_that_keeps_later_edits(pla
     todo.write_text(ticked.replace("- another\n", "- another one\n"))
     out, _ = start(place, *options, "r2").communicate(timeout=DEADLINE)
     assert "left out of the 4 tasks of TODO.md: 2 ticked\n" in out, out
-    assert "TODO.md: 2 tasks ticked, next to uncommitted changes of yours; `git commit TODO.md` keeps both" \
+    assert "TODO.md: 2 tasks ticked, next to your uncommitted changes; `git commit TODO.md` commits both" \
         in out, out
     assert todo.read_text() == ticked.replace("- take", "- [x] take").replace("- another", "- [x] another one")
     assert git(place.repo, "show", "main:TODO.md") + "\n" == ticked
@@ -175,5 +175,5 @@ def test_questions_about_a_list_are_asked_in_the_terminal_even_if_the_list_was_p
     (place.repo / "TODO.md").unlink()
     screen.type("y\r")
     code, shown = screen.end()
-    assert code == 1 and "nothing was started: TODO.md is gone and could not be ticked; put it back" in shown, shown
+    assert code == 1 and "nothing was started: TODO.md is gone and could not be ticked; restore it" in shown, shown
     place.edits = place.edits.removesuffix("\n?? TODO.md")

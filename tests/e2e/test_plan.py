@@ -104,13 +104,13 @@ def test_questions_are_asked_and_answered_and_a_weak_plan_goes_back_once(place: 
     screen.type("teal\n")
     screen.until("How big?", "your answer:")
     screen.type("small\n")
-    shown = screen.until("begin? [y]es, [e]dit, [N]o:")
+    shown = screen.until("start? [y]es, [e]dit, [N]o:")
     assert "goes back once" in shown and "warning: one and two both change one.txt" in shown.replace("\r\n", " "), shown
     prompt = (place.home / "plans" / name / "planner/2/prompt.md").read_text()
     assert "  teal" in prompt and "  small" in prompt and "cannot be used" not in prompt
     assert "are a chain" in (place.home / "plans" / name / "planner/3/prompt.md").read_text()
     screen.type("e\n")
-    assert "Sing" in screen.until("begin?")
+    assert "Sing" in screen.until("start?")
     screen.type("y\n")
     code, last = screen.end()
     assert code == 0 and "works in the background" in last, last
@@ -123,7 +123,7 @@ def test_a_goal_of_one_task_becomes_a_run_and_an_edited_graph_is_checked(place: 
     command = place.plan({"tasks": [task("both")]})
     done = plan(place, "write both", "--command", command, "--no-gate", code=3)
     name = records(place)["id"]
-    assert f"`garrison plan --continue {name} --yes` begins it, with --no-check as `garrison run`" in done.stderr
+    assert f"`garrison plan --continue {name} --yes` starts it, with --no-check as `garrison run`" in done.stderr
     graph = json.loads(plan(place, "--continue", name, "--json", code=3).stdout)["graph"]
     edited = place.root / "edited.dot"
     edited.write_text(graph.replace("both -> check_goal", "both -> nowhere"))
@@ -132,7 +132,7 @@ def test_a_goal_of_one_task_becomes_a_run_and_an_edited_graph_is_checked(place: 
     assert "Sing" in plan(place, "--continue", name, "--graph", str(edited), code=3).stdout
     assert "--graph needs --continue" in plan(place, "x y", "--graph", str(edited), code=2).stderr
     screen = Screen(place, "plan", "--continue", name, "--no-gate", "--terminal", "process", "--detach")
-    screen.until("begin? [y]es, [r]un without the check, [e]dit, [N]o:")
+    screen.until("start? [y]es, [r]un without the check, [e]dit, [N]o:")
     screen.type("r\n")
     code, last = screen.end()
     assert code == 0 and "works in the background" in last, last
@@ -246,7 +246,7 @@ def test_an_acp_planner_corrects_its_plan_and_take_plan_asks_before_it_starts_an
             there.repository.issues.append(Issue(7, "Add both", "Please add both.", "eve", ["garrison"]))
         screen = Screen(place, "take", "7", "--plan", "--target-dir", str(place.repo), "--base", "origin:main",
                         "--no-gate", "--terminal", "process")
-        shown = screen.until("begin? [y]es, [e]dit, [N]o:")
+        shown = screen.until("start? [y]es, [e]dit, [N]o:")
         assert "goes back (1 of 3): one: its prompt has $gaol" in shown, shown  # its last word, once asked to report
         assert not (place.home / "runs").exists() and not there.pulls
         screen.type("y\n")

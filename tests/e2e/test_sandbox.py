@@ -144,7 +144,7 @@ def test_landlock_is_asked_for_once_and_gives_its_agents_no_terminal_server(plac
     assert "servers behind Unix sockets" in install.until("Your choice")
     install.type("1\n")
     code, shown = install.end()
-    assert (code, "bubblewrap`, then type the same command again" in shown) == (1, True), shown
+    assert (code, "bubblewrap`, then run the same command again" in shown) == (1, True), shown
     assert (place.home / "config.toml").read_text() == config
     asked = Screen(place, *arguments, PATH=path)
     asked.until("Your choice")

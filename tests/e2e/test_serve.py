@@ -127,7 +127,7 @@ def test_a_run_watched_from_its_launch_to_its_end(place: Place) -> None:
 
 @pytest.mark.parametrize(("options", "code", "why"), [
     (["--run", "nobody"], 1, "nobody"), (["--listen", "0.0.0.0"], 2, "--plain-http"),
-    (["--listen", "here"], 2, "not an IP address"), (["--tls-cert", __file__], 2, "go together"),
+    (["--listen", "here"], 2, "not an IP address"), (["--tls-cert", __file__], 2, "pass both --tls-cert and --tls-key"),
 ])
 def test_a_refusal_is_one_line(options: list[str], code: int, why: str, tmp_path: Path,
                                capsys: pytest.CaptureFixture[str]) -> None:

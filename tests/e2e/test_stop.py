@@ -58,7 +58,7 @@ def test_a_run_is_stopped_in_every_way_and_resumed(place):
         stopped(place)
     for words in (("stop", "r1"), ("stop",)):
         again = place.command(*words)
-        assert (again.returncode, again.stdout) == (0, "run r1: stopped already; nothing is left to stop\n"), again
+        assert (again.returncode, again.stdout) == (0, "run r1: already stopped; nothing to stop\n"), again
 
     child = place.resume()
     place.wait_until_held("a")

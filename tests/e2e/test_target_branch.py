@@ -38,7 +38,7 @@ def test_a_stopped_run_is_resumed_though_its_target_moved_but_not_if_it_is_gone_
     git(elsewhere, "checkout", "-q", "--detach")
     git(place.repo, "branch", "-m", "main", "away")
     gone = place.command("resume", "r1")
-    assert (gone.returncode, "has no branch main any more; restore it" in gone.stderr) == (1, True), gone.stderr
+    assert (gone.returncode, "no longer has the branch main; restore it" in gone.stderr) == (1, True), gone.stderr
     git(place.repo, "branch", "-m", "away", "main")
     git(elsewhere, "checkout", "-q", "main")
     place.release("a")

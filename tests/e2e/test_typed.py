@@ -50,10 +50,10 @@ def test_a_detached_head_is_refused_with_the_option_that_helps(place: Place, she
     shutil.rmtree(own.with_name("other-01234567"))
     assert git(place.repo, "show", "main:note.txt") == "a"
     code, _, said = shell("merge-queue", "enqueue", "main")
-    assert (code, said) == (1, "garrison: main is the branch to land on; name the one that is to land there")
+    assert (code, said) == (1, "garrison: main is the branch to land on; name the branch that should land there")
     (place.user / "fresh/.git").mkdir(parents=True)
     runs = place.command("status", cwd=place.user / "fresh")
-    assert runs.stderr == "this repository has no run yet; those of others:\n" and "write-a-note-1" in runs.stdout
+    assert runs.stderr == "this repository has no run yet; other repositories:\n" and "write-a-note-1" in runs.stdout
     git(place.repo, "checkout", "-q", "main")
     place.edits = "?? first.dot\n?? garrison.toml"
 
@@ -93,9 +93,9 @@ def test_a_repository_behind_its_upstream_a_new_folder_and_core_bare_are_each_on
     here.mkdir()
     task = ("run", "look", "--command", "true", "--no-gate", "--dry-run")
     said = place.command(*task, cwd=here).stderr
-    assert "note: main lacks 1 commit of origin/main (as of the last fetch), and the work begins without; " \
+    assert "note: main lacks 1 commit of origin/main (as of the last fetch), which the work will lack; " \
         f"`git pull` in {place.repo} first brings it\n" in said
-    assert "note: agents begin at the top of the repository, since main has no folder sub\n" in said
+    assert "note: agents start at the top of the repository, since main has no folder sub\n" in said
     done = place.command("run", "write it", "--command", "echo a >a", "--no-gate", "--terminal", "process",
                          cwd=place.repo).stdout
     assert done.splitlines()[-2:] == [

@@ -270,7 +270,7 @@ def test_work_starts_in_the_folder_of_its_launch_or_of_its_path(place) -> None:
     launch = place.command("launch", place.graph(*nodes), "--run", "r1", "--max-agents", "3",
                            cwd=place.repo / "packages/a b")
     assert launch.returncode == 1, launch.stderr
-    assert "agents and acceptance begin in packages/a b; to begin at the top: --target-dir " in launch.stderr
+    assert "agents and acceptance start in packages/a b; to start at the top: --target-dir " in launch.stderr
     found = {name: git(place.repo, "ls-tree", "-r", "--name-only", "main").count(f"here-{name}") for name in
              ("own", "other", "top", "link", "absent")}
     assert found == {"own": 1, "other": 1, "top": 1, "link": 0, "absent": 0}, launch.stdout

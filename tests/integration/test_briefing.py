@@ -96,7 +96,7 @@ def test_a_prompt_is_printed_as_sent_and_as_it_would_be(place: Place) -> None:
     assert sent["parts"][0]["text"] == (place.home / "runs/r1/nodes/a/1/prompt.md").read_text()
     assert sent["parts"][0]["tokens"] > 50
     waiting = place.command("prompt", "b")
-    assert "attempt 1 of b in run r1 has not started, and would be told:" in waiting.stdout, waiting.stderr
+    assert "attempt 1 of b in run r1 has not started, and would get:" in waiting.stdout, waiting.stderr
     assert "Write b." in waiting.stdout and "tokens, by its length" in waiting.stdout
     assert "Already in your worktree" not in waiting.stdout and "at work beside" not in sent["parts"][0]["text"].lower()
     wait_for("it is told what is at work now, and on which files",

@@ -61,13 +61,13 @@ def test_what_the_original_recorded_goes_on(place: Place, old: Path) -> None:
     results = {(each["what"], each["name"].rpartition("-")[2]): each["result"] for each in json.loads(done.stdout)}
     left = {key: why for key, why in results.items() if why != "imported"}
     assert set(left) == {("identity", "odd"), ("signal", "APPROVED"), ("entry", "done"), ("entry", "gone")}, results
-    assert "no branch no-such" in left["entry", "gone"] and "'APPROVED' is not known" in left["signal", "APPROVED"]
+    assert "no branch no-such" in left["entry", "gone"] and "'APPROVED' is unknown" in left["signal", "APPROVED"]
     shown = json.loads(place.command("agents", "show", "runner", "impl_auth").stdout)
     assert (shown["status"], shown["created_at"]) == ("active", "2026-02-26T12:00:00.000000Z")
     assert {path: path.read_bytes() for path in (old / ".claude").rglob("*.json")} == before
 
     again = json.loads(place.command("import", old, "--json").stdout)
-    assert {each["result"] for each in again if not each["result"].startswith("left")} == {"known"}
+    assert {each["result"] for each in again if not each["result"].startswith("skipped")} == {"known"}
     [waiting] = [each for each in json.loads(place.command("signals", "list", "--json").stdout)
                  if each["signal_type"] == "MERGE_READY"]
     assert (waiting["to"], waiting["node_id"], waiting["state"]) == ("guardian-crew", "impl_auth", "waiting")

@@ -97,7 +97,7 @@ def test_a_person_at_a_terminal_is_told_in_words(world, monkeypatch, capsys):
     assert held == f"one ({entry}) is held; `garrison merge-queue release {entry}` lets it land"
     assert told(*shlex.split(held.split("`")[1])[2:]) == f"one ({entry}) waits for its turn again"
     paused = told("pause")
-    assert told(*shlex.split(paused.split("`")[1])[2:]) == "main is landed on again"
+    assert told(*shlex.split(paused.split("`")[1])[2:]) == "landings on main continue"
     landed = told(*shlex.split(enqueued.split("`")[1])[2:])
     assert landed == f"one has landed on main as {world.tip()[:10]}"
     assert told("show", "one").splitlines()[1] == f"landed as {world.tip()[:10]}"

@@ -131,7 +131,7 @@ def test_a_rebuild_is_refused_while_a_processor_runs(tmp_path):
     processor = world.processor()
     raw = world.queue.path.read_bytes()
     world.queue.path.write_bytes(raw.replace(b'"kind":"enq"', b'"kind":"qne"', 1))
-    with pytest.raises(Refused, match="stop it, then run doctor again"):
+    with pytest.raises(Refused, match="stop it and run `garrison doctor` again"):
         recovery.repair(MergeQueue(world.home, world.repo), world.trees)
     processor.close()
 

@@ -191,7 +191,7 @@ def test_a_wrong_call_is_refused_and_leaves_nothing(call: Call) -> None:
             (("--simulate", "--outcome", "test="), "NODE=STATUS[:TIMES]"),
             (("--simulate", "--outcome", "test=fail:0"), "NODE=STATUS[:TIMES]"),
             (("--simulate", "--answer", "nothing"), "is not NODE=LABEL"),
-            (("--simulate", "--answer", "gate=A"), "is not a node of the graph"),
+            (("--simulate", "--answer", "gate=A"), "is not a question of the graph"),
             (("--simulate", "--set", "n"), "is not KEY=VALUE"),
             (("--agent", "nobody"), "no agent 'nobody'"),
             ((), "node make has no command=, and its agent is command")):
@@ -316,7 +316,7 @@ def test_in_a_checkout_a_run_works_in_a_worktree_and_leaves_a_branch(checkout: P
     in_place = call("run", "w.dot", "--in-place")
     assert (checkout / "a").read_text() == "a\nmore\n"
     assert not (checkout / ".git/commondir").exists() and "bad" not in (checkout / ".git/config").read_text()
-    assert f"changed the repository in {checkout / 'n'}: your git obeys" in in_place.output
+    assert f"changed the repository in {checkout / 'n'}: your git follows" in in_place.output
     git(checkout, "reset", "-q", "--hard")
     git(checkout, "clean", "-ffdxq")
     before = git(checkout, "config", "--local", "--list")

@@ -168,7 +168,7 @@ def test_without_its_target_a_queue_waits(world):
     processor = world.processor()
     drive(processor, "no_target")
     state = world.queue.state
-    assert f"the target branch main is gone from {world.repo}; put it back" in state.hindrance and state.hindered_at
+    assert f"the target branch main is gone from {world.repo}; restore it" in state.hindrance and state.hindered_at
     git(world.repo, "update-ref", "refs/heads/main", world.start)
     finish(processor)
     assert world.queue.state.hindrance == ""

@@ -41,7 +41,7 @@ def test_a_run_that_cannot_be_resumed_is_reported_and_the_next_one_is_started(
     words = resume_all.resume_all(home)
     assert [(word.run, word.state) for word in words] == [("r1", "refused"), ("r2", "started")]
     assert words[0].line.startswith("run r1 is not resumed: ")
-    assert "has no branch gone any more" in words[0].line
+    assert "no longer has the branch gone" in words[0].line
     assert started == ["r2"]
 
 

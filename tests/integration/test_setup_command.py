@@ -68,7 +68,7 @@ def test_clear_removes_what_nobody_uses(repo: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "told"), [
-    ("019", "set-up 019 is used by run/node; stop that run first"), ("01", "begins the names of 2 set-ups"),
+    ("019", "set-up 019 is used by run/node; stop that run first"), ("01", "matches 2 set-ups"),
     ("zz", "no set-up 'zz' of this repository is kept; `garrison setup show` lists"), ("", "no set-up ''")])
 def test_clear_refuses_a_name_that_is_not_of_one_free_set_up(repo: Path, name: str, told: str) -> None:
     done = call("clear", "0123", name)

@@ -147,7 +147,7 @@ def test_a_traceback_only_with_garrison_debug(error: Exception, monkeypatch: pyt
 
 @pytest.mark.parametrize(("error", "told"), [
     (OSError(28, "No space left on device"), "garrison: No space left on device; free some space (`df -h` shows "
-                                             "where), then type the same command again\n"),
+                                             "where), then run the same command again\n"),
     (GarrisonError("first\nsecond"), "garrison: first second\n"),
     (PreflightRed("the gate is red\nhere", "one\n  two"), "garrison: the gate is red here\n    one\n      two\n"),
 ])

@@ -101,10 +101,10 @@ def test_other_unknown_keys_are_reported_and_known_ones_and_those_of_the_user_pa
     assert notes == [
         f"note: {path}:7: garrison reads no table or key weather; there are agents, sandbox, services, notify, "
         "setup, chat, launch, guard, pull_requests, hosts, merge, limits, plan, lessons, worktrees; your own keys "
-        "begin with x_",
+        "start with x_",
         f"note: {path}:3: [agents.aider] colour is not a setting; there are kind, env, failover, argv, success, "
         "tty, stdin, stream, resume_argv, exclude, set, silence, budget, budget_run, budget_day, max_turns, sandbox, "
-        "network, hosts, host_ports, read, write, hide, push, image, devcontainer; your own keys begin with x_"]
+        "network, hosts, host_ports, read, write, hide, push, image, devcontainer; your own keys start with x_"]
     assert registry.find_profile("aider", tmp_path).name == "aider"
     (tmp_path / "config.toml").write_text(
         AIDER + 'x_team = "a"\n[agents.big]\nkind = "claude"\nx_team = "b"\n[agents.big.set]\nANY = "1"\n[notify]\n'

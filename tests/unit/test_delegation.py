@@ -173,14 +173,14 @@ def test_an_unreadable_classification_is_requested_once_more_and_then_the_butler
     [events] = scripted.run("What died?")
     assert summarize(events) == ["agent_start(butler)", "text(butler)", "text(butler)", "agent_complete(butler)",
                                  "done()"]
-    assert "could not decide whom to ask" in events[1].content, "the user sees it"
+    assert "could not choose a specialist" in events[1].content, "the user sees it"
     assert "could not be read" in events[1].content
     assert "could not be read" in scripted.last.get_conversation_history()[1].note
 
 
 @pytest.mark.parametrize(("failure", "texts", "success"), [
     (AgentFailure("I cannot help with that", error="refusal"), [
-        "I could not decide whom to ask, so I answer alone: the classification failed: I cannot help with that.\n\n",
+        "I could not choose a specialist, so I answer alone: the classification failed: I cannot help with that.\n\n",
         "Hello."], True),
     (AgentFailure("run `garrison login`", needs_person=True), ["no answer: run `garrison login`"], False)])
 def test_a_model_that_refuses_to_classify_is_reported_and_a_missing_log_in_once(failure: AgentFailure, texts: list[str],

@@ -83,7 +83,7 @@ def test_a_decision_and_its_effect_are_one_line_and_one_without_effect_has_its_o
     assert lines[0].rule == "process 42 is gone"
     note = _event("note", {"who": "a", "text": "something else"}, 2)
     lines = explain([_decision("replace", _dead()), note], frozenset())
-    assert [line.text for line in lines] == ["decided to end what was left of it", "something else"]
+    assert [line.text for line in lines] == ["decided to end its remaining processes", "something else"]
 
 
 def test_an_observation_omits_a_verdict_that_repeats_the_record_and_names_a_reused_pid() -> None:

@@ -232,7 +232,7 @@ def test_the_webhook_sends_json_and_follows_no_redirect() -> None:
 
 @pytest.mark.parametrize("address", ["hook.example", "file:///etc/passwd", "https://", 3, "https://a b"])
 def test_a_webhook_must_be_an_address(address: object) -> None:
-    with pytest.raises(UsageError, match="should be an address that begins with https"):
+    with pytest.raises(UsageError, match="should be an address that starts with https"):
         Table("config.toml", {"webhook": address}, ("notify",)).read(NotifyConfig)
     assert Table("c",
                  {"webhook": "https://hook.example/x?y=1"}).read(NotifyConfig).webhook == "https://hook.example/x?y=1"

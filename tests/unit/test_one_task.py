@@ -223,7 +223,7 @@ def test_a_list_is_one_graph_whose_nodes_have_the_tasks_words() -> None:
 @pytest.mark.parametrize(("text", "message"), [
     ("- fix it\n- [ ] Fix  it\n", r"lines 1 and 2 are the same task; remove one"),
     ("- fix it (after 2)\n- [ ] busy\n", r"line 1: it waits for a task that run r1 is at work on; start it once"),
-    ("- fix it\n" + "- do it\n" * 600, r"lists 601 tasks; one run takes 500 at most: split"),
+    ("- fix it\n" + "- do it\n" * 600, r"lists 601 tasks; the maximum for one run is 500: split"),
     ("- fix it (after 2)\n- test it (after 1)\n", r"lines 1, 2 wait for each other; remove one"),
     ("- fix it (after 9)\n", "line 1: it waits for 9, which no other task of the list is; name one"),
     ("- fix it (after 1)\n", "line 1: it waits for 1, which no other task"),
@@ -238,20 +238,20 @@ def test_a_list_that_cannot_be_a_run_is_refused_with_the_remedy(text: str, messa
 
 
 @pytest.mark.parametrize(("data", "said"), [
-    (b"", "has no task; write one a line, or a list in Markdown"),
-    (b"\r\n \t\r\n", "has no task; write one a line"),
-    (b"\xef\xbb\xbf# only a heading\n", "has no task; write one a line"),
-    (b"\x7fELF\x02\x01\x00\xff", "is not text in UTF-8; save it as UTF-8, or name the file with the tasks"),
-    (b"\x00\x01", "is not text: it has zero bytes; save it as UTF-8, or name"),
+    (b"", "has no task; write one per line, or a Markdown list"),
+    (b"\r\n \t\r\n", "has no task; write one per line"),
+    (b"\xef\xbb\xbf# only a heading\n", "has no task; write one per line"),
+    (b"\x7fELF\x02\x01\x00\xff", "is not text in UTF-8; save it as UTF-8, or pass the file with the tasks"),
+    (b"\x00\x01", "is not text: it has zero bytes; save it as UTF-8, or pass"),
     ("\ufeff- fix it\r\n".encode("utf-16-le"), "is not text in UTF-8; save it as UTF-8"),
     ("- l\u00f6se es".encode("latin-1"), "is not text in UTF-8; save it as UTF-8"),
-    (lambda: b"-" * (MAX_BYTES + 1), "is larger than 4 MiB; split it, or name the file"),
+    (lambda: b"-" * (MAX_BYTES + 1), "is larger than 4 MiB; split it, or pass the file"),
     (lambda: b"".join(b"- task %d\n" % number for number in range(10_000)),
-     "lists 10,000 tasks; one run takes 500 at most: split the list, or take a part with --section"),
-    (b"task\n" * 600, "lists 600 tasks; one run takes 500 at most: split"),
+     "lists 10,000 tasks; the maximum for one run is 500: split the list, or choose a part with --section"),
+    (b"task\n" * 600, "lists 600 tasks; the maximum for one run is 500: split"),
     (b"-\tfix it\r\n- [ ]\tFix  it\r\n", "lines 1 and 2 are the same task; remove one of them"),
-    (b"x\n", "line 1: x is not a task; say in words what is to be done, or remove it"),
-    (b"- fix it\n- [ ] \n", "line 2: this task is empty; say in words what is to be done"),
+    (b"x\n", "line 1: x is not a task; describe in words what to do, or remove it"),
+    (b"- fix it\n- [ ] \n", "line 2: this task is empty; describe in words what to do"),
     (None, "No such file or directory; did you mean {0}/TODO.md?"),
 ])
 def test_a_file_that_is_no_list_is_refused_in_one_line_before_anything_starts(data: bytes | Callable[[], bytes] | None,
@@ -270,7 +270,7 @@ def test_a_file_that_is_no_list_is_refused_in_one_line_before_anything_starts(da
 def test_a_missing_section_is_refused_with_the_existing_ones() -> None:
     with pytest.raises(UsageError, match=r'x has no list under "Soon"; there is "TODO", "Now", "Later"'):
         choose_tasks(read_list(LIST), ["Soon"], "x")
-    with pytest.raises(UsageError, match=r"its tasks are under no heading: leave --section out"):
+    with pytest.raises(UsageError, match=r"its tasks are under no heading: leave out --section"):
         choose_tasks(read_list("- fix it"), ["Soon"], "x")
 
 

@@ -354,7 +354,7 @@ def test_a_project_with_tests_has_no_alternative_without_them(texts: dict[str, s
 
 def test_the_gate_of_an_unknown_project_finds_conflict_markers() -> None:
     found = survey(project({"README": ""}))
-    assert describe(found) == ["found no build system that garrison knows; --gate CMD states how it is tested"]
+    assert describe(found) == ["found no build system that garrison knows; --gate CMD sets the test command"]
     assert override(found, None, None).tested[0].candidates == (CONFLICT_MARKERS,)
 
 
@@ -462,7 +462,7 @@ def test_files_of_many_failing_tests_are_left_out_by_the_candidate_that_can() ->
     reduced = f"{gate} --deselect a.py --deselect mypy.yml"
     world = World(**{"tox -q": red, gate: red, reduced: GREEN})
     assert world.search(way("tox -q", "a"), way(gate, "b")).candidate.gate == reduced
-    assert world.told[-1].startswith("left out of the gate, since they fail already: a.py, mypy.yml")
+    assert world.told[-1].startswith("left out of the gate, since they already fail: a.py, mypy.yml")
 
 
 def test_a_runner_that_shows_no_test_has_tested_nothing() -> None:
@@ -534,12 +534,12 @@ def test_a_failed_trial_is_told_in_one_line(part: str, reason: str, log: str, fa
 
 def test_the_last_line_is_the_next_command() -> None:
     choice = Choice("make test", None, [], None)
-    assert next_steps(choice, GREEN, "first.dot")[-1] == 'next: garrison run "say here what to do" --agent NAME'
+    assert next_steps(choice, GREEN, "first.dot")[-1] == 'next: garrison run "describe here what to do" --agent NAME'
     assert "garrison launch first.dot --no-gate" in next_steps(choice, RED, "first.dot")[1]
     assert next_steps(choice, RED, None)[-1] == (
         "next: correct the tests, or gate in garrison.toml, then try it: garrison init")
     assert next_steps(choice, BROKEN, None) == ["next: correct setup in garrison.toml, then try it: garrison init"]
-    assert describe(None) == ["garrison.toml exists and is tried as it is; --force replaces it"]
+    assert describe(None) == ["trying the existing garrison.toml; --force replaces it"]
 
 
 def test_the_project_file_gives_the_reasons(tmp_path: Path) -> None:

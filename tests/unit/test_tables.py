@@ -60,7 +60,7 @@ def test_a_record_declares_its_table() -> None:
 @pytest.mark.parametrize(("table", "said"), [
     (FILE.below("sails", "odd"), "c.toml:6: [sails.odd] tun is not a setting; did you mean turn?"),
     (Table("w", {"tide": 1}, ("t",)), "w: [t] tide is not a setting; there are turn, wind, pass_, set, north, south; "
-                                      "your own keys begin with x_"),
+                                      "your own keys start with x_"),
     (FILE.below("sails", "late"), "c.toml:8: [sails.late] turn=90 should be seconds from 1 to 60"),
     (Table("node n", {"wind": "nort"}), "node n: wind='nort' should be one of north, south; did you mean north?"),
     (Table("w", {"turn": "9" * 100}), f"w: turn='{'9' * 78}… should be seconds from 1 to 60"),

@@ -46,10 +46,10 @@ def test_findings_are_printed_and_set_the_exit_code(sound: Story, tmp_path: Path
     (["{"], "line 1 is not one of"),
     (['{"at": 1}'], "line 1 is not one of"),
     (['{"at":"","journal":"merge-queue","by":"","seq":1,"kind":"enq","node":"","data":{"entry":"a"}}'],
-     "an event lacks what its kind has"),
+     "an event lacks a field of its kind"),
     (['{"at":"","journal":"guardian","by":"","seq":1,"kind":"node","node":"","data":[]}'], "line 1 is not one of"),
     (['{"at":"","journal":"launch","by":"","seq":1,"kind":"launch","node":"","data":{"launch":"{"}}'],
-     "an event lacks what its kind has"),
+     "an event lacks a field of its kind"),
 ])
 def test_a_damaged_history_is_refused_in_one_line(sound: Story, tmp_path: Path, lines: list[str], told: str) -> None:
     found = call(sound, tmp_path, "--repository", str(sound.repo), lines=lines)

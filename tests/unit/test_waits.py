@@ -151,12 +151,12 @@ def test_an_attempt_needs_its_number_if_another_one_ever_waited() -> None:
     assert choose_judged([entry(1, "aaaaa", "conflict", approval=False), SECOND]) == SECOND
     assert choose_judged([FIRST, SECOND], 2) == SECOND
     assert choose_judged([FIRST, SECOND], 1) == FIRST, "the queue refuses it, since it is final"
-    with pytest.raises(Refused, match=r"say which attempt of a you have seen: --attempt N; there are attempt 1 \("):
+    with pytest.raises(Refused, match=r"pass the attempt of a that you have reviewed: --attempt N; there are"):
         choose_judged([FIRST, SECOND])
     again = entry(2, "ccccc")
     with pytest.raises(NotFound, match="attempt 2 of a has no work at commit ddddd"):
         choose_judged([SECOND, again], 2, "ddddd")
-    with pytest.raises(Refused, match="say which attempt"):
+    with pytest.raises(Refused, match="pass the attempt"):
         choose_judged([SECOND, again])
     assert choose_judged([SECOND, again], 2, "bbbbb") == SECOND
     shown = show_review(SECOND)

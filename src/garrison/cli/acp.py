@@ -1,4 +1,4 @@
-"""`garrison acp`: the agent of an editor's panel, which starts, follows and decides runs."""
+"""`garrison acp`: agent for an editor's panel, which starts, follows and decides runs."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ EDITORS = {"zed": ("~/.config/zed/settings.json", ZED), "jetbrains": ("~/.jetbra
 
 
 @click.group(cls=Group, invoke_without_command=True)
-@click.option("--plain", is_flag=True, help="Take every prompt as a task, although the butler could answer it.")
+@click.option("--plain", is_flag=True, help="Treat every prompt as a task, even if the butler could answer it.")
 @home_option
 @click.pass_context
 def acp(context: click.Context, home: str | None, *, plain: bool) -> None:
     """Serve an editor's panel over the Agent Client Protocol (ACP), on standard input and output.
 
-    The editor starts it; `garrison acp install --client zed` prints how. A prompt goes to the butler; without a Claude
-    agent that can be reached from here it is a task.
+    The editor starts it; `garrison acp install --client zed` prints how. Prompts go to the butler; without an available
+    Claude agent they are tasks.
     """
     if context.invoked_subcommand is not None:
         return
     extras.require("acp", "`garrison acp`")
     if sys.stdin.isatty():
         raise UsageError("an editor starts this; `garrison acp install --client zed` prints its settings")
-    # asyncio's pipe transports refuse regular files with a ValueError, since epoll cannot watch them.
+    # asyncio's pipe transports refuse regular files with a ValueError, since epoll cannot watch them
     if any(stat.S_ISREG(os.fstat(descriptor).st_mode) for descriptor in (0, 1)):
         raise UsageError("standard input and output are pipes to an editor here, and not files")
-    from garrison.acp.server import serve  # the protocol's library takes half a second
+    from garrison.acp.server import serve  # importing the protocol's library takes half a second
 
     caller, place = find_caller(), find_home(home)
     serve(place, inside=caller.describe() if caller is not None else "",
@@ -78,7 +78,7 @@ def acp(context: click.Context, home: str | None, *, plain: bool) -> None:
 
 
 def _find_butler(home: Path) -> OpenButler | None:
-    """Return what opens the butler of a session; None without Claude's library, or without a key or log-in."""
+    """Return the function that opens a session's butler; None without Claude's library, or without a key or log-in."""
     if not extras.EXTRAS["claude"].is_installed:
         return None
     from garrison.agents.graph.graph import graph_settings
@@ -88,7 +88,7 @@ def _find_butler(home: Path) -> OpenButler | None:
         graph_settings(home)
     except GarrisonError:
         return None
-    from garrison.delegation.chat_service import open_chat  # the SDK takes a second
+    from garrison.delegation.chat_service import open_chat  # importing the SDK takes a second
 
     return open_chat
 
@@ -99,7 +99,7 @@ def _find_butler(home: Path) -> OpenButler | None:
 ))
 @click.option("--client", type=click.Choice(tuple(EDITORS)), required=True, help="The editor, or its plug-in.")
 def install(client: str) -> None:
-    """Print what an editor needs to start the agent, and on stderr where it belongs."""
+    """Print the settings with which an editor starts the agent, and on stderr where to put them."""
     program = shutil.which("garrison") or str(Path(sys.executable).with_name("garrison"))
     file, text = EDITORS[client]
     click.echo(f"in {file}:", err=True)

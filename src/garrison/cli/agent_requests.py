@@ -1,6 +1,6 @@
 """`garrison report`, `note`, `phase` and `ask-person`: what an agent tells its orchestrator through its socket.
 
-They work in any process of an agent, in a sandbox too, and nowhere else. `agents/channel.py` is the other end.
+They work only in an agent's processes, also in a sandbox. `agents/channel.py` is the other end.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def _send(**request: object) -> ReplyBody:
                                                 "edge of the node asks for.")
 @click.option("--label", metavar="LABEL", help="Label of the edge to follow.")
 @click.option("--next", "next_nodes", metavar="NODE", multiple=True,
-              help="Node to go to where no edge decides (repeatable).")
+              help="Next node if no edge decides (repeatable).")
 @click.option("--context", metavar="KEY=VALUE", multiple=True,
               help="Value for conditions, prompts and later nodes; JSON, else a text (repeatable).")
 @click.option("--notes", metavar="TEXT", help="Notes for the pipeline.")
 @click.option("--reason", metavar="TEXT", help="Why it failed.")
 def report(status: str | None, label: str | None, next_nodes: tuple[str, ...], context: tuple[str, ...],
            notes: str | None, reason: str | None) -> None:
-    """Report the result of the node whose agent calls this; the last report counts.
+    """Report the result of the calling agent's node; the last report counts.
 
-    The report says what a result file says (GARRISON_RESULT_FILE), and takes precedence over it.
+    The report has the content of a result file (GARRISON_RESULT_FILE), and takes precedence over it.
     """
     body = {"status": status, "preferred_label": label, "suggested_next_ids": list(next_nodes),
             "context_updates": {key: json_or_text(value) for key, value in parse_pairs(context, "--context").items()},
@@ -51,14 +51,14 @@ def report(status: str | None, label: str | None, next_nodes: tuple[str, ...], c
                                                                                                "it"),))
 @click.argument("text")
 def note(text: str) -> None:
-    """Leave a note for a successor of the agent that calls this; notes are added to the earlier ones."""
+    """Leave a note for a successor of the calling agent, in addition to earlier notes."""
     _send(type="note", text=text)
 
 
-@click.command(cls=Command, examples=(("garrison phase impl_complete", "the work is finished; checks are left"),))
+@click.command(cls=Command, examples=(("garrison phase impl_complete", "the work is finished; checks remain"),))
 @click.argument("phase")
 def phase(phase: str) -> None:
-    """Report how far the work of the agent that calls this is: planning, executing or impl_complete."""
+    """Report the progress of the calling agent: planning, executing or impl_complete."""
     _send(type="phase", phase=phase)
 
 
@@ -67,9 +67,9 @@ def phase(phase: str) -> None:
 ))
 @click.argument("text")
 def ask_person(text: str) -> None:
-    """Ask the user and print the answer, however long it takes.
+    """Ask the user, wait for the answer and print it.
 
-    The node's timeout continues to run. An agent that is started again and asks the same question gets the answer that
-    came meanwhile.
+    The node's timeout continues to run. A restarted agent that asks the same question gets an answer that has arrived
+    since.
     """
     click.echo(_send(type="question", text=text).get("answer", ""))

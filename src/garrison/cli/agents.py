@@ -1,7 +1,7 @@
 """`garrison agents`: list identities; park, unpark, cancel and respawn agents.
 
-None of the commands writes a record. Each posts a signal to the guardian (park, unpark) or to the node's runner
-(cancel, respawn). An inbox outlives its reader, so the successor of a dead process acts on the signal.
+The commands do not write records. They post signals to the guardian (park, unpark) or to the node's runner (cancel,
+respawn). An inbox outlives its reader, so the successor of a dead process handles the signal.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def parse_name(role: str, name: str | None, run: str | None) -> tuple[str, str, 
 def presets_command(name: str | None, as_json: bool) -> None:
     """List the profiles of known agents, or print one for config.toml.
 
-    A profile needs no preset: any program is an agent with `argv` and, if it speaks ACP, `kind = "acp"`.
+    A profile does not need a preset: any program is an agent with `argv` and, if it speaks ACP, `kind = "acp"`.
     """
     from garrison.agents.presets import PRESETS, Preset, find_preset
 
@@ -168,11 +168,11 @@ def park(name: str, reason: str, run: str | None, home: str | None) -> None:
 @click.argument("name", shell_complete=completion.nodes)
 @node_options
 def unpark(name: str, run: str | None, home: str | None) -> None:
-    """Let NAME continue in the same attempt, whether you parked it or it died too often."""
+    """Let NAME continue in the same attempt after you parked it or it died too often."""
     store = resolve.open_store(home)
     target, chosen = _resolve_parkable(store, name, run)
     state = resolve.state_of(store, chosen)
-    # A park that no guardian has read yet counts: both signals are read in the order in which they were posted.
+    # a park signal that is still unread counts: both signals are read in posting order
     if target not in state.held and not find_parked(state, target) and not _has_pending_park(store, chosen, target):
         raise Refused(f"{target} of run {chosen} is not parked; `garrison status {chosen}` shows what it does")
     has_guardian = _signal_guardian(store, chosen, UnparkNode(target))
@@ -229,10 +229,9 @@ def _signal_guardian(store: Store, run: str, payload: ParkNode | UnparkNode) -> 
 @click.option("--reason", default="", metavar="TEXT", help="Reason that `garrison status` shows.")
 @node_options
 def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
-    """Cancel a NODE that is being worked on. Its agent ends, its work is saved, and there is no new attempt.
+    """Cancel a NODE at work. Its agent ends, its work is saved, and there is no new attempt.
 
-    The pipeline treats this as a failure: it follows an edge for failures, or else starts nothing that depends on the
-    node.
+    The pipeline treats this as a failure: it follows an edge for failures, or does not start dependent nodes.
     """
     store = resolve.open_store(home)
     chosen = resolve.run_of_node(store, node, run)
@@ -260,8 +259,8 @@ def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
 def retry(node: str, run: str | None, home: str | None) -> None:
     """Try a failed NODE again while its run continues. The new attempt learns why the last one failed.
 
-    What depends on it waits for it again. Only a node of a pipeline with flow=dag whose failure no edge follows can be
-    retried this way.
+    Dependent nodes wait for it again. This only works in a pipeline with flow=dag, for a node whose failure no edge
+    follows.
     """
     from garrison.processes.runtime import Runtime
     from garrison.run.flow_policy import objection_to_retry
@@ -274,7 +273,7 @@ def retry(node: str, run: str | None, home: str | None) -> None:
     if objection := objection_to_retry(state, chosen, node):
         raise Refused(f"{node} of run {chosen} cannot be retried: {objection}")
     attempt = state.nodes[node].attempt
-    # The id names the attempt that failed: typed twice, the command gives one new attempt.
+    # the id contains the failed attempt: repeating the command gives one new attempt
     posted = signals.post(runtime.home, signal_by_person(
         guardian, RetryNode(node), node=node, attempt=attempt,
         id=f"{chosen}-{node}-{attempt}-retried-by-hand"))
@@ -288,7 +287,7 @@ def retry(node: str, run: str | None, home: str | None) -> None:
 
 
 def objection_to_cancel(state: RunState, node: str) -> str:
-    """Return why a node cannot be cancelled, '' if it can be; NotFound if the run's guardian has no such node."""
+    """Return why a node cannot be cancelled, '' if it can; NotFound if the run's guardian has no such node."""
     node_state = state.nodes.get(node)
     if node_state is None:
         raise NotFound(f"no guardian runs a node {node}; `garrison stop` stops an ad-hoc run")
@@ -302,7 +301,7 @@ def objection_to_cancel(state: RunState, node: str) -> str:
 
 
 def cancel_signal(runner: Key, attempt: int, reason: str, now: str = "") -> Signal:
-    """Return the signal that makes a runner cancel that attempt of its node; its id makes it idempotent."""
+    """Return the signal for a runner to cancel that attempt of its node; its id makes it idempotent."""
     text = f"{CANCELLED_BY_PERSON}: {reason}" if reason else CANCELLED_BY_PERSON
     return signal_by_person(runner, CancelNode(text), node=runner.name, attempt=attempt,
                             id=f"{runner.run}-{runner.name}-{attempt}-cancelled-by-hand", now=now)
@@ -339,7 +338,7 @@ def respawn(node: str, run: str | None, home: str | None) -> None:
 
 
 def kill_signal(runner: Key, incarnation: int) -> Signal:
-    """Return the signal that makes a runner end one incarnation of its orchestrator; its id makes it idempotent."""
+    """Return the signal for a runner to end one incarnation of its orchestrator; its id makes it idempotent."""
     agent = Key("orchestrator", runner.name, runner.run).full
     return signal_by_person(runner, KillOrchestrator(incarnation), node=runner.name,
                             id=f"{agent}-{incarnation}-kill")
@@ -371,11 +370,11 @@ CONTROL_KINDS: Mapping[tuple[str, str], str] = {
 
 
 def control_graph(identities: Iterable[Identity]) -> ControlGraph:
-    """Return the graph of these identities: edges from parent to child, and from a guardian to its orchestrators.
+    """Return the graph of these identities, with edges from parent to child, and from a guardian to its orchestrators.
 
-    A parent without its own identity is left out.
+    Parents without an identity are left out.
     """
-    from garrison.agents.graph.control import ControlGraph  # an orchestrator reads only the table
+    from garrison.agents.graph.control import ControlGraph  # imported late: an orchestrator reads only the table
     from garrison.agents.graph.model import Edge
 
     graph = ControlGraph("layers")

@@ -1,9 +1,9 @@
-"""`garrison answer`: answer the question of an agent or of the graph; the node continues where it was.
+"""`garrison answer`: answer a question of an agent or of the graph; the node then continues.
 
-The answer in the code: this module posts INPUT_RESPONSE to the guardian. `run/guardian_policy.py` answers
-a question of the graph itself (`run.flow_policy.answer_wait`) and forwards an agent's answer to the node's runner;
-`node/policy.py` forwards it to the orchestrator (`node/orchestrator.py`), which gives it to the agent.
-`pipeline/store.py` is only for graphs that run without a guardian (`garrison pipeline run`).
+The path of an answer: this module posts INPUT_RESPONSE to the guardian. `run/guardian_policy.py` answers a question of
+the graph itself (`run.flow_policy.answer_wait`) and forwards an agent's answer to the node's runner; `node/policy.py`
+forwards it to the orchestrator (`node/orchestrator.py`), which gives it to the agent. `pipeline/store.py` is only for
+graphs that run without a guardian (`garrison pipeline run`).
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from garrison.run.user_signals import signal_by_person
 from garrison.system.terminal_text import clean
 
 _MAX_SHOWN = 80
-"""Characters of a question that its answer is confirmed with."""
+"""Maximum length of a question in the confirmation of its answer."""
 
 
 @click.command(cls=Command, examples=(
-    ("garrison answer", "the questions that are open"),
+    ("garrison answer", "the open questions"),
     ('garrison answer add_tests "use pytest"', "the agent's next message"),
     ("garrison answer review Approve", "the question's edge labelled Approve"),
     ("garrison answer review Approve --run work-1a2b3c", "a question of `garrison pipeline run`"),
 ))
 @click.argument("node", required=False, shell_complete=completion.nodes)
 @click.argument("text", required=False)
-@click.option("--by", default="", hidden=True, help="Through what the answer came, if not through a terminal.")
+@click.option("--by", default="", hidden=True, help="Channel of the answer, if not a terminal.")
 @click.option("--question", "wanted", default="", hidden=True, help="Answer only the question with this id.")
 @node_options
-@click.option("--yes", is_flag=True, help="Answer with an irreversible option without being asked again.")
+@click.option("--yes", is_flag=True, help="Choose an irreversible option without confirmation.")
 def answer(node: str | None, text: str | None, run: str | None, home: str | None, by: str, wanted: str, *,
            yes: bool) -> None:
     """Answer the question of NODE; without NODE, list the open questions.
@@ -52,7 +52,7 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
         show_waiting(find_home(home), run, approvals=False)
         return
     if text is None:
-        raise UsageError(f"say what to answer: garrison answer {node} TEXT")
+        raise UsageError(f"pass the answer: garrison answer {node} TEXT")
     if run is not None and not resolve.is_launched(find_home(home), run):
         from garrison.cli.pipeline_run import answer_wait, find_engine_run
 
@@ -76,7 +76,7 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
         guardian, signals.InputResponse(question.id, text, by[:_MAX_SHOWN], question.text), node=node,
         attempt=attempt))
     is_living = resolve.is_living(store, guardian)
-    if is_living:  # so that `status` right after this one does not show the question as open
+    if is_living:  # so that an immediate `status` does not show the question as open
         wait_until_applied(posted)
     asked = clean(" ".join(question.text.split()))
     print_message(f"answer recorded to “{asked if len(asked) <= _MAX_SHOWN else asked[:_MAX_SHOWN - 1] + '…'}”" + (
@@ -87,7 +87,7 @@ def _open_question(state: RunState, node: str, text: str) -> AgentQuestion | Non
     """Return the node's open question: the graph's (the longest waiting one), else its agent's.
 
     Raises:
-        Refused: `text` is none of its options; the message lists the options.
+        Refused: `text` is not one of its options, which the message lists.
     """
     wait = _wait_of(state, node)
     if wait is not None:

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from garrison.views.remote import HostWay
 
 _PATIENCE = 120.0
-"""Seconds for which a session is waited for: a set-up may come first."""
+"""Seconds to wait for a session: a set-up may come first."""
 _POLL = 0.2
 _USUAL_TERM = "xterm-256color"
-"""What nearly every terminal can be taken for."""
+"""Terminal type that nearly every terminal supports."""
 
 
 @click.command(cls=Command, examples=(
@@ -45,9 +45,9 @@ _USUAL_TERM = "xterm-256color"
 def attach(node: str, run: str | None, write: bool, home: str | None) -> None:
     """Watch the tmux session in which the agent of NODE works.
 
-    The agent continues when you detach or close the terminal. What you type with --write reaches the program of an
-    agent whose profile says `tty = true`; no other one reads a keyboard. An agent that is a plain process has no
-    session: `garrison logs NODE -f` follows its output.
+    The agent continues when you detach or close the terminal. --write only works for agents whose profile has `tty =
+    true`; others ignore the keyboard. An agent that is a plain process has no session: `garrison logs NODE -f` follows
+    its output.
     """
     store = resolve.open_store(home)
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -58,7 +58,7 @@ def attach(node: str, run: str | None, write: bool, home: str | None) -> None:
         _attach_on_host(remote, node, write=write, has_terminal=has_terminal)
     if has_terminal:
         _await_session(store, key, write=write)
-    # Before the refusal below: that a node has no session is said without a terminal as well.
+    # before the refusal below: a missing session is reported even without a terminal
     argv = attach_command(store, key, write=write)
     if not has_terminal:
         raise Refused(f"attach needs a terminal; `garrison logs {node} -f` follows the agent's output")
@@ -67,8 +67,8 @@ def attach(node: str, run: str | None, write: bool, home: str | None) -> None:
 
 
 def _with_known_terminal(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment whose TERM tmux knows on this machine: one that it does not know is taken for an xterm."""
-    import curses  # only here: few commands need it
+    """Return an environment with a TERM that tmux knows on this machine: an unknown one is replaced by xterm."""
+    import curses  # imported late: needed by few commands
 
     term = environ.get("TERM", "")
     try:
@@ -80,12 +80,12 @@ def _with_known_terminal(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _on_host(store: Store, key: Key) -> tuple[HostWay, list[str], RemoteWorkState] | None:
-    """Return the way to the host that works on a node, None if none does."""
+    """Return access to the host that works on a node, None if none does."""
     attempt = RunFiles(store.home, key.run).latest_attempt(key.name)
     folder = RunFiles(store.home, key.run).attempt(key.name, attempt)
     if not attempt or not (folder / REMOTE).exists():
         return None
-    from garrison.views.remote import on_host  # few nodes are on a host
+    from garrison.views.remote import on_host  # imported late: few nodes are on a host
 
     found = on_host(store.home, folder, key.name)
     if found is None:
@@ -107,7 +107,7 @@ def _attach_on_host(remote: tuple[HostWay, list[str], RemoteWorkState], node: st
 
 
 def _await_session(store: Store, key: Key, *, write: bool) -> None:
-    """Wait, while the run continues, until a node that is being started has its session, and its agent a keyboard."""
+    """Wait, while the run continues, until a starting node has its session, and its agent reads the keyboard."""
     end, is_told = time.monotonic() + _PATIENCE, False
     while time.monotonic() < end and not _is_ready(store, key, write=write):
         runner = Key("runner", key.name, key.run)
@@ -135,8 +135,8 @@ def attach_command(store: Store, key: Key, *, write: bool = False) -> list[str]:
 
     Raises:
         NotFound: there is no session yet.
-        Refused: the session has ended, the agent is a plain process (the message names its log), or what the user
-            types would reach nothing.
+        Refused: the session has ended, the agent is a plain process (the message names its log), or it ignores the
+            keyboard.
     """
     found = open_session(store, key)
     if write and found.read_only:

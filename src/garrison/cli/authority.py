@@ -1,23 +1,23 @@
-"""Authority: which commands a process of an agent may run on the home that its run is in.
+"""Authority: which commands an agent's processes may run on the home of its run.
 
-`COMMANDS` sorts them; what it does not list is a control command. Inside an agent, a control command is refused with
+`COMMANDS` classifies them; unlisted commands are control commands. Inside an agent, a control command is refused with
 one line and exit code 2: an agent has the socket of `agent_requests` and a read-only view of its run. Set-up,
 acceptance and gate run the agents' code, so they also count as inside. Commands on another home are not restricted:
 garrison may be developed and tested in a node.
 
-Whether a process is inside is read from what the kernel keeps, not from its present environment: the initial
-environments of the process and of those above it (`/proc/PID/environ`) have the life marker of the orchestrator, runner
-or gate that started them. `env -i` does not change those of its ancestors, and a daemon's new parent is the
-orchestrator or its reaper, which are subreapers. Windows of the home's own tmux server are the agents' as well. The
-launcher and the guardian do not count: a `[notify]` command is the user's.
+Whether a process is inside is determined from kernel data, not from its current environment: the initial environments
+of the process and its ancestors (`/proc/PID/environ`) contain the life marker of the orchestrator, runner or gate that
+started them. `env -i` does not change those of ancestors, and a daemon's new parent is the orchestrator or its reaper,
+which are subreapers. Windows of the home's tmux server count as inside. The launcher and the guardian do not count: a
+`[notify]` command is the user's.
 
-This stops mistakes, and models that follow a text; it is no boundary. Outside a sandbox an agent is the user: a
-determined one can start a process elsewhere (cron, systemd, another tmux server), write records and refs itself, or
-edit garrison. In a sandbox the home is not there, and nothing is left to command.
+This prevents mistakes, and models that follow injected text; it is not a security boundary. Outside a sandbox an agent
+has the user's rights: a determined one can start a process elsewhere (cron, systemd, another tmux server), write
+records and refs itself, or edit garrison. In a sandbox the home is absent, so there is nothing to command.
 
-A runner or guardian played by hand (`garrison prompt`) works in the user's terminal, outside any agent. In an ad-hoc
-run (`spawn_runner.py`, `spawn_orchestrator.py`) no guardian leads, so the agent may do by hand what the layers above
-would: keep hooks and identities, send signals, and enqueue branches.
+A runner or guardian played by hand (`garrison prompt`) works in the user's terminal, outside any agent. An ad-hoc run
+(`spawn_runner.py`, `spawn_orchestrator.py`) has no guardian, so the agent may do the work of the supervising layers:
+keep hooks and identities, send signals, and enqueue branches.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Authority(Enum):
     """Owner of a command."""
 
     OWN = auto()
-    """The caller's own affair: it touches no run of the home."""
+    """Private to the caller: it affects no run of the home."""
     VIEW = auto()
-    """Shows a run, and changes nothing."""
+    """Shows a run without changing it."""
     LAYER = auto()
-    """Writes what layers write: allowed for the agent's own record, and in ad-hoc runs."""
+    """Writes records of the layers: allowed for the agent's own record, and in ad-hoc runs."""
     CONTROL = auto()
     """Commands runs, queues or the home: the user's."""
 
@@ -60,7 +60,7 @@ COMMANDS: Mapping[str, Authority] = {
         "report", "note", "phase", "ask-person", "new", "home", "completion", "prompt", "demo", "help", "version",
         "agents presets", "mcp install", "acp install",
         "pipeline validate", "pipeline parse", "pipeline show", "pipeline handlers", "pipeline render", "pipeline run",
-        "resume",  # asks for more itself if the name is of a launched run
+        "resume",  # requires more itself if the name belongs to a launched run
         "pipeline resume", "pipeline fork", "workflow run", "workflow resume", "workflow list", "workflow show",
         "workflow validate", "workflow tools", "workflow plan", "session start", "session send", "session heartbeat",
         "session show", "session list", "session restore"), Authority.OWN),
@@ -77,7 +77,7 @@ COMMANDS: Mapping[str, Authority] = {
         "identity-registry mark-terminated", "signals send", "signal-protocol write",
         "signal-protocol wait", "merge-queue enqueue"), Authority.LAYER),
 }
-"""Command, without `garrison`, → whose it is; other commands are control commands."""
+"""Command, without `garrison` → authority; other commands are control commands."""
 CONTROL_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "attach": ("write",), "review": ("approve", "reject"), "doctor": ("fix",),
     "find-stale": ("respawn",), "identity-registry find-stale": ("respawn",),
@@ -87,25 +87,25 @@ CONTROL_OPTIONS: Mapping[str, tuple[str, ...]] = {
                            "gate_cores", "guard", "gate_from_target", "with_hooks", "batch_history", "max_batch",
                            "beliefs"),
 }
-"""Command → its parameters that make a view a control command."""
+"""Command → parameters that turn a view into a control command."""
 _OUTSIDE = frozenset({"launch", "guardian"})
-"""Roles whose processes start no agent's code."""
+"""Roles whose processes do not start agents' code."""
 
 
 _TERMINAL = "terminal"
 
 
 class NotPermitted(UsageError):
-    """A command that an agent may not give."""
+    """Command that an agent must not run."""
 
 
 class Caller(Value):
-    """The agent, or the job or gate alongside it, in which a command runs."""
+    """Agent, job or gate in which a command runs."""
 
     home: str
     run: str
     stem: str
-    """Role and name of the process that started it."""
+    """Role and name of the starting process."""
 
     def describe(self) -> str:
         """Return where the command runs, for a message."""
@@ -116,37 +116,37 @@ class Caller(Value):
 
 
 def authority_of(command: str, given: Mapping[str, object]) -> Authority:
-    """Return whose a command is; `given` are its parameters by name."""
-    # click gives every parameter; those that nobody typed have one of these values.
+    """Return the authority of a command; `given` are its parameters by name."""
+    # click passes every parameter; omitted ones have one of these values
     if any(given.get(name) not in (None, False, (), "") for name in CONTROL_OPTIONS.get(command, ())):
         return Authority.CONTROL
     return COMMANDS.get(command, Authority.CONTROL)
 
 
 def find_caller() -> Caller | None:
-    """Return the agent, job or gate in which this process runs; None outside of them."""
+    """Return the agent, job or gate in which this process runs; None outside."""
     for each in (os.getpid(), *ancestors(os.getpid())):
         parsed = parse_marker(life_marker(each) or "")
         if parsed is not None and parsed[2].partition("-")[0] not in _OUTSIDE:
             return Caller(*parsed[:3])
-        # The tmux server has an empty environment, so no marker above a window says whose it is.
+        # the tmux server has an empty environment, so the ancestors of a window have no marker
         if home := _terminal_home(each):
             return Caller(home, "", _TERMINAL)
     return None
 
 
 def _terminal_home(pid: int) -> str:
-    """Return the home whose tmux server a process is, '' if it is none."""
+    """Return the home whose tmux server this process is, '' if none."""
     process = probe(pid)
     if process is None or not is_tmux(process.comm):
         return ""
-    from garrison.system.tmux_server import home_of  # loads what most commands need not
+    from garrison.system.tmux_server import home_of  # imported late: not needed by most commands
 
     return str(home_of(pid) or "")
 
 
 def require(command: str, given: Mapping[str, object], home: str | os.PathLike[str] | None = None) -> None:
-    """Raise NotPermitted unless the calling process may give this command on this home."""
+    """Raise NotPermitted unless the calling process may run this command on this home."""
     authority = authority_of(command, given)
     if authority is Authority.OWN:
         return
@@ -155,7 +155,7 @@ def require(command: str, given: Mapping[str, object], home: str | os.PathLike[s
     if caller is None or os.path.realpath(caller.home) != os.path.realpath(chosen):
         return
     if authority is Authority.CONTROL or (authority is Authority.LAYER and not _may_write(caller, given)):
-        raise NotPermitted(f"`{command}` is refused in {caller.describe()}, which may look (status, why) and use "
+        raise NotPermitted(f"`{command}` is refused in {caller.describe()}, which may only read (status, why) and use "
                            "report, note, phase and ask-person; the user may run it in their own terminal")
     if not (chosen / "identities").is_dir():
         raise NotPermitted(f"`{command}` is refused in {caller.describe()}: the home {chosen} is not in its sandbox; "
@@ -163,7 +163,7 @@ def require(command: str, given: Mapping[str, object], home: str | os.PathLike[s
 
 
 def require_of(context: click.Context) -> None:
-    """Raise NotPermitted unless the calling process may give the command that `context` is of."""
+    """Raise NotPermitted unless the calling process may run the command of `context`."""
     names, homes = list[str](), list[str]()
     level: click.Context | None = context
     while level is not None:
@@ -174,7 +174,7 @@ def require_of(context: click.Context) -> None:
 
 
 def guarded(command: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator for a function that agents' prompts import in place of a command."""
+    """Return a decorator for a function that agents' prompts import instead of running a command."""
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
 
@@ -189,7 +189,7 @@ def guarded(command: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def _may_write(caller: Caller, given: Mapping[str, object]) -> bool:
-    """Return whether an agent may write what layers write: its own record, or in an ad-hoc run."""
+    """Return whether an agent may write records of the layers: its own, or any in an ad-hoc run."""
     is_own = f"{given.get('role')}-{given.get('name')}" == caller.stem and given.get("run") in (None, caller.run)
     return is_own or _is_adhoc(Path(caller.home), caller.run)
 

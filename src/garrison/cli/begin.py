@@ -1,6 +1,6 @@
-"""What the commands that begin work share: options of a launch, the task in words, and the agent that does it.
+"""Shared by the commands that start work: launch options, the task in words, and its agent.
 
-Only what such a command needs until it launches is loaded here.
+Imports only what such a command needs until it launches.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ launch_options = combined(
     click.option("--base", metavar="BRANCH",
                  help="Branch to land on (default: the one checked out); REMOTE:BRANCH with --land pr."),
     click.option("--setup", metavar="CMD", help="Command that prepares a fresh worktree for agents and tests; '' for "
-                 "none, whatever the last launch had."),
+                 "none, even if the last launch had one."),
     click.option("--setup-key", multiple=True, metavar="FILE",
                  help="File whose change makes set-up run again (repeatable; default: the common lock files)."),
     click.option("--fresh-setup", is_flag=True,
                  help="Run set-up again, even if the result of an earlier one is kept."),
-    click.option("--gate", metavar="CMD", help="Command that tests a merged tree; only what passes lands."),
+    click.option("--gate", metavar="CMD", help="Command that tests a merged tree; only passing trees land."),
     click.option("--no-gate", is_flag=True, help="Land without testing."),
     click.option("--gate-from-target", multiple=True, metavar="GLOB",
-                 help="Files that the gate sees as the target has them, not as the branch does (repeatable)."),
+                 help="Files that the gate sees in the target's version, not the branch's (repeatable)."),
     click.option("--with-hooks", is_flag=True,
-                 help="Ask your reference-transaction hook, as it is now, before each landing."),
+                 help="Run your current reference-transaction hook before each landing."),
     click.option("--trust-git-config", is_flag=True,
                  help="Let garrison's git use settings that appeared while agents were at work."),
     click.option("--land", type=click.Choice(["node", "run", "none", "pr"]),
@@ -90,29 +90,29 @@ launch_options = combined(
                  help="Return once the launcher is active; `garrison status` shows progress."),
     click.option("--dry-run", is_flag=True, help="Check graph, repository and gate; print the plan, start nothing."),
     click.option("--new", is_flag=True,
-                 help="Start another run although one of this pipeline and repository is unfinished."),
+                 help="Start another run even if one of this pipeline and repository is unfinished."),
     click.option("--auto-approve", is_flag=True,
                  help="Answer each question of the graph with its default or first option, unless irreversible."),
     click.option("--allow-foreign-imports", is_flag=True,
-                 help="Launch although the gate imports from another checkout."),
+                 help="Launch even if the gate imports from another checkout."),
     click.option("--serve", "serve", is_flag=True, help="Also serve the run's web page while its launcher is alive."),
-    click.option("--json", "as_json", is_flag=True, help="Print progress as one JSON object a line."),
+    click.option("--json", "as_json", is_flag=True, help="Print progress as one JSON object per line."),
 )
 
 
 def make_request(pipeline: Path, target: Path | None, *, text: str | None = None, **options: Any) -> LaunchRequest:
-    """Return what these options ask for; the target is the repository of the current directory, unless it is named."""
+    """Return the request of these options; the default target is the repository of the current directory."""
     values: dict[str, Any] = {name: list(value) if isinstance(value, tuple) else value
                               for name, value in options.items()}
     return LaunchRequest(pipeline, Path.cwd() if target is None else target, text=text, **values)
 
 
 def choose_agent(runtime: Runtime, here: Path, agent: str | None, otherwise: str = ", or --command CMD") -> str:
-    """Return the agent of tasks that name none; Refused if nobody has said which, UsageError for one that is not.
+    """Return the agent of tasks that name none; Refused if none is configured, UsageError for an unknown one.
 
     Args:
         here: the repository, or a folder of it.
-        otherwise: what the refusal offers besides naming one.
+        otherwise: alternative to naming one, for the refusal.
     """
     who = agent
     if who is None:
@@ -120,7 +120,7 @@ def choose_agent(runtime: Runtime, here: Path, agent: str | None, otherwise: str
         who = read_defaults(runtime.home, target, find_subfolder(here, target)).agent
     if who in (None, "command") and agent is None:
         raise Refused(f"which agent? {_installed(runtime, otherwise)}; `garrison init` keeps your choice")
-    find_profile(str(who), runtime.home)  # a misspelt one is said before the questions
+    find_profile(str(who), runtime.home)  # report a misspelt one before asking questions
     return str(who)
 
 
@@ -133,39 +133,38 @@ def _installed(runtime: Runtime, otherwise: str) -> str:
 
 
 def read_task(words: tuple[str, ...], file: Path | None, what: str = "task") -> str:
-    """Return the task: these words, or what a file or standard input (`-`) holds; UsageError if it is none.
+    """Return the task: these words, or the content of a file or standard input (`-`); UsageError if invalid.
 
     Args:
-        what: what the user calls it.
+        what: the user's word for it.
     """
     if words and file is not None:
         raise UsageError(f"give the {what} in words or with --file, not both")
     source = Path("-") if words == ("-",) else file
     task = (" ".join(words) if source is None else read_text(source)).strip()
     if len(task) < 2:
-        raise UsageError(f"the {what} is {f'one character: {task}' if task else 'empty'}; say in words what is to be "
-                         "done")
-    # Bytes of the command line that are not UTF-8 come as lone surrogates, which no record can hold as JSON in UTF-8.
-    # isprintable() settles most tasks, and faster than the search.
+        raise UsageError(f"the {what} is {f'one character: {task}' if task else 'empty'}; describe in words what to do")
+    # bytes of the command line that are not UTF-8 become lone surrogates, which a JSON record in UTF-8 cannot contain
+    # isprintable() decides most tasks, faster than the search
     if not task.isprintable() and any("\ud800" <= character <= "\udfff" for character in task):
         raise UsageError(f"the {what} is not text in UTF-8; write it with --file FILE, saved as UTF-8")
     if len(words) == 1 and task.endswith(".dot"):
         raise UsageError(f"{task} is a pipeline's file; `garrison launch {task}` runs it")
     if len(words) == 1 and source is None and not task.count(" ") and _is_file(task):
         raise UsageError(f"{task} is a file: `garrison run --tasks {task}` does the tasks of its list, --file {task} "
-                         "all of it as one")
+                         "takes all of it as one")
     return task
 
 
 def _is_file(word: str) -> bool:
     try:
         return Path(word).is_file()
-    except (OSError, ValueError):  # a task that cannot be a file's name
+    except (OSError, ValueError):  # the task cannot be a file's name
         return False
 
 
 def read_text(source: Path) -> str:
-    """Return the text of a file, or of standard input for `-`; UsageError if it cannot be read or is not text."""
+    """Return the text of a file, or of standard input for `-`; UsageError if unreadable or not text."""
     try:
         if str(source) == "-":
             if sys.stdin.isatty():
@@ -182,5 +181,5 @@ def read_text(source: Path) -> str:
 
 
 def name_of(source: Path) -> str:
-    """Return what a source of text is called in messages."""
+    """Return the name of a source of text for messages."""
     return "standard input" if str(source) == "-" else str(source)

@@ -1,8 +1,8 @@
-"""`garrison add` and `garrison edit`: change what a run that is at work will do.
+"""`garrison add` and `garrison edit`: change the graph of a run at work.
 
-The request, followed through the code: this module looks at what it would change, and posts GUIDANCE to the guardian.
-`run/guardian_policy.py` judges it again (`run.graph_policy.change_graph`), since the run continues meanwhile; the
-guardian journals the changed graph and, in the same record, the node that is new.
+The path of a request: this module checks it and posts GUIDANCE to the guardian. `run/guardian_policy.py` checks it
+    again (`run.graph_policy.change_graph`), since the run continues in between; the guardian journals the changed graph
+    with the new node in one record.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ if TYPE_CHECKING:
 
 _file_option = click.option("--file", "file", metavar="FILE", type=click.Path(path_type=Path),
                             help="File with the task, for a long one; `-` reads it from standard input.")
-_agent_option = click.option("--agent", metavar="NAME", help="Agent that does it (default: as for its run).")
+_agent_option = click.option("--agent", metavar="NAME", help="Agent that does it (default: the run's).")
 
 
 @click.command(cls=Command, examples=(
-    ('garrison add "update the changelog" --after fix_parser', "one more task of the latest run, once that has landed"),
-    ('garrison add "write the docs" --run crew-1 --agent claude --budget 2', "at once, by its own agent"),
+    ('garrison add "update the changelog" --after fix_parser', "one more task of the latest run, after fix_parser"),
+    ('garrison add "write the docs" --run crew-1 --agent claude --budget 2', "at once, with its own agent"),
 ))
 @click.argument("words", nargs=-1, metavar="TASK...|-")
 @_file_option
 @click.option("--after", metavar="NODE", shell_complete=completion.nodes,
-              help="Begin it once NODE is done (default: at once).")
+              help="Start it once NODE is done (default: at once).")
 @_agent_option
 @budget_option
 @node_options
 def add(words: tuple[str, ...], file: Path | None, after: str | None, agent: str | None, budget: str | None,
         run: str | None, home: str | None) -> None:
-    """Add TASK to a run that is at work (default: the latest of the repository you are in).
+    """Add TASK to a run at work (default: the latest of the repository you are in).
 
-    It becomes a node of the run like any other: it lands, and is shown, resumed and verified with it. Refused once the
-    run is at its end.
+    It becomes an ordinary node of the run: it lands, and is shown, resumed and verified with the run. Refused once the
+    run has reached its end.
     """
     task = read_task(words, file)
     runtime = Runtime.real(find_home(home))
@@ -71,8 +71,8 @@ def add(words: tuple[str, ...], file: Path | None, after: str | None, agent: str
 
 
 @click.command(cls=Command, examples=(
-    ('garrison edit fix_parser "fix the parser, and add a test"', "another task for a node that has not begun"),
-    ("garrison edit fix_parser --agent codex --budget 2", "another agent, and what it may spend"),
+    ('garrison edit fix_parser "fix the parser, and add a test"', "another task for a node that has not started"),
+    ("garrison edit fix_parser --agent codex --budget 2", "another agent, and its budget"),
     ("garrison edit fix_parser - < task.md", "a long task from standard input"),
 ))
 @click.argument("node", shell_complete=completion.nodes)
@@ -86,7 +86,7 @@ def edit(node: str, words: tuple[str, ...], prompt: str | None, file: Path | Non
          budget: str | None, run: str | None, home: str | None) -> None:
     """Change the task, the agent or the budget of NODE, which has not started.
 
-    Once it has started, `garrison tell` says something to its session.
+    Once it has started, use `garrison tell` to send a message to its session.
     """
     if prompt is not None and words:
         raise UsageError("give the task in words or with --prompt, not both")
@@ -94,7 +94,7 @@ def edit(node: str, words: tuple[str, ...], prompt: str | None, file: Path | Non
         words = (prompt,)
     task = read_task(words, file) if words or file is not None else ""
     if not (task or agent or budget):
-        raise UsageError(f"nothing is to be changed: garrison edit {node} TASK, or pass --agent or --budget")
+        raise UsageError(f"nothing to change: pass TASK (garrison edit {node} TASK), --agent or --budget")
     runtime = Runtime.real(find_home(home))
     chosen = resolve.run_of_node(runtime.store, node, run)
     _request(runtime, chosen, EditNode(node, _attributes(task, agent, budget)))
@@ -106,10 +106,10 @@ def _attributes(task: str, agent: str | None, budget: str | None) -> dict[str, s
 
 
 def _request(runtime: Runtime, run: str, change: AddNode | EditNode) -> None:
-    """Ask the guardian of a run for a change of its graph, and say what came of it; Refused if that is nothing."""
+    """Ask the guardian of a run for a change of its graph, and report the result; Refused if it cannot be changed."""
     launch, guardian, files = runtime.launch(run), guardian_of(runtime.store, run), runtime.files(run)
     if guardian is None:
-        raise Refused(f"run {run} is one agent without a pipeline; nothing can be changed in it")
+        raise Refused(f"run {run} is a single agent without a pipeline and cannot be changed")
     plan, state = replay_with_plan(files, launch, read_all(files.journal))
     if isinstance(change, EditNode) and plan.graph is not None and change.who in plan.graph.nodes:
         change = _with_label(change, plan.graph.nodes[change.who].attrs)
@@ -121,8 +121,8 @@ def _request(runtime: Runtime, run: str, change: AddNode | EditNode) -> None:
     if agent := change.attributes.get("agent"):
         registry.find_profile(agent, runtime.home)
     if not (task.agent or task.command) and launch.agent == COMMAND:
-        raise Refused(f"which agent is to do {change.who}? Pass --agent NAME (`garrison agents presets` lists them)")
-    # What a host has installed is not known here.
+        raise Refused(f"{change.who} has no agent: pass --agent NAME (`garrison agents presets` lists them)")
+    # agents installed on a host are unknown here
     if not launch.hosts:
         check_agents(replace(after, tasks={change.who: task}), runtime.home, launch.agent,
                      runtime.environment(launch, {}), passed=launch.env)
@@ -132,13 +132,13 @@ def _request(runtime: Runtime, run: str, change: AddNode | EditNode) -> None:
     if await_decision(runtime.store, run, posted):
         click.echo(f"{done}; `garrison status {run}` shows it")
     elif resolve.is_run_supervised(runtime.store, run):
-        print_message(f"{done} as soon as its guardian is back; `garrison status {run}` shows it then")
+        print_message(f"{done} as soon as its guardian is back; `garrison status {run}` then shows it")
     else:
-        print_message(f"{done} when that is resumed: `garrison resume {run}`")
+        print_message(f"{done} when the run is resumed: `garrison resume {run}`")
 
 
 def _with_label(change: EditNode, attrs: Mapping[str, str]) -> EditNode:
-    """Leave out the label of a new task where the node's own label says something else than its old task did."""
+    """Leave out the label of a new task if the node's label differs from its old task."""
     if "prompt" not in change.attributes or text(attrs, "label", "") == task_label(text(attrs, "prompt", "")):
         return change
     return replace(change, attributes={key: value for key, value in change.attributes.items() if key != "label"})

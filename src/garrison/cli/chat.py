@@ -30,18 +30,18 @@ repo_option = click.option("--repo-root", type=click.Path(exists=True, file_okay
 @click.command(cls=Command, examples=(
     ('garrison ask "What needs me?"', "one question, one answer; the conversation is kept"),
     ('garrison ask --json "What died since yesterday?"', "every event as a line of JSON"),
-    ('garrison ask --yes "Stop demo-1"', "agree in advance to what changes a run"),
+    ('garrison ask --yes "Stop demo-1"', "agree in advance to changes of runs"),
 ))
 @click.argument("message")
 @conversation_option
 @repo_option
-@click.option("--json", "as_json", is_flag=True, help="Print every event as one JSON object a line.")
-@click.option("--yes", is_flag=True, help="Agree at once to what it proposes (without this: `garrison ask yes`).")
+@click.option("--json", "as_json", is_flag=True, help="Print every event as one JSON object per line.")
+@click.option("--yes", is_flag=True, help="Agree at once to its proposals (without this: `garrison ask yes`).")
 @home_option
 def ask(message: str, conversation: str, repo_root: Path | None, as_json: bool, yes: bool, home: str | None) -> None:
-    """Ask the butler a question about this garrison; exit 1 if there is no answer.
+    """Ask the butler a question about this garrison; exit code 1 if there is no answer.
 
-    What stops or changes a run is proposed, and done once you answer `yes`. `garrison cost` shows what answers cost, as
+    Changes of runs are only proposed, and done once you answer `yes`. `garrison cost` shows the cost of answers as
     @chat; `[chat]` in config.toml limits it.
     """
     from garrison.delegation.chat_service import open_chat
@@ -67,7 +67,7 @@ def ask(message: str, conversation: str, repo_root: Path | None, as_json: bool, 
 @repo_option
 @home_option
 def chat(conversation: str, repo_root: Path | None, home: str | None) -> None:
-    """Chat with the butler; the conversation continues where it was."""
+    """Chat with the butler, continuing the conversation."""
     from garrison.delegation.chat_service import open_chat
 
     place = find_home(home)

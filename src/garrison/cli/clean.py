@@ -1,4 +1,4 @@
-"""`garrison clean`: remove what finished runs left behind; with `--records` and `--repo`, what belongs to no run."""
+"""`garrison clean`: remove leftovers of finished runs; with `--records` and `--repo`, items outside runs."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ def parse_duration(_ctx: click.Context, _param: click.Parameter, value: str) -> 
     ("garrison clean --all-done --older-than 7d --dry-run", "what would be removed"),
     ("garrison clean --run crew-1 --yes", "one run: its records, worktrees and branches (archived)"),
     ("garrison clean --all-done --rescues --archives --yes", "also saved work that has landed since"),
-    ("garrison clean --records --older-than 30d --yes", "what other commands kept and nobody has used since"),
-    ("garrison clean --repo . --rescues --archives --yes", "saved work of runs that were cleaned before, once landed"),
+    ("garrison clean --records --older-than 30d --yes", "unused records of other commands"),
+    ("garrison clean --repo . --rescues --archives --yes", "landed saved work of runs that were cleaned earlier"),
 ), option_groups={"Runs": ("run", "all_done", "older_than", "force"),
                   "Saved work": ("archives", "rescues", "include_unlanded"),
                   "Other records": ("records", "repo")})
 @click.option("--run", metavar="RUN", shell_complete=completion.runs, help="This run.")
-@click.option("--all-done", is_flag=True, help="Every run that is over: done or failed.")
+@click.option("--all-done", is_flag=True, help="Every ended run: done or failed.")
 @click.option("--older-than", default="0", metavar="AGE", callback=parse_duration,
-              help="Only what ended, or was last used, at least this long ago (12h, 7d).")
+              help="Only items that ended, or were last used, at least this long ago (12h, 7d).")
 @click.option("--force", is_flag=True, help="With --run: even if the run could be resumed.")
 @click.option("--archives", is_flag=True, help="Also archived branches that have landed completely.")
 @click.option("--rescues", is_flag=True, help="Also rescue refs that have landed completely.")
-@click.option("--include-unlanded", is_flag=True, help="With --archives or --rescues: also what never landed.")
+@click.option("--include-unlanded", is_flag=True, help="With --archives or --rescues: also unlanded work.")
 @click.option("--records", is_flag=True, help="Pipeline runs, plans, sessions, conversations, workflows, quarantined "
-              "records and former parts of queue journals; requires --older-than.")
-@click.option("--repo", type=click.Path(path_type=Path), metavar="DIR", help="With --archives or --rescues: those in "
-              "this repository of runs that the home no longer knows.")
-@click.option("--dry-run", is_flag=True, help="Print what would be removed, remove nothing.")
+              "records and archived parts of queue journals; requires --older-than.")
+@click.option("--repo", type=click.Path(path_type=Path), metavar="DIR", help="With --archives or --rescues: those of "
+              "forgotten runs in this repository.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed without removing it.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @output_options
 def clean(run: str | None, all_done: bool, older_than: float, force: bool, archives: bool, rescues: bool,
           include_unlanded: bool, records: bool, repo: Path | None, dry_run: bool, yes: bool, as_json: bool,
           home: str | None) -> None:
-    """Remove what finished runs left behind: state, worktrees (unlanded work is saved first) and branches (archived).
+    """Remove leftovers of finished runs: state, worktrees (unlanded work is saved first) and branches (archived).
 
     Living processes are never touched. Archives and rescue refs stay unless you ask for their removal.
     """
@@ -83,9 +83,9 @@ def clean(run: str | None, all_done: bool, older_than: float, force: bool, archi
 
 def _clean_runs(runtime: Runtime, statuses: list[RunStatus], options: CleanupOptions, *, dry_run: bool, yes: bool,
                 as_json: bool) -> None:
-    """Print what the runs left, and remove it."""
+    """Print the leftovers of the runs, and remove them."""
     if yes and not dry_run:
-        remove_abandoned(runtime.home, runtime.clock.time())  # also those of a clean that was killed
+        remove_abandoned(runtime.home, runtime.clock.time())  # also those of a killed clean
     plans = [cleanup.plan_cleanup(runtime, status, options) for status in statuses]
     if not as_json:
         _print_plans(plans, runtime)
@@ -93,7 +93,7 @@ def _clean_runs(runtime: Runtime, statuses: list[RunStatus], options: CleanupOpt
         _confirm(len(plans), "runs")
     failures = [] if dry_run else [failure for plan in plans if (failure := _remove(runtime, plan, quiet=as_json))]
     if plans and not dry_run:
-        remove_abandoned(runtime.home, runtime.clock.time())  # only once: it scans the whole home
+        remove_abandoned(runtime.home, runtime.clock.time())  # only once, since it scans the whole home
     if as_json:
         print_json([plan.body() for plan in plans])
     if failures:
@@ -101,7 +101,7 @@ def _clean_runs(runtime: Runtime, statuses: list[RunStatus], options: CleanupOpt
 
 
 def select_runs(runtime: Runtime, run: str | None, older_than: float, *, force: bool) -> list[RunStatus]:
-    """Return the runs to remove; name those that stay, Refused for a chosen one that must."""
+    """Return the runs to remove; report those that stay, Refused if a chosen one must stay."""
     statuses = run_statuses(runtime)
     if run is None:
         for status in statuses.values():
@@ -137,11 +137,11 @@ def _print_plans(plans: list[CleanupPlan], runtime: Runtime) -> None:
             print_message(f"  {rescues} rescue refs stay; "
                           f"to see them later: garrison rescue list --repo {plan.status.launch.repo}")
         for worktree in plan.worktrees:
-            print_message(f"  worktree {worktree.path}: removed once its contents are saved")
+            print_message(f"  worktree {worktree.path}: removed once its content is saved")
         if plan.note:
             print_message(f"  {plan.note}")
     if not plans:
-        print_message(f"no run in {runtime.home} is over (and old enough): nothing to remove")
+        print_message(f"no run in {runtime.home} has ended (long enough ago): nothing to remove")
 
 
 def _remove(runtime: Runtime, plan: CleanupPlan, *, quiet: bool) -> str:
@@ -159,10 +159,10 @@ def _remove(runtime: Runtime, plan: CleanupPlan, *, quiet: bool) -> str:
     return ""
 
 
-# ---- what belongs to no run of the home
+# ---- items outside the home's runs -----
 
 Removals = dict[str, Callable[[], None]]
-"""What is to be removed → what removes it."""
+"""Item to remove → function that removes it."""
 
 
 def old_records(runtime: Runtime, older_than: float) -> Removals:
@@ -174,7 +174,7 @@ def old_records(runtime: Runtime, older_than: float) -> Removals:
 
 
 def forgotten_refs(runtime: Runtime, repo: Path, options: CleanupOptions, older_than: float) -> Removals:
-    """Return the saved work of forgotten runs; landed is what the checked-out commit has."""
+    """Return the saved work of forgotten runs; work in the checked-out commit counts as landed."""
     if not (options.archives or options.rescues):
         raise UsageError("--repo requires --archives or --rescues")
     [repository] = find_repositories(runtime.home, repo, None, print_message)
@@ -185,7 +185,7 @@ def forgotten_refs(runtime: Runtime, repo: Path, options: CleanupOptions, older_
 
 
 def remove_found(found: Removals, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Remove what was found, once it is confirmed, and print it."""
+    """Remove the found items after confirmation, and print them."""
     if not found and not as_json:
         print_message("nothing to remove")
     if found and not as_json and (dry_run or not yes):
@@ -202,4 +202,4 @@ def remove_found(found: Removals, *, dry_run: bool, yes: bool, as_json: bool) ->
 
 def _confirm(count: int, what: str) -> None:
     confirm(f"Remove {count} {what}?", "nothing was removed",
-            f"pass --yes to remove {count} {what}, or --dry-run to only list them")
+            f"pass --yes to remove {count} {what}, or --dry-run to list them")

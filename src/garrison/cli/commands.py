@@ -1,7 +1,7 @@
 """Click classes of the command line: help with examples, renamed options, groups that import on demand.
 
-`run_command` runs a command and turns every error into one line and an exit code. Listing or completing the commands of
-a `LazyGroup` imports none of them, so `garrison --help` stays fast.
+`run_command` runs a command and turns every error into one line and an exit code. Listing or completing commands of a
+`LazyGroup` does not import them, so `garrison --help` stays fast.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from garrison.plugins import OwnCommand
 
 _HELP_LIMIT = 400
-"""Characters of a command's help line in a group: more than any first sentence has."""
+"""Maximum length of a command's help line in a group, longer than any first sentence."""
 SHOW_ALL = "garrison.show_all"
-"""Key of a context's meta: its help shows every section of a group and every option of a command."""
+"""Key of a context's meta: show every section of a group and every option of a command in the help."""
 _HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
@@ -42,7 +42,7 @@ class Command(click.Command):
         option_groups: heading → parameter names; the remaining options follow under `Options`.
         everyday: parameter names that `--help` shows, if not all; `--help-all` shows them all.
         renamed: former option → current option. The former is accepted for one release, with a warning.
-        moved_to: command that took this one's place. The former still works, unlisted, and says where it went.
+        moved_to: replacement of this command. The old one still works, unlisted, with a note.
     """
 
     def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (),
@@ -62,14 +62,14 @@ class Command(click.Command):
         return super().parse_args(ctx, self._with_current_names(args))
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command, unless it is an agent that gives it and may not."""
+        """Run the command, unless the caller is an agent without authority."""
         require_of(ctx)
         if self.moved_to:
             print_message(f"note: `{ctx.command_path}` is now `{self.moved_to}`; the old name still works")
         return super().invoke(ctx)
 
     def _with_current_names(self, args: list[str]) -> list[str]:
-        # Behind `--` a word is text, whatever it looks like.
+        # after `--` every word is text
         end = args.index("--") if "--" in args else len(args)
         current = list(args)
         for position, word in enumerate(args[:end]):
@@ -80,7 +80,7 @@ class Command(click.Command):
         return current
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by group, the ungrouped ones last; only the everyday ones unless all are asked for."""
+        """Write the options by group, ungrouped ones last; only everyday ones unless all are requested."""
         grouped = {name for names in self.option_groups.values() for name in names}
         rest = [param.name for param in self.get_params(ctx) if param.name not in grouped]
         groups: Mapping[str, Sequence[str | None]] = {**self.option_groups, "Options": rest}
@@ -104,14 +104,14 @@ class Command(click.Command):
 
 
 def former(command: click.Command, name: str, moved_to: str, renamed: Mapping[str, str] | None = None) -> Command:
-    """Return a command under a name that it had before: unlisted, and it says where it went."""
+    """Return a command under its former name: unlisted, with a note on the new name."""
     return Command(name, callback=command.callback, params=command.params, help=command.help, moved_to=moved_to,
                    renamed=renamed)
 
 
 def _show_all_help(ctx: click.Context, _param: click.Parameter, is_given: bool) -> None:
-    """Print the whole help of a command and exit, if its option is given."""
-    # Completion parses the line as well, and must print nothing.
+    """Print the whole help of a command and exit if its option is given."""
+    # completion also parses the line, and must not print anything
     if is_given and not ctx.resilient_parsing:
         ctx.meta[SHOW_ALL] = True
         click.echo(ctx.get_help(), color=ctx.color)
@@ -122,7 +122,7 @@ class Group(click.Group):
     """Group of `Command`s that suggests the closest command for an unknown one.
 
     Args:
-        hints: word that is not a command here, but is one elsewhere → what to use instead.
+        hints: command of other tools → what to use instead.
     """
 
     command_class = Command
@@ -136,7 +136,7 @@ class Group(click.Group):
         return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each command with the whole first sentence of its help, where click would cut it off."""
+        """Write each command with the whole first sentence of its help, which click would truncate."""
         shown = [(name, command) for name in self.list_commands(ctx)
                  if (command := self.get_command(ctx, name)) is not None and not command.hidden]
         if shown:
@@ -145,9 +145,9 @@ class Group(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str],
                         ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that `args` names; a usage error suggests the closest name."""
+        """Return the command named by `args`; a usage error suggests the closest name."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            import difflib  # imported late: it would take a tenth of the time of `--help`
+            import difflib  # imported late: would take a tenth of the time of `--help`
 
             known = [name for name in self.list_commands(ctx) if not getattr(self.commands.get(name), "hidden", False)]
             close = difflib.get_close_matches(args[0], known, 1, 0.5)
@@ -162,8 +162,8 @@ class LazyGroup(Group):
 
     Args:
         sections: heading → commands, each with (module of garrison.cli, attribute, help line).
-        unlisted: more commands, which neither help nor completion lists.
-        extras: commands that `plugins.load` finds, below the headings that they name.
+        unlisted: more commands, not listed by help and completion.
+        extras: commands found by `plugins.load`, under their headings.
     """
 
     def __init__(self, *arguments: Any, sections: Mapping[str, Mapping[str, tuple[str, str, str]]],
@@ -182,7 +182,7 @@ class LazyGroup(Group):
         return [name for section in self._all_lines().values() for name in section]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the command; None for an unknown name, UsageError for a package's that is none."""
+        """Import and return the command; None for an unknown name, UsageError if a package offers no command."""
         if cmd_name in self.table or cmd_name in self.unlisted:
             module, attribute = self.unlisted.get(cmd_name) or self.table[cmd_name][:2]
             command: click.Command = getattr(importlib.import_module(f"garrison.cli.{module}"), attribute)
@@ -199,14 +199,14 @@ class LazyGroup(Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str],
                         ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that `args` names; a package's is refused inside an agent, whatever its class."""
+        """Return the command named by `args`; a package's command is always refused inside an agent."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and command is not None and not isinstance(command, (Command, Group)):
             require(name, {}, ctx.params.get("home"))
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help lines by section, importing nothing: the first, or all for `help --all`."""
+        """Write the help lines by section without imports: the first section, or all for `help --all`."""
         shown = list(self._all_lines().items()) if ctx.meta.get(SHOW_ALL) else list(self.lines.items())[:1]
         width = max(len(name) for _, section in shown for name in section)
         for heading, section in shown:
@@ -214,7 +214,7 @@ class LazyGroup(Group):
                 formatter.write_dl([(f"{name:{width}}", line) for name, line in section.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete from the table, importing nothing of garrison."""
+        """Complete from the table, without importing garrison modules."""
         from click.shell_completion import CompletionItem
 
         items = [CompletionItem(name, help=line) for section in self._all_lines().values()
@@ -222,7 +222,7 @@ class LazyGroup(Group):
         return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def _all_lines(self) -> dict[str, dict[str, str]]:
-        """Return the help lines by heading, with those of packages, whose names alone are read."""
+        """Return the help lines by heading, including packages, of which only the names are read."""
         from garrison.plugins import PluginGroup, offered, package_of
 
         known = {name for section in self.lines.values() for name in section}
@@ -233,7 +233,7 @@ class LazyGroup(Group):
 
 def run_command(command: click.Command, argv: Sequence[str] | None = None, name: str | None = None, *,
                 report: Callable[[GarrisonError], None] = print_error) -> int:
-    """Run a click command and return its exit code; never raise, unless GARRISON_DEBUG=1 is set (see `run_guarded`).
+    """Run a click command and return its exit code; raises nothing unless GARRISON_DEBUG=1 is set (see `run_guarded`).
 
     The code is 0 for success, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
@@ -243,14 +243,14 @@ def run_command(command: click.Command, argv: Sequence[str] | None = None, name:
         report: prints an error of garrison.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # For every asyncio loop: a user has a number of epoll's watches, and an agent may have taken them all.
+    # for every asyncio loop: a user has a limited number of epoll watches, and an agent may have used them all
     selectors.DefaultSelector = selectors.PollSelector  # type: ignore[assignment,misc]
-    gc.set_threshold(50_000)  # while a large run is read, a tenth of the time went to looking for garbage
-    if argv is None:  # the process is the command
-        atexit.register(gc.freeze)  # at its end Python would look for garbage in all that was imported: 10 ms
+    gc.set_threshold(50_000)  # garbage collection took a tenth of the time of reading a large run
+    if argv is None:  # the process ends with the command
+        atexit.register(gc.freeze)  # at its end Python would collect garbage in all imported modules: 10 ms
     seal_path()
     guard_terminal()
-    click.termui.visible_prompt_func = ask  # readline writes a prompt itself
+    click.termui.visible_prompt_func = ask  # readline writes prompts itself
     return run_guarded(lambda: _invoke(command, arguments, name), report)
 
 
@@ -282,7 +282,7 @@ def _invoke(command: click.Command, arguments: list[str], name: str | None) -> i
     ("garrison help --all", "all commands"),
 ))
 @click.argument("words", nargs=-1, metavar="[COMMAND]...")
-@click.option("--all", "everything", is_flag=True, help="All commands, or options, not only the everyday ones.")
+@click.option("--all", "everything", is_flag=True, help="Show all commands, or options, not only everyday ones.")
 @click.pass_context
 def help_command(ctx: click.Context, words: tuple[str, ...], *, everything: bool) -> None:
     """Show the help of a command."""

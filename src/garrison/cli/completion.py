@@ -1,7 +1,7 @@
 """Shell completion: the script for each shell, and the runs, nodes and names that TAB offers.
 
-`options` imports this module for every command, so the modules that read the home are imported late. After a failure
-nothing is offered: completion must never print an error.
+`options` imports this module for every command, so modules that read the home are imported late. Failures offer
+nothing: completion must never print an error.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def nodes(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[
 
 
 def names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete names of identities, only those of the role given on the command line, if any."""
+    """Complete names of identities, of the role given on the command line, if any."""
     from garrison.records.identity import Identity
     from garrison.records.store import Store
 
@@ -63,7 +63,7 @@ def _complete(names_in: Callable[[Path], list[str]], ctx: click.Context, incompl
     from garrison.directories import find_home
     from garrison.errors import GarrisonError
 
-    # Completion calls no command, so the root's own --home has not become a variable.
+    # completion does not call commands, so the root's --home has not become a variable
     home = ctx.params.get("home") or ctx.find_root().params.get("home")
     try:
         return [name for name in dict.fromkeys(names_in(find_home(home))) if name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""`garrison config`: show the configuration that applies, and where each value is from; write what a command chose."""
+"""`garrison config`: show the effective configuration and the origin of values; write a command's choice."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from garrison.errors import GarrisonError, Refused
 def config(context: click.Context) -> None:
     """Show the configuration: the home's config.toml, a repository's garrison.toml, and the environment.
 
-    Without a command it shows all settings that are set somewhere.
+    Without a command it shows all values that are set.
     """
     if context.invoked_subcommand is None:
         context.invoke(show_command)
 
 
 @config.command("show", examples=(
-    ("garrison config show", "what is set, and what of it differs from the default"),
-    ("garrison config show --origin launch", "the options of launches, with file and line"),
+    ("garrison config show", "all values that are set"),
+    ("garrison config show --origin launch", "launch options, with file and line"),
 ))
 @click.argument("prefix", required=False, default="")
-@click.option("--origin", is_flag=True, help="Show defaults too, and where each value comes from.")
+@click.option("--origin", is_flag=True, help="Also show defaults, and the origin of each value.")
 @repo_root_option
 @output_options
 def show_command(prefix: str, repo_root: str | None, home: str | None, *, origin: bool, as_json: bool) -> None:
-    """Show the settings whose name begins with PREFIX, by default all that are set somewhere.
+    """Show settings whose names start with PREFIX, by default all that are set.
 
-    On a conflict an option of the command line wins, then the graph, then garrison.toml, then config.toml. Values of
-    variables that look like secrets are hidden.
+    Precedence: command line, graph, garrison.toml, config.toml. Values of variables that look like secrets are hidden.
     """
     from garrison.run.request import find_subfolder
     from garrison.system.git import validate_repository
@@ -65,10 +64,11 @@ def show_command(prefix: str, repo_root: str | None, home: str | None, *, origin
 
 
 def write_setting(home: Path, keys: Sequence[str], value: str, then: str = "") -> Path:
-    """Write a text into a home's config.toml, which stays as it is otherwise; return its path.
+    """Set one key in a home's config.toml to a text; return its path.
 
     Raises:
-        Refused: its form does not allow it, as an inline table; the message has the line to write, and `then`.
+        Refused: the file's form does not allow it, for example an inline table; the message contains the line to write,
+            and `then`.
     """
     from garrison.records import atomic
 
@@ -77,6 +77,6 @@ def write_setting(home: Path, keys: Sequence[str], value: str, then: str = "") -
     if text is None:
         raise Refused(f'write {keys[-1]} = "{value}" into [{".".join(keys[:-1])}] of {path}{then}')
     atomic.make_directory(home)
-    # The file is replaced by a rename: a link to a user's dotfiles must stay one.
+    # the file is replaced by a rename: a link to a user's dotfiles must stay a link
     atomic.write(path.resolve(), text.encode())
     return path

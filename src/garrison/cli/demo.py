@@ -1,4 +1,4 @@
-"""`garrison demo`: find the demonstration and run it.
+"""`garrison demo`: find and run the demonstration.
 
 Its code and data are in examples/demo of the checkout; a wheel contains them as package data.
 """
@@ -38,8 +38,8 @@ from garrison.system.git.repository import check_version
 def demo(no_chaos: bool, keep: bool, terminal: str, claude: bool, live: bool) -> int:
     """Watch agents change a small real project while each of garrison's processes is killed once.
 
-    One of the tasks breaks the merged tree at first and one meets a conflict; both are reworked with the reason in
-    their prompt. The folder is removed at the end, unless --keep is given or something went wrong.
+    One task first breaks the merged tree and one meets a conflict; both are reworked with the reason in their prompt.
+    The folder is removed at the end, unless --keep is given or something went wrong.
     """
     if live and not claude:
         raise UsageError("--live requires --claude")
@@ -47,7 +47,7 @@ def demo(no_chaos: bool, keep: bool, terminal: str, claude: bool, live: bool) ->
         extras.require("claude", "--claude")
     check_version()
     settle_mode(find_home())
-    # In its own home nothing is stated; the answer that this user gave once holds there as well.
+    # its own home has no settings; use the user's earlier answer
     os.environ[MODE_VARIABLE] = mode_here(read_rights(find_home(), Role.AGENT).mode)
     sys.path.insert(0, str(find_demo()))
     if claude:

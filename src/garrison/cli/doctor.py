@@ -24,16 +24,16 @@ from garrison.system.terminal_text import clean
 
 
 @click.command(cls=Command, examples=(
-    ("garrison doctor", "check only: one line if all is well; exit 1 if there are problems"),
-    ("garrison doctor --verbose", "with all checks, and what this machine has"),
-    ("garrison doctor --fix", "repair what can be repaired; nothing that is not garrison's is touched"),
-    ("garrison doctor --sandbox", "try to escape from the sandbox in every way; exit 1 if one succeeds"),
+    ("garrison doctor", "check only: one line if all is well; exit code 1 if there are problems"),
+    ("garrison doctor --verbose", "with all checks and facts about this machine"),
+    ("garrison doctor --fix", "repair garrison's own problems; nothing else is touched"),
+    ("garrison doctor --sandbox", "try every escape from the sandbox; exit code 1 if one succeeds"),
 ))
 @click.option("--fix", is_flag=True, help="Repair what was found.")
 @click.option("--repo", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="DIR",
               help="Check only this repository's worktrees and queues.")
-@click.option("-v", "--verbose", is_flag=True, help="List all checks, and what this machine has.")
-@click.option("--sandbox", is_flag=True, help="Try to escape from this machine's sandbox, as an agent could.")
+@click.option("-v", "--verbose", is_flag=True, help="List all checks, and facts about this machine.")
+@click.option("--sandbox", is_flag=True, help="Try to escape from this machine's sandbox like an agent.")
 @output_options
 def doctor(fix: bool, repo: Path | None, verbose: bool, sandbox: bool, as_json: bool, home: str | None) -> int:
     """Find leftovers of crashes (processes, sessions, worktrees, files, queues) and missing system requirements.
@@ -55,7 +55,7 @@ def doctor(fix: bool, repo: Path | None, verbose: bool, sandbox: bool, as_json: 
 
 
 def _prove_sandbox(runtime: Runtime, *, as_json: bool) -> int:
-    """Print what each attempt to escape came to; return 1 if the mode in effect is not held."""
+    """Print the result of each escape; return 1 if the effective mode is broken."""
     rights = read_rights(runtime.home, Role.AGENT, environ=runtime.environ)
     if rights.mode is Mode.AUTO and not machine().bubblewrap and not as_json:
         for gap in gaps(machine().landlock) if machine().landlock else ():
@@ -75,12 +75,12 @@ def _prove_sandbox(runtime: Runtime, *, as_json: bool) -> int:
             for gap in gaps(machine().landlock):
                 print_message(f"gap: {gap}")
     if proof.escaped:
-        print_message(f"{len(proof.escaped)} escapes succeeded that the mode {proof.mode} promises to refuse")
+        print_message(f"{len(proof.escaped)} escapes succeeded that the mode {proof.mode} promises to prevent")
     return 1 if proof.escaped or proof.mode is Mode.NONE else 0
 
 
 def _print_findings(findings: list[Finding], *, fix: bool, verbose: bool) -> None:
-    """Print what was found, with all checks if `verbose`; one line if there is nothing to do."""
+    """Print the findings, with all checks if `verbose`; one line if there is nothing to do."""
     remarks = [finding for finding in findings if finding.is_remark]
     rows: list[tuple[str, str, str, str]] = []
     for check in CHECK_NAMES:
@@ -108,7 +108,7 @@ def _print_findings(findings: list[Finding], *, fix: bool, verbose: bool) -> Non
 
 
 def _remedy(finding: Finding, *, fix: bool) -> str:
-    """Return what --fix does or did, or what to do by hand."""
+    """Return the effect of --fix, or what to do by hand."""
     if finding.fix is None:
         return f"by hand: {finding.advice}" if finding.advice else ""
     if not fix:

@@ -1,7 +1,6 @@
 """`garrison events`: print everything that happens in a home's runs, as lines or as JSON.
 
-An event is a whole journal record with its writer and its subject. Each is printed once; events that are read together
-are sorted by time.
+An event is a whole journal record with writer and subject. Each is printed once; events of one read are sorted by time.
 """
 
 from __future__ import annotations
@@ -58,13 +57,13 @@ def events(run: str | None, follow: bool, since: str | None, kinds: tuple[str, .
         for event in watcher.read():
             if event.at >= oldest and (not kinds or event.kind in kinds) and node in (None, event.node):
                 _show(event, as_json=as_json)
-        if not follow or over:  # checked before reading, so the launcher's last records were read
+        if not follow or over:  # check before reading, so that the launcher's last records are read
             return
         time.sleep(_POLL)
 
 
 class Watcher:
-    """Events of one run, or of all runs that the home has or will have."""
+    """Events of one run, or of all current and future runs of the home."""
 
     def __init__(self, home: Path, run: str | None) -> None:
         self.home, self.run = home, run
@@ -72,7 +71,7 @@ class Watcher:
         self._reported: set[str] = set()
 
     def read(self) -> list[LoggedEvent]:
-        """Return the new events, sorted by time; a journal that cannot be read is reported once and skipped."""
+        """Return the new events, sorted by time; an unreadable journal is reported once and skipped."""
         return sorted(self._new(), key=lambda event: event.at)
 
     def _new(self) -> Iterator[LoggedEvent]:
@@ -89,13 +88,13 @@ def _show(event: LoggedEvent, *, as_json: bool) -> None:
     text = line.text if line is not None else ""
     if as_json:
         click.echo(json.dumps({**asdict(event), "text": text}, ensure_ascii=False))
-    elif line is not None and line.about:  # the decision to start a new name is covered by its spawn
+    elif line is not None and line.about:  # its spawn covers the decision to start a new name
         about = line.about.partition("@")[0]
         click.echo(clean(f"{event.at[:19].replace('T', ' ')}  {event.run}  {about}: {text}"))
 
 
 def _oldest(since: str | None, now: float) -> str:
-    """Return the earliest wanted time in the format of records; '' for all. UsageError if it is invalid. Pure."""
+    """Return the earliest wanted time in the format of records; '' for all. UsageError if invalid. Pure."""
     if since is None:
         return ""
     if (age := parse_age(since)) is not None:

@@ -17,7 +17,7 @@ from garrison.directories import find_home, homes_list
 ))
 @output_options
 def home(as_json: bool, home: str | None) -> None:
-    """Print the home, where garrison keeps its state; `--json` lists the user's other homes too."""
+    """Print the home, where garrison keeps its state; `--json` also lists the user's other homes."""
     place = find_home(home)
     if as_json:
         print_json({"home": str(place), "others": [str(other) for other in other_homes(place)]})

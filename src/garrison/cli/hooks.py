@@ -1,7 +1,7 @@
 """`hook_manager.py`: create, read and move hooks, as commands and as functions for agents' prompts.
 
-A hook records the progress of the work of one role and name. The functions return the record, which the commands print
-as JSON, and raise a GarrisonError to refuse.
+A hook records the progress of one role and name. The functions return the record, which the commands print as JSON, and
+raise a GarrisonError to refuse.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def create_hook(role: str, name: str, phase: str = "planning", run: str | None =
                 predecessor_hook_id: str | None = None) -> Hook:
     """Create a hook, or continue the existing one with a new id that links to the old one; the phase is kept.
 
-    `predecessor_hook_id` counts where there is no hook to continue.
+    `predecessor_hook_id` is used if there is no hook to continue.
     """
     check_phase(phase)
     store = resolve.open_store(home)
@@ -55,7 +55,7 @@ def create_hook(role: str, name: str, phase: str = "planning", run: str | None =
 
 
 def _key_for_new(store: Store, role: str, name: str, run: str | None) -> Key:
-    """Return the key of a new hook; without a run it belongs to the identity with that name, if there is one."""
+    """Return the key of a new hook; without a run it belongs to the identity of that name, if any."""
     key = Key(role, name, resolve.run_for_new(store, run))
     if run is not None or key.run:
         return key
@@ -97,7 +97,7 @@ def _update(role: str, name: str, run: str | None, incarnation: int | None, home
 
     def changed(old: Hook | None) -> Hook:
         if old is None:
-            raise NotFound(f"hook {key.full} no longer exists; `create` makes one")
+            raise NotFound(f"hook {key.full} no longer exists; `create` creates one")
         return change(old, now)
 
     return store.update(Hook, key, changed, incarnation=writer)
@@ -118,7 +118,7 @@ def _check_not_fenced(store: Store, key: Key, incarnation: int | None) -> None:
 @quiet_option
 @home_option
 def hook_manager(home: str | None) -> None:
-    """Create, read and move hooks, which record the progress of the work of each role and name."""
+    """Create, read and move hooks, which record the progress of each role and name."""
     use_home(home)
 
 
@@ -156,12 +156,12 @@ def read_command(role: str, name: str, run: str | None, home: str | None) -> Non
 
 
 class _NotesCommand(Command):
-    """Command whose text may start with a dash, as a list in Markdown does."""
+    """Command whose text may start with a dash, like a Markdown list."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; a word that starts with a dash and contains a space is text, not an option."""
         taking_value = {name for param in self.params if isinstance(param, click.Option) for name in param.opts}
-        # Blanks before an `=` are text; behind it they may be an option's value (--last-committed-node='a b').
+        # spaces before an `=` are text; after it they may be part of an option's value (--last-committed-node='a b')
         is_text = [word.startswith("-") and before not in taking_value and any(map(str.isspace, word.partition("=")[0]))
                    for before, word in zip(["", *args], args, strict=False)]
         if any(is_text) and "--" not in args:
@@ -184,7 +184,7 @@ def update_resumption_command(role: str, name: str, run: str | None, home: str |
 @hook_manager.command("wisdom")
 @record_arguments
 def wisdom_command(role: str, name: str, run: str | None, home: str | None) -> None:
-    """Print the block of the successor's prompt that describes the progress of the work."""
+    """Print the part of the successor's prompt that describes the progress of the work."""
     print(build_wisdom_prompt_block(read_hook(role, name, run, home)))
 
 

@@ -1,4 +1,4 @@
-"""`garrison host`: other machines that do the work of nodes, reached over the user's own ssh."""
+"""`garrison host`: other machines that do the work of nodes, over the user's ssh."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROBE_SECONDS = 15.0
 
 @click.group("host", cls=Group)
 def host() -> None:
-    """Let other machines do the work of nodes: they are reached over your own ssh, and open no port to the network."""
+    """Let other machines do the work of nodes, over your ssh and without open ports."""
 
 
 # ------------------------------------------------------------------------------------------------------- set up, remove
@@ -41,23 +41,23 @@ def host() -> None:
 @host.command("add", examples=(
     ("garrison host add build@box2 --slots 8", "a machine that `ssh build@box2` reaches without a password"),
     ("garrison host add gpu1 --label gpu", "an alias of ~/.ssh/config, for nodes with host=\"gpu\""),
-    ("garrison host add box2", "again: after an interruption, an upgrade here, or to change its slots"),
+    ("garrison host add box2", "again after an interruption, an upgrade here, or to change its slots"),
 ))
 @click.argument("destination")
-@click.option("--name", metavar="NAME", help="What it is called here (default: the destination's host).")
+@click.option("--name", metavar="NAME", help="Its name here (default: the destination's host).")
 @click.option("--slots", type=click.IntRange(1, 1000), metavar="N",
-              help="Nodes that it works on at once (default: 2, or what it has).")
-@click.option("--label", "labels", multiple=True, metavar="LABEL", help="Label for nodes to ask for (repeatable).")
+              help="Nodes that it works on at once (default: 2, or the current value).")
+@click.option("--label", "labels", multiple=True, metavar="LABEL", help="Label that nodes can request (repeatable).")
 @click.option("--address", metavar="HOST:PORT",
               help="Address at which it reaches the Temporal server; none: through an ssh tunnel.")
-@click.option("--python", metavar="PATH", default="", help="Its Python 3.11 or newer (default: the newest it has).")
+@click.option("--python", metavar="PATH", default="", help="Its Python, 3.11 or newer (default: the newest).")
 @home_option
 def add_command(destination: str, name: str | None, slots: int | None, labels: tuple[str, ...], address: str | None,
                 python: str, home: str | None) -> None:
-    """Set a machine up as a host, and wait until its worker answers. Can be repeated.
+    """Set up a machine as a host, and wait until its worker answers. Can be repeated.
 
-    It needs Linux, Python 3.11, git, and ssh without a password; the same garrison is installed there in an
-    environment of its own. DESTINATION is what you would give to ssh; `local` is this machine itself.
+    It needs Linux, Python 3.11, git, and ssh without a password; the same version of garrison is installed there in its
+    own environment. DESTINATION is as for ssh; `local` is this machine.
     """
     from garrison.hosts.access import check_destination
     from garrison.hosts.setup import HostSetup
@@ -80,7 +80,7 @@ def add_command(destination: str, name: str | None, slots: int | None, labels: t
 
 
 def default_name(destination: str) -> str:
-    """Return the name of a host that was given none, by its address."""
+    """Return the default name of a host, from its address."""
     if destination == "local":
         return check_host(re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().lower()).strip("-") or "local")
     name = destination.removeprefix("ssh://").rpartition("@")[2].partition("/")[0]
@@ -96,16 +96,16 @@ def _find(home: Path, name: str) -> Host | None:
 
 
 @host.command("remove", examples=(
-    ("garrison host remove box2", "once it has no work; what `add` made there is removed"),
+    ("garrison host remove box2", "once it has no work; the installation is removed"),
     ("garrison host remove box2 --yes", "now: other hosts continue its work"),
-    ("garrison host remove box2 --here", "only from this home: the machine is gone"),
+    ("garrison host remove box2 --here", "only from this home, if the machine is gone"),
 ))
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask, even if it has work.")
-@click.option("--here", is_flag=True, help="Leave the machine as it is, which may be out of reach.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation, even if it has work.")
+@click.option("--here", is_flag=True, help="Do not contact the machine, which may be unreachable.")
 @home_option
 def remove_command(name: str, *, yes: bool, here: bool, home: str | None) -> None:
-    """Stop the service of a host, remove what `add` made there, and forget it."""
+    """Stop the service of a host, remove its installation, and forget the host."""
     from garrison.hosts.setup import push_settings, remove
 
     where = find_home(home)
@@ -115,7 +115,7 @@ def remove_command(name: str, *, yes: bool, here: bool, home: str | None) -> Non
         if seen.probe is not None and seen.probe.working and not yes:
             _ask(name, seen.probe.working)
         if not seen.why and found.is_set_up:
-            # Drained first: it must not take work while what does the work is being removed.
+            # drain first: it must not take work during the removal
             push_settings(where, replace(found, state=HostState.DRAINING))
     remove(where, found, print_message, reach=not here)
     click.echo(f"{name} is no longer a host")
@@ -128,14 +128,14 @@ def _ask(name: str, working: list[str]) -> None:
 
 
 @host.command("drain", examples=(
-    ("garrison host drain box2", "it finishes what it has, and takes nothing new"),
+    ("garrison host drain box2", "it finishes its work and takes no new work"),
     ("garrison host drain box2 --undo", "it takes work again"),
 ))
 @click.argument("name")
 @click.option("--undo", is_flag=True, help="Let it take work again.")
 @home_option
 def drain_command(name: str, *, undo: bool, home: str | None) -> None:
-    """Let a host finish what it has, and take nothing new."""
+    """Let a host finish its work and take no new work."""
     from garrison.hosts.setup import push_settings
 
     where = find_home(home)
@@ -144,7 +144,7 @@ def drain_command(name: str, *, undo: bool, home: str | None) -> None:
     try:
         push_settings(where, changed)
     except GarrisonError as error:
-        raise Refused(f"{error}; noted here, it learns of it when it connects") from None
+        raise Refused(f"{error}; recorded here, it is told when it connects") from None
     click.echo(f"{name} takes work again" if undo else f"{name} takes no new work")
 
 
@@ -152,13 +152,13 @@ def drain_command(name: str, *, undo: bool, home: str | None) -> None:
 
 
 class SeenHost(Value):
-    """What was seen of a host now."""
+    """Current observation of a host."""
 
     host: Host
     probe: HostProbe | None = None
-    """None where it cannot be reached."""
+    """None if it cannot be reached."""
     why: str = ""
-    """Why it cannot be reached, '' if it was."""
+    """Why it cannot be reached, '' if it can."""
     last_seen: str = ""
     tunnel_since: str = ""
 
@@ -184,7 +184,7 @@ def _look_at_all(home: Path, hosts: list[Host]) -> list[SeenHost]:
     from garrison.hosts.keeper import ensure_keeper
 
     ensure_keeper(home, 0)
-    # All at once: each one that is out of reach takes PROBE_SECONDS.
+    # all at once: each unreachable host takes PROBE_SECONDS
     with ThreadPoolExecutor(min(16, len(hosts) or 1), "probe") as executor:
         return list(executor.map(lambda each: _look(home, each), hosts))
 
@@ -192,7 +192,7 @@ def _look_at_all(home: Path, hosts: list[Host]) -> list[SeenHost]:
 @host.command("list", examples=(("garrison host list", "slots, load, agents and clock of each host"),))
 @output_options
 def list_command(as_json: bool, home: str | None) -> None:
-    """List the hosts of the home, as they are now. Exit 1 if a record cannot be read."""
+    """List the hosts of the home with their current state. Exit code 1 if a record cannot be read."""
     where = find_home(home)
     hosts, errors = list_hosts(where)
     seen = _look_at_all(where, hosts)
@@ -208,11 +208,11 @@ def list_command(as_json: bool, home: str | None) -> None:
         raise Refused(str(errors[0]))
 
 
-@host.command("show", examples=(("garrison host show box2", "everything about one host, and what it works on"),))
+@host.command("show", examples=(("garrison host show box2", "everything about one host, including its work"),))
 @click.argument("name")
 @output_options
 def show_command(name: str, as_json: bool, home: str | None) -> None:
-    """Show one host: what it works on, its agents, and how it is reached. Exit 1 if it cannot be reached."""
+    """Show one host: its work, its agents, and how it is reached. Exit code 1 if it cannot be reached."""
     where = find_home(home)
     (seen,) = _look_at_all(where, [read_host(where, name)])
     if as_json:
@@ -284,7 +284,7 @@ def _details(seen: SeenHost) -> Iterator[tuple[str, str]]:
 
 
 class ShownHost(Value):
-    """A host, as `--json` prints it."""
+    """Host for `--json`."""
 
     name: str
     ssh: str
@@ -298,7 +298,7 @@ class ShownHost(Value):
     last_seen: str
     tunnel_since: str
     seen: Mapping[str, object]
-    """What it says of itself; empty where it cannot be reached."""
+    """Its own report; empty if it cannot be reached."""
 
     @classmethod
     def of(cls, seen: SeenHost) -> ShownHost:
@@ -311,18 +311,18 @@ class ShownHost(Value):
 
 
 @host.command("run", examples=(
-    ("garrison host run", "on the host: what `garrison host add` sets up as a service"),
-    ("garrison host run --temporal temporal.example:7233 --namespace crew", "with a server of your team"),
+    ("garrison host run", "on the host: the service that `garrison host add` sets up"),
+    ("garrison host run --temporal temporal.example:7233 --namespace crew", "with your team's server"),
 ))
 @click.option("--temporal", metavar="HOST:PORT", help="Address of the Temporal server (default: the settings').")
 @click.option("--namespace", metavar="NAME", help="Its namespace.")
 @click.option("--slots", type=click.IntRange(1, 1000), metavar="N", help="Attempts to work on at once.")
 @home_option
 def run_command(temporal: str | None, namespace: str | None, slots: int | None, home: str | None) -> None:
-    """Work as a host, until a signal ends it: take attempts from the queues, and do their work here.
+    """Work as a host until a signal ends it: take attempts from the queues and do their work here.
 
-    Runs on the host itself, in the home that `garrison host add` made there. TLS and an API key come from the table
-    [hosts] of that home's config.toml, or from the variables of Temporal's own tools (TEMPORAL_TLS, …).
+    Runs on the host itself, in the home that `garrison host add` created there. TLS and an API key come from the table
+    [hosts] of that home's config.toml, or from the variables of Temporal's tools (TEMPORAL_TLS, …).
     """
     from garrison.hosts.host_run import tidy
     from garrison.hosts.service import HostService, connect_temporal, make_work

@@ -1,7 +1,7 @@
 """`identity_registry.py`: create, list, refresh and end identities, as commands and as functions for agents' prompts.
 
-The functions return records, which the commands print as JSON; refusals are GarrisonErrors. Agents and cron
-call these commands every minute, so what judges, replaces and starts processes is imported where it is used.
+The functions return records, which the commands print as JSON; refusals are GarrisonErrors. Agents and cron call these
+commands every minute, so code that judges, replaces and starts processes is imported where it is used.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ STALE_AFTER = 300.0
 def create_identity(role: str, name: str, session_id: str = "", worktree: str | None = None, pid: int | None = None,
                     run: str | None = None, home: str | None = None, *, predecessor_id: str | None = None,
                     metadata: Mapping[str, object] | None = None) -> Identity:
-    """Create the identity of an incarnation that is started by hand; over a dead one of the same run, its successor.
+    """Create the identity of an incarnation started by hand; if the same run has a dead one, its successor.
 
-    Without `pid` the incarnation counts as alive while its heartbeat is fresh. `predecessor_id` counts where no earlier
+    Without `pid` the incarnation counts as alive while its heartbeat is fresh. `predecessor_id` is used if no earlier
     incarnation is recorded.
 
     Raises:
@@ -81,7 +81,7 @@ def create_identity(role: str, name: str, session_id: str = "", worktree: str | 
 
 
 def _tell_guardian(store: Store, identity: Identity, payload: Payload) -> None:
-    """Send the guardian of the identity's run a signal, if there is one that is another: one that has not ended first.
+    """Send a signal to the guardian of the identity's run (preferably a living one), unless it is the identity itself.
     """
     guardians = [key for key in store.keys(Identity, (identity.run_id,)) if key.role == "guardian"]
     guardian = min(guardians, key=lambda key: store.get(Identity, key).status not in ALIVE, default=None)
@@ -94,7 +94,7 @@ def _tell_guardian(store: Store, identity: Identity, payload: Payload) -> None:
 
 
 def _replace_dead(store: Store, observer: Observer, key: Key) -> None:
-    """Fence a dead incarnation and end the processes it left, before its successor starts."""
+    """Fence a dead incarnation and end its remaining processes, before its successor starts."""
     old = store.read(Identity, key)
     if old is None or observer.judge(old).state not in ("dead", "lapsed"):
         return
@@ -106,7 +106,7 @@ def _replace_dead(store: Store, observer: Observer, key: Key) -> None:
 
 def _next_incarnation(observer: Observer, old: Identity | None, request: SpawnRequest,
                       process: ProcessOrigin | None) -> Identity:
-    """Return the next incarnation, active at once: started by hand, it has no child process to wait for."""
+    """Return the next incarnation, active at once: when started by hand, there is no child process to wait for."""
     from garrison.supervise.incarnation import activate, grant_lease
 
     now, this_process = observer.clock.utc(), observer.origin(os.getpid())
@@ -143,11 +143,11 @@ def update_liveness(role: str, name: str, run: str | None = None, incarnation: i
 
 
 class ListedIdentity(Value):
-    """An identity with its latest heartbeat, as listings show it."""
+    """Identity with its latest heartbeat, for listings."""
 
     identity: Identity
     stale_reason: str = ""
-    """`heartbeat` (too old), `process_gone` or `start_deadline`; '' for one that was not judged."""
+    """`heartbeat` (too old), `process_gone` or `start_deadline`; '' if not judged."""
 
     def body(self) -> dict[str, object]:
         """Return it as JSON values: the fields of the record, and the reason."""
@@ -204,7 +204,7 @@ def mark_crashed(role: str, name: str, run: str | None = None, incarnation: int 
     With `kill` a living process is ended first.
 
     Raises:
-        Refused: its process is alive: the record would be wrong, and a successor would wait for the process.
+        Refused: its process is alive, so the record would be wrong, and a successor would wait for the process.
     """
     return _mark("crashed", role, name, run, incarnation, reason, home, kill=kill)
 
@@ -237,18 +237,18 @@ def _mark(status: str, role: str, name: str, run: str | None, incarnation: int |
     identity = before
     if writer is not None:
         check_incarnation(identity, key, writer)
-    # Killed before its end is recorded, which `with_status` refuses for a living process.
+    # kill before recording the end, which `with_status` refuses for a living process
     _end_process(observer, identity, reason)
     try:
         return observer.with_heartbeat(store.update(Identity, key, with_status, incarnation=identity.incarnation))
-    except Fenced:  # its supervisor was quicker: the name has a successor
+    except Fenced:  # its supervisor was faster: the name has a successor
         return observer.with_heartbeat(store.get(Identity, key))
 
 
 def _refuse_living(observer: Observer, identity: Identity) -> None:
-    """Refuse to record the end of a living process, except for one that was registered by hand and records its own."""
+    """Refuse to record the end of a living process, except one registered by hand that records its own end."""
     verdict, pid = observer.judge(identity), identity.pid
-    if not verdict.living or pid is None:  # without a process it is alive only by its heartbeat
+    if not verdict.living or pid is None:  # without a process only the heartbeat tells whether it is alive
         return
     is_caller = pid in {os.getpid(), *processes.ancestors(os.getpid())}
     if is_caller and not life_lock.is_held(observer.store.life_path(identity.key)):
@@ -258,7 +258,7 @@ def _refuse_living(observer: Observer, identity: Identity) -> None:
 
 
 def _end_process(observer: Observer, identity: Identity, reason: str) -> None:
-    """Fence a living incarnation and kill its processes, also one that outlives its recorded end."""
+    """Fence a living incarnation and kill its processes, including those that outlive its recorded end."""
     verdict = observer.judge(identity)
     if verdict.state == "elsewhere":
         raise Refused(f"{identity.key.full} is {verdict.why}; end it there")
@@ -280,7 +280,7 @@ def _existing(old: Identity | None, key: Key) -> Identity:
 
 
 def print_identities(listed: Sequence[ListedIdentity], home: str | None) -> None:
-    """Print identities as a table: the record, and the verdict from what this machine shows of its process."""
+    """Print identities as a table: the record, and the verdict on its process on this machine."""
     store = resolve.open_store(home)
     observer = resolve.observer_of(store)
     rows = []
@@ -317,7 +317,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 @click.option("--pid", type=click.IntRange(1), help="Process of the incarnation.")
 def create_command(role: str, name: str, run: str | None, home: str | None, session_id: str, worktree: str | None,
                    pid: int | None) -> None:
-    """Create an identity; over a dead one of the same run, its successor."""
+    """Create an identity; if the same run has a dead one, its successor."""
     print_record(create_identity(role, name, session_id, worktree, pid, run, home))
 
 
@@ -336,7 +336,7 @@ def update_liveness_command(role: str, name: str, run: str | None, home: str | N
               "runners of ad-hoc runs.")
 @home_option
 def find_stale_command(timeout: float, respawn: bool, home: str | None) -> None:
-    """List the incarnations that are silent, gone or never started, as JSON; exit code 1 if a record is damaged."""
+    """List incarnations that are silent, gone or never started, as JSON; exit code 1 if a record is damaged."""
     errors: list[RecordError] = []
     print_json([each.body() for each in find_stale(timeout, home, errors.extend)])
     if respawn:
@@ -359,7 +359,7 @@ def find_stale_command(timeout: float, respawn: bool, home: str | None) -> None:
               help="Only those without a heartbeat for SECONDS or without a process.")
 @home_option
 def list_command(as_json: bool, stale_only: float | None, home: str | None) -> None:
-    """List agents and the processes around them: state, process, heartbeat."""
+    """List agents and their supervising processes: state, process, heartbeat."""
     listed = list_all(home) if stale_only is None else find_stale(stale_only, home)
     if as_json:
         print_json([each.body() for each in listed])

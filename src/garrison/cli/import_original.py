@@ -1,4 +1,4 @@
-"""`garrison import`: continue what the original's scripts recorded. Its files are read, never changed."""
+"""`garrison import`: import records of the original's scripts, without changing its files."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 R = TypeVar("R", Identity, Hook)
 
 STATE_FOLDERS = (".claude/state", "state", ".")
-"""Where identities/, hooks/ and merge-queue.json lie below DIR."""
+"""Places of identities/, hooks/ and merge-queue.json below DIR."""
 SIGNAL_FOLDERS = (".claude/attractor/signals", ".claude/scripts/attractor/signals", ".pipelines/signals",
                   ".cobuilder/signals", "pipelines/signals", "signals")
 MAX_BYTES = 1_000_000
-"""Size up to which a file is read: the original's are a few kilobytes."""
+"""Maximum size of a file: the original's are a few kilobytes."""
 
 
 class Imported(Value):
-    """What became of one file or entry."""
+    """Result for one file or entry."""
 
     what: str
     name: str
     result: str
-    """`imported`, `known` if garrison has it already, or why it was left."""
+    """`imported`, `known` if garrison already has it, or why it was skipped."""
 
 
 @click.command("import", cls=Command, examples=(
     ("garrison import ~/src/project", "the repository in which the original's scripts worked"),
-    ("garrison import ~/.claude", "what they recorded outside of a repository"),
+    ("garrison import ~/.claude", "records outside of a repository"),
 ))
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
 @output_options
@@ -85,7 +85,7 @@ def _save(store: Store, kind: type[R], record: R) -> str:
 
 
 def _signals(store: Store, folder: Path) -> Iterator[Imported]:
-    """Import the signals that nobody has taken; those in processed/ are done."""
+    """Import the unhandled signals; those in processed/ are done."""
     by_role: dict[str, set[str]] = {}
     for key in store.keys(Identity):
         if not key.run:
@@ -95,9 +95,9 @@ def _signals(store: Store, folder: Path) -> Iterator[Imported]:
     def post(path: Path) -> Callable[[dict[str, object]], str]:
         def save(body: dict[str, object]) -> str:
             signal = to_signal(path.name, body, only)
-            recipient = signal.recipient  # which refuses a name that could not be a folder
+            recipient = signal.recipient  # refuses a name that cannot be a folder
             file = signals.inbox_path(store.home, recipient) / signals.file_name(signal, 0)
-            # The name follows from the original's file, so a repeated import finds what was taken since.
+            # the name follows from the original's file, so a repeated import recognises handled signals
             known = file.exists() or (file.parent / "taken" / file.name).exists()
             if not known:
                 signals.post(store.home, signal, 0)
@@ -127,10 +127,10 @@ def _queue(store: Store, folder: Path) -> Iterator[Imported]:
 
 def _enqueue(home: Path, folder: Path, entry: QueuedBranch) -> str:
     if not entry.is_open:
-        return "left: it is over"
+        return "skipped: it is over"
     place = entry.repo or folder
     try:
-        # Enqueueing the same commit again returns the entry that is there.
+        # enqueueing the same commit again returns the existing entry
         before = {each.id for each in resolve.open_queue(place, None, home).entries()}
         made = enqueue(entry.node, entry.branch, place, home=home).entry
     except GarrisonError as error:
@@ -151,7 +151,7 @@ def _attempt(what: str, path: Path, save: Callable[[dict[str, object]], str]) ->
     try:
         return Imported(what, path.stem, save(_read(path)))
     except KeyError as error:
-        return Imported(what, path.stem, f"left: it has no {error}")
+        return Imported(what, path.stem, f"skipped: it has no {error}")
     except (ValueError, TypeError, OSError, GarrisonError) as error:
         return Imported(what, path.stem, f"left: {error}")
 
@@ -161,17 +161,17 @@ def _read(path: Path) -> dict[str, object]:
         raise ValueError(f"it has more than {MAX_BYTES} bytes")
     body = json.loads(path.read_bytes())
     if not isinstance(body, dict):
-        raise TypeError("it is no JSON object")
+        raise TypeError("it is not a JSON object")
     return body
 
 
 # ---- original --------------------------------------------------------------------------------------------------------
 
-# Records of the original, the scripts that garrison's first design describes, as garrison's own.
+# Conversion of the original's records (the scripts described in garrison's first design) to garrison's.
 #
-# Pure: decoded JSON comes in, records come out. The original's times have whole seconds, its records no run,
-# incarnation or machine, and its signals no id and no full names. What a record lacks is derived from what it has, so
-# that the same file is the same record each time it is imported.
+# Pure: decoded JSON to records. The original's times are in whole seconds, its records lack run, incarnation and
+# machine, and its signals lack ids and full names. Missing fields are derived from the existing ones, so that the same
+# file gives the same record on each import.
 
 _STATUSES = {"active": "active", "crashed": "crashed", "terminated": "terminated"}
 _SIGNAL_TIME = "%Y%m%dT%H%M%SZ"
@@ -180,7 +180,7 @@ TERMINAL = "terminal"
 
 
 class QueuedBranch(Value):
-    """An entry of the original's merge queue; `is_open` if it has not landed and not failed."""
+    """Entry of the original's merge queue; `is_open` if it has neither landed nor failed."""
 
     node: str
     branch: str
@@ -189,13 +189,13 @@ class QueuedBranch(Value):
 
 
 def to_identity(body: Mapping[str, Any]) -> Identity:
-    """Return the identity in one of the original's files; ValueError, KeyError or UsageError if it is none.
+    """Return the identity in one of the original's files; ValueError, KeyError or UsageError if invalid.
 
-    An active one has no process that could be checked: it counts as alive while its heartbeat is fresh.
+    An active one has no process to check: it counts as alive while its heartbeat is fresh.
     """
     role, name, status = str(body["role"]), str(body["name"]), str(body.get("status", "active"))
     if status not in _STATUSES:
-        raise ValueError(f"its status {status!r} is not known")
+        raise ValueError(f"its status {status!r} is unknown")
     created = to_time(body["created_at"])
     identity = Identity(
         str(body.get("agent_id") or fresh_id("identity", role, name, created)), role, name, "", created,
@@ -208,11 +208,11 @@ def to_identity(body: Mapping[str, Any]) -> Identity:
 
 
 def to_hook(body: Mapping[str, Any]) -> Hook:
-    """Return the hook in one of the original's files; ValueError, KeyError or UsageError if it is none."""
+    """Return the hook in one of the original's files; ValueError, KeyError or UsageError if invalid."""
     role, name, created = str(body["role"]), str(body["name"]), to_time(body["created_at"])
     phase = str(body.get("phase", "planning"))
     if phase not in PHASES:
-        raise ValueError(f"its phase {phase!r} is not known")
+        raise ValueError(f"its phase {phase!r} is unknown")
     hook = Hook(str(body.get("hook_id") or fresh_id("hook", role, name, created)), role, name, "", created,
                 to_time(body.get("updated_at") or body["created_at"]), phase,
                 last_committed_node=_text(body.get("last_committed_node")),
@@ -226,12 +226,12 @@ def to_signal(file: str, body: Mapping[str, Any], guardians: Mapping[str, str]) 
     """Return the signal in one of the original's files; ValueError or KeyError if it cannot be delivered.
 
     Args:
-        file: its file name, from which the id follows.
-        guardians: role → name of a role that exists once, for the sides that no node names.
+        file: its file name, which determines the id.
+        guardians: role → name, for roles that exist once, when a side names no node.
     """
     kind, payload = str(body["signal_type"]), dict(body.get("payload") or {})
     if kind not in TYPES:
-        raise ValueError(f"its type {kind!r} is not known")
+        raise ValueError(f"its type {kind!r} is unknown")
     node = _text(payload.get("node_id"))
     source, target = (_side(str(body[side]), node, guardians) for side in ("source", "target"))
     return Signal(fresh_id("signal", file)[:12], {**source, "incarnation": 1}, {**target}, kind, "",
@@ -239,13 +239,13 @@ def to_signal(file: str, body: Mapping[str, Any], guardians: Mapping[str, str]) 
 
 
 def to_queued_branches(body: Mapping[str, Any]) -> list[QueuedBranch]:
-    """Return the entries of the original's merge-queue.json; KeyError or TypeError if it is none."""
+    """Return the entries of the original's merge-queue.json; KeyError or TypeError if invalid."""
     return [QueuedBranch(str(entry["node_id"]), str(entry["branch"]), str(entry.get("repo_root") or ""),
                          entry.get("status") in ("pending", "in_progress")) for entry in body.get("entries") or ()]
 
 
 def to_time(text: object) -> str:
-    """Return a time as garrison writes it, with microseconds; ValueError if it is none."""
+    """Return a time in garrison's format, with microseconds; ValueError if invalid."""
     text = str(text)
     try:
         at = datetime.strptime(text, _SIGNAL_TIME).replace(tzinfo=UTC)
@@ -260,7 +260,7 @@ def fresh_id(*words: str) -> str:
 
 
 def _side(role: str, node: str | None, guardians: Mapping[str, str]) -> dict[str, str]:
-    """Return the role and name of a signal's sender or recipient; the original names a role alone."""
+    """Return the role and name of a signal's sender or recipient; the original names only a role."""
     if role == TERMINAL:
         return {"role": "launch", "name": "launch"}
     if role in ("runner", "orchestrator") and node:

@@ -1,4 +1,4 @@
-"""`garrison init`: look at a repository, propose gate and set-up, try them once, write garrison.toml and a pipeline."""
+"""`garrison init`: examine a repository, propose and try gate and set-up, write garrison.toml and a pipeline."""
 
 from __future__ import annotations
 
@@ -60,32 +60,32 @@ MAX_PATHS, MAX_MANIFESTS, MAX_TEXTS = 50_000, 300, 60
 TEXT_LIMIT = 1 << 18
 MAX_OTHERS = 4
 NEWER_PYTHONS = range(9, 20)
-# -I: neither PYTHON variables nor a module in the current folder may answer.
+# -I: ignore PYTHON variables and modules in the current folder
 _VERSION = ("-I", "-c", "import sys; print(*sys.version_info[:2])")
 TOTAL = 2
-"""Time for all trials, in limits of one part of a trial."""
+"""Time limit of all trials, as a multiple of the limit of one part."""
 _BUILTINS = frozenset({"cd", "echo", "test", "true", "false", "exit", ":", "[", "set", "export", "printf"})
 FIRST = "first.dot"
 """The pipeline that `init` writes."""
 UNTIL_GREEN, REVIEW = "fix-until-green", "review-and-fix"
-"""Templates of it: for a gate that fails, and for one that passes."""
+"""Its templates: for a failing gate, and for a passing one."""
 
 
 class Programs(Value):
-    """Where set-up and gate find their programs: on a PATH, or in the image of their container."""
+    """Places of the programs of set-up and gate: a PATH, or the image of their container."""
 
     path: str
     engine: container.ContainerEngine | None = None
 
     def find_missing(self, names: Sequence[str]) -> list[str]:
-        """Return those that are nowhere."""
+        """Return the programs that are missing."""
         if self.engine is None:
             return [name for name in names if shutil.which(name, path=self.path) is None]
         return container.ask(self.engine, 'for name; do command -v -- "$name" >/dev/null || echo "$name"; done',
                              *names).out.split() if names else []
 
     def python_versions(self) -> tuple[Version, ...]:
-        """Return the version of `python3`, garrison's own if none answers, and those of each `python3.N`."""
+        """Return the version of `python3` (else garrison's own Python), and of each `python3.N`."""
         if self.engine is None:
             python = shutil.which("python3", path=self.path) or "/usr/bin/python3"
             done = run([python, *_VERSION], 10.0, env={"PATH": self.path})
@@ -101,43 +101,43 @@ class Programs(Value):
 
 
 class Choice(Value):
-    """What `init` writes into garrison.toml."""
+    """Content of the garrison.toml that `init` writes."""
 
     gate: str | None
     setup: str | None
     setup_key: Sequence[str]
     agent: str | None
     why: tuple[str, ...] = ()
-    """Why this gate and set-up were chosen, in lines."""
+    """Why this gate and set-up were chosen, one reason per line."""
     base: str | None = None
-    """Branch on which work lands, if it was stated."""
+    """Branch on which work lands, if given."""
 
 
 @click.command(cls=Command, examples=(
-    ("garrison init", "look, propose, try, write; then print the next command"),
+    ("garrison init", "examine, propose, try, write; then print the next command"),
     ('garrison init --gate "make check" --agent codex', "with your own gate and agent"),
 ))
 @click.option("--target-dir", metavar="DIR", type=click.Path(path_type=Path),
-              help="Repository to look at (default: the one you are in).")
+              help="Repository to examine (default: the one you are in).")
 @click.option("--gate", metavar="CMD", help="Command that tests a merged tree, in place of the proposed one.")
 @click.option("--setup", metavar="CMD", help="Command that prepares a worktree, in place of the proposed one.")
 @click.option("--agent", metavar="NAME", help="Agent of the nodes that name none (default: the first one installed).")
-@click.option("--base", metavar="BRANCH", help="Branch on which work is to land (default: the one that is checked out "
-              "when a run is launched).")
+@click.option("--base", metavar="BRANCH", help="Branch on which work lands (default: the one checked out when a run "
+              "is launched).")
 @click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, metavar="SECONDS",
-              help=f"Time that set-up and gate of a trial may take, each; no trial begins after {TOTAL} times that.")
+              help=f"Time limit of a trial's set-up and of its gate; no trial starts after {TOTAL} times that.")
 @click.option("--no-try", is_flag=True, help="Do not try gate and set-up.")
-@click.option("--force", is_flag=True, help=f"Replace {PROJECT_FILE}, and {FIRST} unless you "
-              "changed it; without it, init tries the configured gate and changes neither.")
+@click.option("--force", is_flag=True, help=f"Replace {PROJECT_FILE}, and {FIRST} unless you changed it; by default, "
+              "init tries the configured gate and changes neither.")
 @sandbox_option
 @output_options
 def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: str | None, base: str | None,
          timeout: float, home: str | None, *, no_try: bool, force: bool, as_json: bool) -> None:
     """Prepare the repository you are in: find out how it is built and tested, and try that.
 
-    Tries the project's own tools first, then what needs less, until set-up and gate pass on the tip of your branch, and
-    writes garrison.toml and a first pipeline into the top directory; commits nothing. Exit code 1 if no trial passed.
-    If garrison.toml exists already, init tries what it says and leaves it as it is.
+    Tries the project's own tools first, then simpler ways, until set-up and gate pass on the tip of your branch, and
+    writes garrison.toml and a first pipeline into the top directory without committing them. Exit code 1 if no trial
+    passed. An existing garrison.toml is tried and not changed.
     """
     runtime = Runtime.real(find_home(home))
     check_version()
@@ -180,7 +180,7 @@ def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: st
 
 
 def _branch(git: Git, base: str | None) -> str:
-    """Return the branch whose tip is tried; Refused if it does not exist, or if none is checked out and none named."""
+    """Return the branch whose tip is tried; Refused if it does not exist, or if none is given or checked out."""
     if base is None and (base := git.current_branch()) is None:
         raise Refused(explain_detached_head(git.root))
     if not git.branch_exists(base):
@@ -189,7 +189,7 @@ def _branch(git: Git, base: str | None) -> str:
 
 
 def _programs(runtime: Runtime, git: Git, base: str, path: str) -> Programs:
-    """Return where the gate finds programs; the image of a devcontainer.json is built where that is not done."""
+    """Return the places of the gate's programs; builds the image of a devcontainer.json if necessary."""
     rights = [read_rights(runtime.home, role, "", runtime.environ) for role in NAMES]
     prepare_launch(git, git.branch_tip(base) or "HEAD", rights, git.root, print_message)
     gate = with_devcontainer(read_rights(runtime.home, Role.GATE, "", runtime.environ), git)
@@ -197,7 +197,7 @@ def _programs(runtime: Runtime, git: Git, base: str, path: str) -> Programs:
 
 
 def _is_inside(agent: str, runtime: Runtime, git: Git) -> bool:
-    """Return whether an agent of this machine has its program where it is to work."""
+    """Return whether an agent of this machine has its program in its place of work."""
     rights = with_devcontainer(read_rights(runtime.home, Role.AGENT, agent, runtime.environ), git)
     with contextlib.suppress(Refused):
         return rights.mode is not Mode.CONTAINER or bool(describe_program_inside(agent, runtime.home, rights))
@@ -210,7 +210,7 @@ def _as_it_is(kept: LaunchConfig) -> Project:
 
 def _choose(plan: Survey, programs: Programs,
             trials: _Trials | None) -> tuple[CommandPair, list[str], TrialResult | None]:
-    """Return the way that was chosen, why others were not, and how its trial ended; nothing is tried without a gate."""
+    """Return the chosen way, why others were rejected, and the result of its trial; nothing is tried without a gate."""
     if trials is None or not plan.tested[0].candidates[0].gate:
         return untried(plan, programs), [] if trials is not None else ["it was not tried"], None
     way, result = trials.run(plan)
@@ -219,7 +219,7 @@ def _choose(plan: Survey, programs: Programs,
 
 def _write(repo: Path, git: Git, choice: Choice, found: Survey, result: TrialResult | None, *, is_kept: bool,
            force: bool) -> list[str]:
-    """Write garrison.toml, unless it is kept, and the first pipeline; return what was written."""
+    """Write garrison.toml, unless kept, and the first pipeline; return the names of written files."""
     written = [] if is_kept else [PROJECT_FILE]
     if not is_kept:
         for name in _makes(found, choice):
@@ -235,8 +235,8 @@ def _write(repo: Path, git: Git, choice: Choice, found: Survey, result: TrialRes
 
 
 def read_files(repo: Path, git: Git) -> ProjectFiles:
-    """Return the tracked files and the texts that tell how they are tested; agents may have written them."""
-    # Tracked files alone: a worktree will have no others.
+    """Return the tracked files, with the texts that tell how to test them; the content is untrusted."""
+    # only tracked files: a worktree contains no others
     paths = [path for path in git.run("ls-files", "-z").out.split("\0") if path][:MAX_PATHS]
     paths.sort(key=lambda path: (path.count("/"), path))
     named = [path for path in paths if is_manifest(path)][:MAX_MANIFESTS]
@@ -249,7 +249,7 @@ def _is_ignored(git: Git, folder: str) -> bool:
 
 
 def override(found: Survey, gate: str | None, setup: str | None) -> Survey:
-    """Return what to try: what was found, with the gate or set-up that the user stated in place of it. Pure."""
+    """Return what to try: the found way, with the user's gate or set-up replacing its own. Pure."""
     if gate is None and setup is None:
         return found if found.tested else Survey((Project("", (CONFLICT_MARKERS,)),), found.others)
     if gate is not None and setup is not None:
@@ -268,12 +268,12 @@ def override(found: Survey, gate: str | None, setup: str | None) -> Survey:
 
 
 def describe(found: Survey | None) -> list[str]:
-    """Return what was found, in lines; `found` is None if garrison.toml states it. Pure."""
+    """Describe the found way in lines; `found` is None if garrison.toml defines it. Pure."""
     if found is None:
-        return [f"{PROJECT_FILE} exists and is tried as it is; --force replaces it"]
+        return [f"trying the existing {PROJECT_FILE}; --force replaces it"]
     if not found.tested:
-        return ["found no build system that garrison knows; --gate CMD states how it is tested"]
-    lines = [f"found: {project.title}" + ("" if project.is_tested else ", without tests that garrison knows")
+        return ["found no build system that garrison knows; --gate CMD sets the test command"]
+    lines = [f"found: {project.title}" + ("" if project.is_tested else ", without known tests")
              for project in found.tested]
     others = [f"{project.title} (`{project.candidates[0].in_folder(project.folder).gate}`)" for project in found.others
               if project.is_tested]
@@ -283,7 +283,7 @@ def describe(found: Survey | None) -> list[str]:
 
 
 def describe_others(choice: Choice, found: Survey, programs: Programs) -> list[str]:
-    """Return how the gate would test the projects in folders as well, which are not part of it."""
+    """Return how the gate could also test the projects in folders, which it leaves out."""
     others = [project for project in found.others if project.is_tested and project.folder][:MAX_OTHERS]
     if not others or choice.gate is None:
         return []
@@ -294,7 +294,7 @@ def describe_others(choice: Choice, found: Survey, programs: Programs) -> list[s
 
 
 def describe_choice(choice: Choice, agents: Sequence[str]) -> list[str]:
-    """Return what was chosen, in lines. Pure."""
+    """Describe the choice in lines. Pure."""
     lines = [f"{what}: {value}" for what, value in (("set-up", choice.setup), ("gate", choice.gate)) if value]
     lines.append(f"agents installed: {', '.join(agents)}" if agents else
                  f"agents installed: none that garrison knows; `{install_line('claude')}` brings Claude, "
@@ -307,7 +307,7 @@ _DEFAULTS = HostRights()
 
 def next_steps(choice: Choice, result: TrialResult | None, pipeline: str | None,
                settings: HostRights = _DEFAULTS) -> list[str]:
-    """Return what the user does next, in lines; the last one is the next command. Pure."""
+    """Return the user's next steps in lines; the last one is the next command. Pure."""
     if choice.gate is None:
         return [f"next: set gate in {PROJECT_FILE} to the command that tests this project, then: garrison init"]
     agent = "" if choice.agent else " --agent NAME"
@@ -329,7 +329,7 @@ def next_steps(choice: Choice, result: TrialResult | None, pipeline: str | None,
                 f"next: correct the tests, or gate in {PROJECT_FILE}, then try it: garrison init"]
     first = [f"{pipeline} is a first pipeline: set the goal in it, then: garrison launch {pipeline}{agent}"] if \
         pipeline else []
-    return [*first, f'next: garrison run "say here what to do"{agent}']
+    return [*first, f'next: garrison run "describe here what to do"{agent}']
 
 
 def _makes(found: Survey, choice: Choice) -> list[str]:
@@ -356,7 +356,7 @@ def untried(plan: Survey, programs: Programs) -> CommandPair:
 
 
 class _Trials:
-    """Trials of a repository's projects on the tip of a branch, in the sandbox in which they will run."""
+    """Trials of a repository's projects on the tip of a branch, in their later sandbox."""
 
     def __init__(self, runtime: Runtime, repo: Path, base: str, files: ProjectFiles, limit: float,
                  programs: Programs) -> None:
@@ -372,7 +372,7 @@ class _Trials:
         self.told: list[str] = []
 
     def run(self, plan: Survey) -> tuple[CommandPair, TrialResult]:
-        """Return the way that was chosen, and how its trial ended."""
+        """Return the chosen way, and the result of its trial."""
         if sum(len(project.candidates) for project in plan.tested) > 1:
             print_message(f"trial: one way after the other until one passes, for at most {TOTAL * self.limit / 60:.0f} "
                           "minutes in all")
@@ -381,7 +381,7 @@ class _Trials:
             for project in plan.tested:
                 attempt = self._search(project)
                 result = attempt.result
-                # Several ecosystems at the top are one project, of which the first must pass; in folders each must.
+                # several ecosystems at the top are one project, of which the first must pass; in folders each must pass
                 if not result.passed and chosen and not project.folder:
                     self._tell(f"{project.title} is left out of the gate: {result.summary}")
                     continue
@@ -396,8 +396,8 @@ class _Trials:
 
     def _end_failed(self, plan: Survey, failed: Project, chosen: Sequence[CommandPair],
                     result: TrialResult) -> tuple[CommandPair, TrialResult]:
-        """Tell why the trial failed, and how to leave out one project of several."""
-        # Printed already, with the way that failed, unless no way could be tried.
+        """Report why the trial failed, and how to leave out one project of several."""
+        # already printed with the failed way, unless no way could be tried
         if not any(result.summary in line for line in self.told):
             print_message(f"trial: {result.summary}")
         for line in result.tail:
@@ -434,7 +434,7 @@ class _Trials:
 
 
 def missing_programs(way: CommandPair, programs: Programs) -> list[str]:
-    """Return the programs of a set-up and a gate that are not found."""
+    """Return the missing programs of a set-up and a gate."""
     words = dict.fromkeys(word for line in (way.setup, way.gate) if line for word in command_words(line))
     return programs.find_missing([word for word in words if "/" not in word and word not in _BUILTINS])
 
@@ -445,23 +445,23 @@ def write_project(repo: Path, choice: Choice) -> None:
                 if (value := getattr(choice, key))]
     why = [f"# {'chosen' if not number else 'before'}: {' '.join(line.split())}" for number, line in
            enumerate(choice.why)]
-    lines = ["# How garrison tests this repository and who works on it; commit it, so that others have it too.", *why,
+    lines = ["# How garrison tests this repository and who works on it; commit it to share it.", *why,
              "[launch]", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings)]
     if choice.gate is None:
         lines.append('# gate = "the command that tests this project"')
-    # Removed, never written to: an agent may have landed it as a link to a file of the user's.
+    # remove it instead of writing to it: an agent may have landed it as a link to a file of the user
     (repo / PROJECT_FILE).unlink(missing_ok=True)
     write_new(repo / PROJECT_FILE, "\n".join([*lines, ""]))
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a file that must not be there yet: a link that an agent left is not followed."""
+    """Write a file that must not exist yet, without following an agent's link."""
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
 
 
 def _former_gate(repo: Path) -> str | None:
-    """Return the gate of the garrison.toml that is about to be replaced; None if there is none that can be read."""
+    """Return the gate of the garrison.toml to be replaced; None if there is none, or it is unreadable."""
     try:
         return read_project(repo).gate if (repo / PROJECT_FILE).exists() else None
     except UsageError:
@@ -469,17 +469,17 @@ def _former_gate(repo: Path) -> str | None:
 
 
 def _replace_first(repo: Path, former: str, choice: Choice) -> None:
-    """Remove the first pipeline if it is as `init` wrote it; if the user changed it, say that it has the old gate."""
+    """Remove the first pipeline if it is unchanged; if the user changed it, report that it has the old gate."""
     text = untrusted.read_text(repo, FIRST, TEXT_LIMIT)
     if text in {fill(template, gate=former) for template in TEMPLATES if template.name in (UNTIL_GREEN, REVIEW)}:
         (repo / FIRST).unlink()
     elif former != choice.gate and quoted(former) in text:
-        print_message(f"note: {FIRST} is kept as you changed it and still runs the former gate ({former}); change that "
-                      "there")
+        print_message(f"note: {FIRST} has your changes, so it is kept and still runs the old gate ({former}); change "
+                      "that there")
 
 
 def _write_first(repo: Path, choice: Choice, result: TrialResult | None) -> str | None:
-    """Write the first pipeline, unless there is one or no gate; return its name."""
+    """Write the first pipeline, unless it exists or there is no gate; return its name."""
     if choice.gate is None or (repo / FIRST).exists():
         return None
     name = UNTIL_GREEN if result is not None and result.failed == GATE else REVIEW

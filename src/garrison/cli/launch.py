@@ -47,7 +47,7 @@ from garrison.system.terminal_text import clean
 from garrison.values import fields_of
 
 _FOLLOW_POLL = 0.2
-"""Seconds between two reads of a run that is followed."""
+"""Seconds between two reads of a followed run."""
 STOP_SECONDS = 90.0
 """Seconds that a stop waits for the run's processes."""
 LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "; nothing lands, {branch} stays",
@@ -60,7 +60,8 @@ LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "
 ), renamed={
     "--again": "--retry-failed", "--as-begun": "--original-graph", "--onto": "--accept-rewritten-target",
 }, examples=(
-    ('garrison launch work.dot --target-dir ~/src/project --gate "make test"', "run work.dot; only what passes lands"),
+    ('garrison launch work.dot --target-dir ~/src/project --gate "make test"', "run work.dot; only passing work "
+                                                                               "lands"),
     ('garrison launch work.dot --gate "make test" --dry-run', "in the repository: check everything, start nothing"),
     ("garrison launch work.dot --detach", "in the background, independent of this terminal"),
 ))
@@ -77,8 +78,8 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
            as_json: bool, **options: Any) -> None:
     """Run PIPELINE (a DOT graph) on the repository you are in, or on --target-dir.
 
-    Exit code 0 when every node has landed, 1 when a node failed (the output says which and why), 130 when stopped.
-    `garrison resume RUN` continues a run that was stopped or has failed.
+    Exit code 0 when every node has landed, 1 when a node failed (the output names it and the reason), 130 when stopped.
+    `garrison resume RUN` continues a stopped or failed run.
     """
     if serve and detach:
         raise UsageError("--serve ends with this terminal; with --detach, run `garrison serve` afterwards")
@@ -105,7 +106,7 @@ def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_f
                accept_rewritten_target: bool, as_json: bool, max_steps: int | None,
                retry_nodes: tuple[str, ...] = (), target_dir: Path | None = None,
                budget_run: str | None = None) -> None:
-    """Resume a launched run with the options it was launched with; one that is over only gives its exit code."""
+    """Resume a launched run with its launch options; for an ended run, only exit with its code."""
     if serve and detach:
         raise UsageError("--serve ends with this terminal; with --detach, run `garrison serve` afterwards")
     if retry_failed and retry_nodes:
@@ -114,12 +115,12 @@ def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_f
     runtime = Runtime.real(find_home(home))
     settle_mode(runtime.home)
     if target_dir is not None and (moved := launching.check_move(runtime, run, target_dir)) is not None:
-        stop_gracefully(runtime, runtime.launch(run), STOP_SECONDS)  # a living one waits for its repository
+        stop_gracefully(runtime, runtime.launch(run), STOP_SECONDS)  # a living run waits for its repository
         launching.move_run(runtime, run, moved)
     resumed = preflight.check_resume(runtime, run, accept_rewritten_target=accept_rewritten_target,
                                      retry_failed=again, retry_nodes=retry_nodes)
     if budget_run is not None:
-        # Only once nothing refuses the resume: a budget that is raised stays raised.
+        # only when nothing can refuse the resume any more: a raised budget stays raised
         limit_run(runtime.home, run, budget_run)
     if resumed.sandbox:
         print_message(resumed.sandbox)
@@ -137,7 +138,7 @@ def create(runtime: Runtime, request: LaunchRequest, *, dry_run: bool, as_json: 
     if not dry_run:
         keep_within_limit(runtime, print_message)
     with LaunchClaim(runtime.home) as claim:
-        with interruptible():  # a pre-flight ends its gate and removes its worktree
+        with interruptible():  # the pre-flight ends its gate and removes its worktree
             prepared = preflight.prepare_launch(runtime, request, print_message, None if dry_run else claim)
         _print_foreign_entries(runtime, prepared.launch)
         if dry_run:
@@ -191,7 +192,7 @@ def start_detached(runtime: Runtime, launch_: Launch, options: list[str], steps:
 def serve_page(runtime: Runtime, run: str) -> None:
     """Start the page's server, which ends with this process (soon the launcher)."""
     argv = garrison_argv("serve", "--port", "0", "--run", run, "--until", str(os.getpid()), home=runtime.home)
-    subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)  # stdout is the launcher's own
+    subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)  # stdout belongs to the launcher
 
 
 def _status(runtime: Runtime, key: Key) -> str:
@@ -221,8 +222,8 @@ def _print_plan(prepared: PreparedLaunch, *, as_json: bool) -> None:
 def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> int:
     """Print the progress of a run until it is over; return its exit code.
 
-    Ctrl-C ends only this: the run continues, and a line says so. GarrisonError if the launcher dies before the run is
-    over.
+    Ctrl-C only ends the output: the run continues, as a line reports. GarrisonError if the launcher dies before the run
+    is over.
     """
     run = launch.run_id
     progress, state = RunProgress(as_json=as_json), RunState()
@@ -232,7 +233,7 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
     is_ticking, closing, told = False, runtime.files(run).process_log((launch.on_failure or ["tick"])[0]), 0
     try:
         while True:
-            has_launcher = resolve.is_living(runtime.store, launcher_key(run))  # before reading: its last records count
+            has_launcher = resolve.is_living(runtime.store, launcher_key(run))  # first: then its last records are read
             for entry in reader.read():
                 state.apply(entry)
                 progress.show(entry)
@@ -240,7 +241,7 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
                 told = _show_log(closing, told)
             if not has_launcher:
                 break
-            # The launcher is alive until the list is ticked, which may take as long as the gate.
+            # the launcher lives until the list is ticked, which may take as long as the gate
             if launch.tick and state.status in FINAL and not is_ticking:
                 is_ticking = True
                 print_message(f"ticking {Path(launch.tick).name}, by a commit that the gate tests if git tracks it")
@@ -250,7 +251,7 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
         print_message(f"run {run} continues in the background; {how_to_follow(run)}")
         return INTERRUPTED
     if not state.over:
-        from garrison.views.node_view import first_line  # only here; every launch loads this module
+        from garrison.views.node_view import first_line  # imported late: every launch loads this module
         from garrison.views.run_view import RunReader
 
         view = RunReader(runtime.home, runtime.environ).read(run, details=False)
@@ -264,7 +265,7 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
 
 
 def _show_log(path: Path, told: int) -> int:
-    """Print the whole lines of a log from a place on; return the place after them."""
+    """Print the complete lines of a log from an offset; return the offset after them."""
     with contextlib.suppress(OSError), path.open("rb") as log:
         log.seek(told)
         lines = log.read().splitlines(keepends=True)
@@ -281,25 +282,24 @@ def how_to_follow(run: str) -> str:
 # ------------------------------------------------------------------------------------------------------------------ up
 
 
-@click.command(cls=Command, examples=(("garrison up", "prints each run that is resumed"),))
+@click.command(cls=Command, examples=(("garrison up", "prints each resumed run"),))
 @home_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result for every run as JSON.")
 def up(home: str | None, as_json: bool) -> None:
     """Start a launcher for every unfinished run that has none (after a boot, from cron or a timer); safe to repeat.
 
-    An ad-hoc run (spawn_runner.py) has no launcher: its runner is started if it died.
-    Runs that the user stopped, that failed or that run elsewhere are left alone, with a message. A run whose guardian
-    is parked is tried again once its cool-down is over. What `garrison schedule` has due begins. Exit code 1 if a run
-    cannot be resumed (its repository is gone, or its guardian is parked, for example); the others are resumed all the
-    same.
+    An ad-hoc run (spawn_runner.py) has no launcher: its runner is started if it died. Runs that the user stopped, that
+    failed or that run elsewhere are left alone, with a message. A run with a parked guardian is retried after its
+    cool-down. Due runs of `garrison schedule` start. Exit code 1 if a run cannot be resumed (for example, its
+    repository is gone, or its guardian is parked); the others are still resumed.
     """
-    from garrison.launch.resume import UNATTENDED, UNREMARKABLE, resume_all  # with the code that repairs runs
+    from garrison.launch.resume import UNATTENDED, UNREMARKABLE, resume_all  # loads much
 
     state = find_home(home)
     results = resume_all(state)
     keep_within_limit(Runtime.real(state), print_message)
     if (state / "schedules").is_dir():
-        from garrison.schedules.starts import tick  # a home without schedules pays nothing
+        from garrison.schedules.starts import tick  # no cost for a home without schedules
 
         tick(state)
     send_held(state, read_config(state).notify(), os.environ, time.time())
@@ -328,8 +328,7 @@ def up(home: str | None, as_json: bool) -> None:
 def stop(run: str | None, home: str | None, timeout: float) -> None:
     """Stop a run gracefully: agents, runners, guardian, launcher. `garrison resume RUN` continues it.
 
-    Without RUN: the only one at work, of the repository you are in. To stop one that has ended is no
-    error.
+    Default RUN: the only one at work in the repository you are in. Stopping an ended run is not an error.
     """
     runtime = Runtime.real(find_home(home))
     if run is None:
@@ -340,7 +339,7 @@ def stop(run: str | None, home: str | None, timeout: float) -> None:
     check_run(run)
     launch_ = runtime.launch(run)
     if not _living(runtime, run) and (ended := read_run_state(runtime, run).status) in ENDED:
-        click.echo(f"run {run}: {ended} already; nothing is left to stop")
+        click.echo(f"run {run}: already {ended}; nothing to stop")
         return
     if launch_.adhoc:
         _terminate_runners(runtime, run)
@@ -350,36 +349,37 @@ def stop(run: str | None, home: str | None, timeout: float) -> None:
 
 
 def stop_gracefully(runtime: Runtime, launch_: Launch, timeout: float) -> None:
-    """Stop a run; GarrisonError if processes of it are alive after `timeout` seconds."""
+    """Stop a run; GarrisonError if processes of it are still alive after `timeout` seconds."""
     run = launch_.run_id
     graceful = None if launch_.adhoc else _GracefulStop(runtime, launch_)
     if not wait_until(graceful.is_over if graceful else lambda: not _living(runtime, run), timeout):
-        raise GarrisonError(f"run {run} has not stopped after {timeout:.0f} s; see `garrison status {run}`, "
-                            "and repeat `garrison stop` to hurry")
+        raise GarrisonError(f"run {run} has not stopped after {timeout:.0f} s; see `garrison status {run}`, and repeat "
+                            "`garrison stop` to speed it up")
 
 
 MAX_STOP_LAUNCHERS = 3
-"""Launchers that one `garrison stop` starts; what outlives them all cannot be stopped from here."""
+"""Maximum number of launchers started by one `garrison stop`; processes that outlive them cannot be stopped from
+here."""
 
 
 class _GracefulStop:
-    """Graceful stop of a run: signals its highest living process; if that ends before all have, the next one."""
+    """Graceful stop of a run: signals its topmost living process; if that ends before the others, the next one."""
 
     def __init__(self, runtime: Runtime, launch_: Launch) -> None:
         self.runtime, self.launch = runtime, launch_
         self.launchers = 0
-        """Launchers that were started only to stop the run."""
+        """Launchers started only to stop the run."""
         self.target = self._terminate()
 
     def is_over(self) -> bool:
         """Return whether every process of the run has ended."""
         living = _living(self.runtime, self.launch.run_id)
-        # The one that was signalled has died before the others ended, so nobody passes the stop on any more.
+        # the signalled process died before the others ended, so nothing passes the stop on
         if living and self.target not in {identity.agent_id for identity in living}:
             if self.launchers >= MAX_STOP_LAUNCHERS:
                 names = ", ".join(f"{identity.key.full} (pid {identity.pid} on {identity.host})" for identity in living)
                 raise GarrisonError(f"run {self.launch.run_id} is not stopped: {names} could not be ended from here; "
-                                    "end it where it runs, or with `identity_registry.py mark-terminated ROLE NAME "
+                                    "end it on its machine, or with `identity_registry.py mark-terminated ROLE NAME "
                                     "--kill`")
             with contextlib.suppress(AlreadyAlive):  # a process is just starting; the next poll retries
                 self.target = self._terminate()
@@ -399,7 +399,7 @@ class _GracefulStop:
 
 
 def _living(runtime: Runtime, run: str) -> list[Identity]:
-    """Return the processes of a run that are alive, also those that have recorded their end and are not gone yet."""
+    """Return the living processes of a run, including those that have recorded their end but still exist."""
     identities, _ = runtime.store.list(Identity)
     return [identity for identity in identities if identity.run_id == run
             and (runtime.observer.judge(identity).living or runtime.observer.observe(identity).leaving is not None)]

@@ -1,8 +1,8 @@
-"""`garrison lessons`: what kept sending work back, as lines for agents that the user keeps or drops.
+"""`garrison lessons`: lines for agents, proposed from repeated refusals, that the user keeps or drops.
 
 A lesson of the repository is a line of its AGENTS.md or CLAUDE.md, added by a commit that the merge queue tests and
-lands like any entry; a private one is a line of a file in the home. Each step can be repeated: a line that is there is
-not added again.
+lands like any entry; a private one is a line of a file in the home. Each step is idempotent: an existing line is not
+added again.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ FILES = ("AGENTS.md", "CLAUDE.md")
 BY_AGENT = "agent"
 _FILE = "100644"
 _REGULAR = frozenset({_FILE, "100755"})
-"""Modes of git for what is a file; a link is not followed."""
+"""git's modes of files; links are not followed."""
 _NAMED = 2
-"""Sources of a proposal that the table names."""
+"""Maximum number of a proposal's sources in the table."""
 
 
 @click.group(cls=Group, invoke_without_command=True)
-@click.option("--as-worded", is_flag=True, hidden=True)  # of the page: a look at it starts no agent
+@click.option("--as-worded", is_flag=True, hidden=True)  # for the page, which must not start an agent
 @output_options
 @click.pass_context
 def lessons(context: click.Context, home: str | None, *, as_worded: bool, as_json: bool) -> None:
-    """List what kept sending work back here: lessons that you can keep for agents, and those that you keep.
+    """List lessons from repeated refusals here: proposed ones that you can keep for agents, and kept ones.
 
-    A refusal or a remark of a reviewer is proposed once it has come twice in 30 days and work that it sent back has
+    A refusal or a reviewer's remark is proposed once it has occurred twice in 30 days and work that it sent back has
     landed. No agent reads a proposal before you keep it.
     """
     use_home(home)
     if context.invoked_subcommand is not None:
         return
-    require("lessons", {}, home)  # what agents wrote reaches none of them from here
+    require("lessons", {}, home)  # agents must not get each other's words from here
     here = _Repository.open(find_home(None))
     if not as_worded:
         here.word(time.time())
@@ -89,18 +89,18 @@ def lessons(context: click.Context, home: str | None, *, as_worded: bool, as_jso
 
 
 @lessons.command(cls=Command, examples=(
-    ("garrison lessons keep 3f2a91c0", "its line is committed to AGENTS.md or CLAUDE.md, if the gate passes"),
+    ("garrison lessons keep 3f2a91c0", "its line is committed to AGENTS.md or CLAUDE.md if the gate passes"),
     ('garrison lessons keep 3f2a91c0 --private --text "Run make lint first."', "your words, in your home only"),
 ))
 @click.argument("lesson", metavar="ID")
 @click.option("--private", is_flag=True, help="Keep it in the home instead of the repository.")
 @click.option("--to", type=click.Choice(FILES), help="File that gets the line (default: the existing one).")
-@click.option("--text", metavar="TEXT", help="Your words in place of the proposed ones.")
+@click.option("--text", metavar="TEXT", help="Your wording in place of the proposed one.")
 @home_option
 def keep(lesson: str, to: str | None, text: str | None, home: str | None, *, private: bool) -> None:
-    """Give a proposed lesson to all agents from now on, as a line of AGENTS.md or CLAUDE.md or of a private file."""
+    """Keep a proposed lesson for all agents, as a line in AGENTS.md, CLAUDE.md or a private file."""
     if private and to:
-        raise UsageError("--private and --to exclude each other")
+        raise UsageError("--private and --to are mutually exclusive")
     use_home(home)
     here = _Repository.open(find_home(None))
     own = None if text is None else check_text(text)
@@ -108,7 +108,7 @@ def keep(lesson: str, to: str | None, text: str | None, home: str | None, *, pri
     words, by = here.words_of(proposal)
     line = own or words
     place = "" if private else here.instructions_file(to)
-    # The commit first: killed in between, the same command finds the line landed and only records it.
+    # the commit first: after a kill in between, the same command finds the line landed and only records it
     if place:
         here.land(proposal.id, place, lambda old: add_line(old, line), f"Keep a lesson in {place}", line)
     with here.lessons.locked():
@@ -124,7 +124,7 @@ def keep(lesson: str, to: str | None, text: str | None, home: str | None, *, pri
 @click.argument("lesson", metavar="ID")
 @home_option
 def drop(lesson: str, home: str | None) -> None:
-    """Drop a proposal for good, or take back the line of a lesson that was kept."""
+    """Drop a proposal for good, or remove the line of a kept lesson."""
     use_home(home)
     here = _Repository.open(find_home(None))
     kept = next((each for each in here.lessons.list() if each.id == lesson and not each.dropped), None)
@@ -143,7 +143,7 @@ def drop(lesson: str, home: str | None) -> None:
 
 
 class _Repository:
-    """The lessons of the repository one is in."""
+    """Lessons of the current repository."""
 
     def __init__(self, runtime: Runtime, queue: MergeQueue) -> None:
         self.runtime, self.queue, self.git = runtime, queue, queue.git
@@ -152,12 +152,12 @@ class _Repository:
 
     @classmethod
     def open(cls, home: Path) -> _Repository:
-        """Open that of the current folder; Refused outside of one."""
+        """Open the repository of the current folder; Refused outside of one."""
         root = validate_repository(Path.cwd())
         return cls(Runtime.real(home), resolve.open_queue(root, None, str(home)))
 
     def word(self, now: float) -> None:
-        """Have new proposals worded by the agent of the user's settings, if they say so."""
+        """Have new proposals worded by an agent if the user's settings name one."""
         if self.config.by != BY_AGENT or (tip := self.git.branch_tip(self.queue.target)) is None:
             return
         with self.lessons.wording():
@@ -169,7 +169,7 @@ class _Repository:
                 agent = choose_agent(self.runtime, Path(self.git.root), self.config.agent, "")
                 settle_mode(self.runtime.home)
             except GarrisonError as error:
-                print_message(f"these are the words of the rule: {error}")
+                print_message(f"this is the rule's wording: {error}")
                 return
             Wording(self.runtime, self.git, self.lessons, agent, print_message).write(proposals, tip)
 
@@ -195,24 +195,24 @@ class _Repository:
         return shown
 
     def proposal(self, lesson: str, now: float) -> LessonProposal:
-        """Return the open proposal of an id; NotFound, or Refused for one that was decided."""
+        """Return the open proposal with an id; NotFound, or Refused if already decided."""
         decided = self.lessons.list()
         if any(each.id == lesson and not each.dropped for each in decided):
-            raise Refused(f"lesson {lesson} is kept already; `garrison lessons drop {lesson}` takes it back")
+            raise Refused(f"lesson {lesson} is already kept; `garrison lessons drop {lesson}` removes it")
         for each in propose(read_occurrences(self.runtime, self.git), self.git.key, (each.id for each in decided), now):
             if each.id == lesson:
                 return each
         raise NotFound(f"no lesson {lesson[:40]!r} is proposed; `garrison lessons` lists them")
 
     def instructions_file(self, wanted: str | None) -> str:
-        """Return the file that gets a lesson; Refused if the target branch has none and none was named."""
+        """Return the file that gets a lesson; Refused if the target branch has none and none was given."""
         if found := wanted or next(iter(self._files()), ""):
             return found
-        raise Refused(f"{self.queue.target} has neither {' nor '.join(FILES)}; --to {FILES[0]} begins one, --private "
+        raise Refused(f"{self.queue.target} has neither {' nor '.join(FILES)}; --to {FILES[0]} creates one, --private "
                       "keeps the lesson in the home")
 
     def _files(self) -> list[str]:
-        """Return the files for lessons that the target branch has."""
+        """Return the target branch's files for lessons."""
         tip = self.git.branch_tip(self.queue.target)
         return [name for name in FILES if tip and (found := self.git.find_text(tip, name)) and found[0] in _REGULAR]
 
@@ -231,7 +231,7 @@ class _Repository:
         entry = land_commit(queue, f"lesson_{lesson}_{commit[:7]}", f"lesson/{lesson}", commit, title)
         if entry.status == "landed":
             return
-        raise GarrisonError(f"{name} is not changed: {entry.reason or entry.status}; the same command tries again")
+        raise GarrisonError(f"{name} is not changed: {entry.reason or entry.status}; run the command again")
 
 
 def _words(sources: Sequence[Source]) -> str:

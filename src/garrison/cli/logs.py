@@ -1,7 +1,7 @@
 """`garrison logs`: print the output of an agent or of one of garrison's processes.
 
-Piped, bytes are printed unchanged. On a terminal, colours pass and all other escape sequences are removed: an agent may
-not write to the clipboard or move the cursor. Colours that it left on are reset when the command ends.
+In a pipe, bytes are printed unchanged. On a terminal, colours pass and all other escape sequences are removed: an agent
+must not write to the clipboard or move the cursor. Colours left on are reset when the command ends.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _POLL = 0.25
 """Seconds between two reads while following."""
 _BLOCK = 65536
 _READ_SECONDS = 120.0
-"""Seconds that a host may take to send a log."""
+"""Time limit in seconds for a host to send a log."""
 _MAX_TAIL = 64 << 20
-"""Bytes of a file's end in which lines are counted."""
+"""Bytes at the end of a file in which lines are counted."""
 _FINAL = ("validated", "failed")
-"""Node statuses after which nothing more is printed."""
+"""Node statuses without further output."""
 RESET = (b"\x18\x1b\\"  # ends an unfinished sequence or string
          b"\x1b[!p\x1b[0m\x0f\x1b(B"  # soft reset, no colours, plain characters
          b"\x1b[?7h\x1b[?25h\x1b[?1047l"  # lines wrap, cursor visible, normal screen
          b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l")  # mouse, paste and focus reports off
-"""Returns a terminal to the state that a shell expects, whatever was sent to it."""
+"""Resets a terminal to the state that a shell expects."""
 
 
 @click.command(cls=Command, renamed={"--layer": "--process"}, examples=(
     ("garrison logs add_tests -f", "follow its agent over all attempts and restarts, until the node ends"),
     ("garrison logs add_tests --tail 20", "the last lines"),
-    ("garrison logs --process guardian", "the guardian's log, of the only or the living run"),
+    ("garrison logs --process guardian", "the guardian's log of the only or the living run"),
 ))
 @click.argument("node", required=False, shell_complete=completion.nodes)
 @run_option
@@ -64,7 +64,7 @@ RESET = (b"\x18\x1b\\"  # ends an unfinished sequence or string
 @home_option
 def logs(node: str | None, run: str | None, follow: bool, tail: int | None, attempt: int | None, process: str | None,
          home: str | None) -> None:
-    """Print the output of NODE's agent in its latest attempt. A run with one node needs no NODE."""
+    """Print the output of NODE's agent in its latest attempt. NODE can be omitted for a run with one node."""
     store = resolve.open_store(home)
     printer = LogPrinter()
     try:
@@ -128,12 +128,12 @@ def _process_log(store: Store, role: str, run: str | None) -> tuple[str, Path]:
 
 def _existing(path: Path) -> Path:
     if not path.exists():
-        raise NotFound(f"{path} does not exist; nothing was printed yet, or another --attempt or --process has it")
+        raise NotFound(f"{path} does not exist; nothing was printed yet, or pass another --attempt or --process")
     return path
 
 
 def has_ended(store: Store, run: str, node: str) -> bool:
-    """Return whether a node will print no more."""
+    """Return whether a node's output is complete."""
     state = resolve.state_of(store, run)
     if node in state.nodes and state.nodes[node].status in _FINAL:
         return True
@@ -147,7 +147,7 @@ def tail_offset(path: Path, lines: int) -> int:
         if not lines:
             return end
         file.seek(max(0, end - 1))
-        breaks = lines + (file.read(1) == b"\n")  # the line break that ends the file separates nothing
+        breaks = lines + (file.read(1) == b"\n")  # the final line break of the file is not a separator
         while at > 0:
             start = max(0, at - _BLOCK)
             file.seek(start)
@@ -164,7 +164,7 @@ def tail_offset(path: Path, lines: int) -> int:
 
 
 class LogPrinter:
-    """Copy files to stdout, and remember whether the output may have changed the terminal's state."""
+    """Copies files to stdout, and tracks whether the output may have changed the terminal's state."""
 
     def __init__(self) -> None:
         self.needs_reset = False
@@ -173,7 +173,7 @@ class LogPrinter:
     def print_from(self, path: Path, offset: int) -> int:
         """Copy a file from `offset` and return the end; a file that has shrunk is printed from its start.
 
-        For what was given back to the disk (`records.log_retention.bound_log`), or never written, the length is shown.
+        For parts that were freed on disk (`records.log_retention.bound_log`), or never written, the length is shown.
         """
         try:
             file = path.open("rb", buffering=0)
@@ -189,16 +189,16 @@ class LogPrinter:
                     self._write(f"[{begin - offset} bytes omitted]\n".encode())
                 file.seek(begin)
                 while begin < end and (block := file.read(min(_BLOCK, end - begin))):
-                    self._write(block.strip(b"\0"))  # the rest of a block of the disk
+                    self._write(block.strip(b"\0"))  # the rest of a disk block
                     begin += len(block)
                 if begin == offset:
-                    break  # it has shrunk meanwhile
+                    break  # it has shrunk
                 offset = begin
         sys.stdout.flush()
         return offset
 
     def print_block(self, block: bytes) -> None:
-        """Print what came from elsewhere."""
+        """Print a block from elsewhere."""
         self._write(block)
         sys.stdout.flush()
 
@@ -216,13 +216,13 @@ class LogPrinter:
 def has_control_sequences(block: bytes) -> bool:
     """Return whether bytes may change a terminal's state: escape, shift out, or a C1 introducer.
 
-    A needless reset costs nothing, so a UTF-8 character that contains such a byte counts too.
+    A needless reset costs nothing, so a UTF-8 character that contains such a byte also counts.
     """
     return any(byte in block for byte in (b"\x1b", b"\x0e", b"\x90", b"\x9b", b"\x9d"))
 
 
 def _follow(printer: LogPrinter, latest_log: Callable[[], Path], has_ended: Callable[[], bool], offset: int) -> None:
-    """Print what is added to the latest log until the node ends, moving on to later attempts."""
+    """Print additions to the latest log until the node ends, moving on to later attempts."""
     path = latest_log()
     if not path.exists():
         print_message("no output yet; waiting for it")
@@ -242,12 +242,12 @@ def _follow(printer: LogPrinter, latest_log: Callable[[], Path], has_ended: Call
                 time.sleep(_POLL)
 
 
-# ---- on a host: as foreign as what an agent prints, so that on a terminal it passes the same filter
+# ---- on a host: as untrusted as an agent's output, so the same filter applies on a terminal -------
 
 
 def print_remote_log(printer: LogPrinter, home: Path, node: str, latest: Callable[[], Path],
                      has_ended: Callable[[], bool], tail: int | None, *, follow: bool) -> None:
-    """Print what the agent of a node printed on its host, and what home noted if that cannot be reached.
+    """Print the output of a node's agent on its host, or the local notes if the host is unreachable.
 
     Args:
         latest: returns the folder of the attempt to show.
@@ -296,14 +296,14 @@ def _print_there(printer: LogPrinter, home: Path, node: str, state: RemoteWorkSt
         why = done.last_error
     except GarrisonError as error:
         why = str(error)
-    print_message(f"its output is on {state.host}: {why}; this is what is known here:")
+    print_message(f"its output is on {state.host}: {why}; known here:")
     printer.print_from(folder / "output.log", 0)
 
 
 def _follow_there(printer: LogPrinter, home: Path, node: str, state: RemoteWorkState, folder: Path,
                   is_over: Callable[[], bool]) -> None:
-    """Print what is added on the host until the offer is over."""
-    # -F waits for a file that is not there yet, and follows one that was replaced.
+    """Print additions on the host until the offer is over."""
+    # -F waits for a missing file, and follows a replaced one
     access, argv = _tail_argv(home, node, state, "-n", "+1", "-F")
     child = access.popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert child.stdout is not None
@@ -321,7 +321,7 @@ def _follow_there(printer: LogPrinter, home: Path, node: str, state: RemoteWorkS
             now = look_remote(folder)
             if is_over() or now is None or now.offer != state.offer:
                 over_since = over_since if over_since is not None else time.monotonic()
-                if time.monotonic() - over_since > 4 * _POLL:  # what was written last has come
+                if time.monotonic() - over_since > 4 * _POLL:  # the last output has arrived
                     return
     finally:
         child.kill()

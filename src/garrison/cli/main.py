@@ -24,7 +24,7 @@ SECTIONS = {
         "logs": ("logs", "logs", "Show the output of a node's agent or of a process."),
         "attach": ("attach", "attach", "Watch a node's session, or type into it."),
         "answer": ("answer", "answer", "Answer a question of an agent or of a gate."),
-        "review": ("review", "review", "Show what waits to land; approve or reject it."),
+        "review": ("review", "review", "Show work that waits to land; approve or reject it."),
         "stop": ("launch", "stop", "Stop a run gracefully; it can be resumed."),
         "resume": ("resume", "resume", "Continue a run or a workflow that stopped, failed or died."),
         "why": ("why", "why", "Explain what happened to a node, why, and what to do."),
@@ -32,19 +32,19 @@ SECTIONS = {
     "Runs": {
         "events": ("events", "events", "Print events as lines or JSON; -f follows."),
         "wait": ("wait", "wait", "Wait until a run is over or needs you; the exit code says which."),
-        "tell": ("tell", "tell", "Tell a session something at its next turn."),
-        "add": ("change", "add", "Add a task to a run that is at work."),
-        "edit": ("change", "edit", "Change a node that has not begun: task, agent, budget."),
-        "tick": ("tick", "tick", "Tick in its list of tasks what a run has landed."),
-        "undo": ("undo", "undo", "Take back what a node or a run has landed."),
+        "tell": ("tell", "tell", "Send a message to a session at its next turn."),
+        "add": ("change", "add", "Add a task to a run at work."),
+        "edit": ("change", "edit", "Change a node that has not started: task, agent, budget."),
+        "tick": ("tick", "tick", "Tick a run's landed tasks in its list."),
+        "undo": ("undo", "undo", "Revert what a node or a run has landed."),
         "prompt": ("prompt", "prompt", "Print the prompts of a node's agent."),
-        "cost": ("cost", "cost", "Show what calls of models have cost."),
+        "cost": ("cost", "cost", "Show the cost of model calls."),
         "timeline": ("timeline", "timeline", "Show where a run's time and money went."),
         "rescue": ("rescue", "rescue", "List, inspect and restore saved work."),
-        "setup": ("setup", "setup", "List and remove what is kept of set-ups."),
-        "schedule": ("schedule", "schedule", "Begin runs at set times: add, list and control schedules."),
-        "up": ("launch", "up", "Start what unfinished runs lack, as after a boot."),
-        "clean": ("clean", "clean", "Remove what finished runs left behind."),
+        "setup": ("setup", "setup", "List and remove kept set-ups."),
+        "schedule": ("schedule", "schedule", "Start runs at set times: add, list and control schedules."),
+        "up": ("launch", "up", "Start missing launchers of unfinished runs, as after a boot."),
+        "clean": ("clean", "clean", "Remove leftovers of finished runs."),
     },
     "Pipelines, queue and agents": {
         "new": ("new", "new", "Write a pipeline from a template."),
@@ -56,20 +56,20 @@ SECTIONS = {
     "Other machines": {},
     "Page and chat": {},
     "Inside an agent": {
-        "report": ("agent_requests", "report", "Report the result of the node whose agent calls this."),
+        "report": ("agent_requests", "report", "Report the result of the calling agent's node."),
         "note": ("agent_requests", "note", "Leave a note for the calling agent's successor."),
-        "phase": ("agent_requests", "phase", "Report how far the calling agent's work is."),
+        "phase": ("agent_requests", "phase", "Report the progress of the calling agent."),
         "ask-person": ("agent_requests", "ask_person", "Ask the user from inside an agent; print the answer."),
     },
     "This installation": {
         "doctor": ("doctor", "doctor", "Find problems in a home; --fix repairs them."),
-        "import": ("import_original", "import_command", "Continue what the original's scripts recorded."),
-        "config": ("configuration", "config", "Show the configuration, and where each value comes from."),
+        "import": ("import_original", "import_command", "Import records of the original's scripts."),
+        "config": ("configuration", "config", "Show the configuration and the origin of its values."),
         "home": ("home", "home", "Print the state directory."),
         "install-service": ("service", "install_service", "Write the systemd units, or print cron's lines."),
         "find-stale": ("identities", "find_stale_command", "List silent or dead processes; --respawn for cron."),
         "completion": ("completion", "completion", "Print the completion script for bash, zsh or fish."),
-        "uninstall": ("uninstall", "uninstall", "Remove what garrison has on this machine."),
+        "uninstall": ("uninstall", "uninstall", "Remove garrison's data from this machine."),
         "demo": ("demo", "demo", "Watch agents work while each process is killed once."),
         "help": ("commands", "help_command", "Show the help of a command."),
         "version": ("commands", "version", "Show the version."),
@@ -82,7 +82,7 @@ SCRIPTS = {
     "hook-manager": ("hooks", "hook_manager"),
     "signal-protocol": ("signals", "signal_protocol"),
 }
-"""Scripts of the checkout, for whom `garrison prompt runner|guardian` tells their commands in an installed garrison."""
+"""Scripts of the checkout; an installed garrison has equal commands (`garrison prompt runner|guardian`)."""
 
 _OTHER_WORDS = (
     ("ps ls list runs show", "`garrison status` shows the runs"),
@@ -93,26 +93,26 @@ _OTHER_WORDS = (
     ("start exec", "`garrison run TASK` starts one task, `garrison launch PIPELINE` a pipeline"),
     ("cancel abort kill quit end", "`garrison stop RUN` stops a run, `garrison agents cancel NODE` a node"),
     ("pause hold park", "`garrison agents park NODE` pauses a node, `garrison merge-queue pause` the landing"),
-    ("approve reject diff changes", "`garrison review` shows what waits to land, and approves it"),
-    ("merge land queue enqueue", "`garrison merge-queue` shows and changes what is to land"),
+    ("approve reject diff changes", "`garrison review` shows and approves work that waits to land"),
+    ("merge land queue enqueue", "`garrison merge-queue` shows and controls the queue"),
     ("validate lint check", "`garrison pipeline validate FILE` checks a pipeline"),
     ("render graph draw", "`garrison pipeline render FILE` draws a pipeline"),
     ("web ui dashboard page", "`garrison serve` serves the web page"),
     ("ssh connect join enter", "`garrison attach NODE` shows a node's session"),
     ("log tail output", "`garrison logs NODE -f` follows a node's output"),
     ("watch monitor htop", "`garrison top` watches everything live"),
-    ("usage costs budget spend", "`garrison cost` shows what calls of models have cost"),
+    ("usage costs budget spend", "`garrison cost` shows the cost of model calls"),
     ("gantt duration durations eta", "`garrison timeline RUN` shows where a run's time and money went"),
     ("explain history inspect", "`garrison why NODE` explains what happened to a node"),
-    ("audit prove attest", "`garrison verify RUN` checks a run by git and by what its gate runs attested"),
-    ("rm delete remove prune gc", "`garrison clean` removes what finished runs left behind"),
+    ("audit prove attest", "`garrison verify RUN` checks a run against git and its gates' attestations"),
+    ("rm delete remove prune gc", "`garrison clean` removes leftovers of finished runs"),
     ("configure", "`garrison init` prepares a repository"),
     ("settings options", "`garrison config show` shows the configuration"),
     ("signal send", "`garrison signals send NAME` lets a waiting node continue"),
-    ("cron timer nightly every", "`garrison schedule add TIMES -- run TASK` begins runs at set times"),
+    ("cron timer nightly every", "`garrison schedule add TIMES -- run TASK` starts runs at set times"),
     ("reply respond", "`garrison answer NODE TEXT` answers a question"),
 )
-"""Words that other tools have for it, and what to use."""
+"""Commands of other tools → what to use."""
 _HINTS = {word: hint for words, hint in _OTHER_WORDS for word in words.split()}
 
 
@@ -146,7 +146,7 @@ Keep a crew of coding agents at work on one git repository.
 garrison COMMAND --help: options and examples of a command
 garrison help --all: all commands
 """
-"""What `garrison` alone prints: it fits into 24 lines of 60 columns."""
+"""Output of `garrison` without arguments: fits into 24 lines of 60 columns."""
 
 
 @click.group(cls=LazyGroup, sections=SECTIONS, unlisted=SCRIPTS, extras=OWN_COMMANDS, hints=_HINTS, epilog=EPILOG,
@@ -164,7 +164,7 @@ def garrison(context: click.Context, home: str | None) -> None:
 
 
 def _describe_place() -> str:
-    """Return what can be done where the user stands: a line that says what is missing, or what comes next."""
+    """Return a line on the current directory: what is missing, or the next step."""
     from garrison.config import PROJECT_FILE
     from garrison.system.git import validate_repository
     from garrison.system.git.repository import check_version

@@ -1,4 +1,4 @@
-"""`garrison mcp`: let another agent begin, follow and settle runs, as an MCP server."""
+"""`garrison mcp`: let another agent start, follow and settle runs through an MCP server."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ CODEX = """\
 [mcp_servers.{server}]
 command = {command}
 args = {args}
-default_tools_approval_mode = "approve"  # `codex exec` has nobody to ask, and would refuse answer and control
-required = true                          # else its first turn may begin before the tools are there
+default_tools_approval_mode = "approve"  # `codex exec` cannot ask, and would refuse answer and control
+required = true                          # else its first turn may start before the tools are available
 tool_timeout_sec = 180                   # wait takes up to 110 s"""
 
 
 @click.group(cls=Group, invoke_without_command=True)
 @click.option("--repo", "repos", multiple=True, metavar="DIR", type=click.Path(path_type=Path),
-              help="Repository in which it may begin runs (repeatable; default: the one you are in).")
+              help="Repository in which it may start runs (repeatable; default: the one you are in).")
 @click.option("--allow", "allowed", type=click.Choice(["decide"]), multiple=True,
-              help="Let the client's model approve, reject and decide (default: only you do, on the page).")
+              help="Let the client's model approve, reject and decide (default: only you, on the page).")
 @home_option
 @click.pass_context
 def mcp(context: click.Context, repos: tuple[Path, ...], allowed: tuple[str, ...], home: str | None) -> None:
@@ -47,7 +47,7 @@ def mcp(context: click.Context, repos: tuple[Path, ...], allowed: tuple[str, ...
     if context.invoked_subcommand is not None:
         return
     extras.require("mcp", "`garrison mcp`")
-    from garrison.mcp.server import serve  # the protocol's library takes a second
+    from garrison.mcp.server import serve  # importing the protocol's library takes a second
 
     caller = find_caller()
     serve(find_home(home), _repositories(repos), __version__, may_decide="decide" in allowed,
@@ -60,9 +60,9 @@ def mcp(context: click.Context, repos: tuple[Path, ...], allowed: tuple[str, ...
 ))
 @click.option("--client", type=click.Choice(CLIENTS), required=True,
               help="The client; json prints the lines for any other.")
-@click.option("--write", is_flag=True, help="Do it, after asking (claude).")
+@click.option("--write", is_flag=True, help="Run it, after asking (claude).")
 def install(client: str, *, write: bool) -> None:
-    """Print what a client needs to start the server."""
+    """Print the settings with which a client starts the server."""
     program = shutil.which("garrison") or str(Path(sys.executable).with_name("garrison"))
     args = ["mcp", *(["--home", str(find_home(None))] if os.environ.get("GARRISON_HOME") else [])]  # Codex drops it
     words = ["claude", "mcp", "add", SERVER, "--", program, *args]
@@ -88,7 +88,7 @@ def install(client: str, *, write: bool) -> None:
 
 
 def _repositories(given: tuple[Path, ...]) -> list[Path]:
-    """Return the repositories that were given, else the one we are in; none if that is none."""
+    """Return the given repositories, else the current one, if any."""
     if given:
         return [validate_repository(path) for path in given]
     try:

@@ -1,6 +1,6 @@
 """`garrison merge-queue`: inspect, control and configure the queue of branches that wait to land.
 
-`merge.commands` defines what the controls do; the effect is the same whether or not a processor is running.
+`merge.commands` implements the controls; the effect is the same with and without a running processor.
 `merge_queue_process` has `enqueue` and `process`.
 """
 
@@ -43,7 +43,7 @@ from garrison.system.terminal_text import clean_lines
 from garrison.values import Value, asdict
 
 _LOG_LIMIT = 20
-"""Landings that `log` prints for people by default."""
+"""Default number of landings printed by `log`."""
 _queue_options = combined(repo_root_option, target_option, output_options)
 
 
@@ -67,7 +67,7 @@ def merge_queue() -> None:
 @click.option("--all", "everything", is_flag=True, help="Every queue of the home.")
 @home_option
 def list_command(as_json: bool, repo_root: str | None, home: str | None, *, everything: bool) -> None:
-    """List entries of one repository, or of all queues of the home. Exit 1 if a queue cannot be read."""
+    """List entries of one repository, or of all queues of the home. Exit code 1 if a queue cannot be read."""
     problems: list[str] = []
     queues = list_queues(find_home(home), problems.append, find_unrecorded(find_home(home)))
     key = Git(Path(repo_root)).key if repo_root else "" if as_json or everything else _key_here()
@@ -85,7 +85,7 @@ def list_command(as_json: bool, repo_root: str | None, home: str | None, *, ever
 
 
 def _key_here() -> str:
-    """Return the key of the repository that the user is in, '' outside of one."""
+    """Return the key of the current repository, '' outside of one."""
     try:
         return Git(Path.cwd()).key
     except GarrisonError:
@@ -93,7 +93,7 @@ def _key_here() -> str:
 
 
 class QueuePause(Value):
-    """Why a queue judges nothing now."""
+    """Pause of a queue."""
 
     reason: str
     detail: str
@@ -102,7 +102,7 @@ class QueuePause(Value):
 
 
 class ListedQueue(Value):
-    """A queue, without its entries."""
+    """Queue without its entries."""
 
     repository: str
     target: str
@@ -112,7 +112,7 @@ class ListedQueue(Value):
 
 
 class Listing(Value):
-    """Queues and their entries, as `list --json` prints them."""
+    """Queues and their entries, for `list --json`."""
 
     entries: list[Mapping[str, object]]
     queues: list[ListedQueue]
@@ -149,7 +149,7 @@ def _queue_lines(queues: list[QueueReader]) -> Iterator[str]:
 
 
 def describe_entry(state: QueueState, entry: MergeEntry) -> str:
-    """Return one line with the entry's unusual options, its reason and what it waits for."""
+    """Return one line with the entry's unusual options, its reason and dependencies."""
     options = [f"priority {entry.priority}"] if entry.priority else []
     if entry.strategy != "merge":
         options.append(entry.strategy)
@@ -175,13 +175,13 @@ for _command in (merge_queue_process.enqueue_command, merge_queue_process.proces
 @merge_queue.command("show", examples=(
     ("garrison merge-queue show add_tests-1-0f3a9c21", "one entry, by the id that enqueue printed"),
     ("garrison merge-queue show add_tests", "the latest entry of that node"),
-    ("garrison merge-queue show add_tests --why", "why it was tested with those: in words and numbers"),
+    ("garrison merge-queue show add_tests --why", "why it was tested with these others, in words and numbers"),
 ))
 @click.argument("entry")
-@click.option("--why", is_flag=True, help="Explain what is believed of it and each of its tests, instead.")
+@click.option("--why", is_flag=True, help="Explain its estimated risk and each of its tests instead.")
 @output_options
 def show_command(entry: str, why: bool, as_json: bool, home: str | None) -> None:
-    """Show one entry: what it is, how it is, and what it waits for."""
+    """Show one entry: its branch, state, and what it waits for."""
     queue, merge_entry = find_entry(entry, home)
     if why:
         lines = _explain(queue, merge_entry, find_home(home))
@@ -201,7 +201,7 @@ def show_command(entry: str, why: bool, as_json: bool, home: str | None) -> None
 
 
 def _explain(queue: QueueReader, entry: MergeEntry, home: Path) -> list[str]:
-    """Return why an entry was tested as it was, in lines."""
+    """Explain the tests of an entry, in lines."""
     from garrison.merge.beliefs import TrackRecord, count_flakes, estimate_flakes
     from garrison.merge.explanation import explain_tests, find_runs
     from garrison.merge.touched import TouchedFiles
@@ -224,9 +224,9 @@ def _explain(queue: QueueReader, entry: MergeEntry, home: Path) -> list[str]:
               help=f"Print at most N (default: {_LOG_LIMIT}; with --json all).")
 @_queue_options
 def log_command(as_json: bool, limit: int | None, repo_root: str | None, target: str | None, home: str | None) -> None:
-    """Show what landed, newest first. A row has the commit, and the tree, gate and log with which it was tested.
+    """Show landings, newest first, with commit and tested tree, gate and log.
 
-    `foreign` marks moves of the target that the queue did not make.
+    `foreign` marks moves of the target by others.
     """
     from garrison.merge.history import read_history
 
@@ -294,7 +294,7 @@ def cancel_command(entry: str, repo_root: str | None, as_json: bool, home: str |
 def hold_command(entry: str, reason: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
     """Hold an entry. It is not tested until it is released; the others continue.
 
-    A running gate is ended. An entry that replaces it meanwhile is held too.
+    A running gate is ended. An entry that replaces it is also held.
     """
     queue, merge_entry = find_entry_for_change(entry, repo_root, home)
     _print_changed(commands.hold(queue, merge_entry.id, " ".join(reason.split())),
@@ -320,18 +320,18 @@ def release_command(entry: str, repo_root: str | None, as_json: bool, home: str 
 def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
     """Enqueue the commit of a failed entry again, as the next attempt of its node.
 
-    For a branch with new commits use `enqueue`. Refused while the entry's run is active, or is to continue with a later
-    attempt of the node: the run decides itself.
+    For a branch with new commits use `enqueue`. Refused while the entry's run is active, or will continue with a later
+    attempt of the node: then the run decides.
     """
     from garrison.processes.runtime import Runtime
     from garrison.run.status import running_runs
 
     queue, merge_entry = find_entry_for_change(entry, repo_root, home)
-    of_run = bool(merge_entry.recipient) and merge_entry.status != "undone"  # whose run had it landed
+    of_run = bool(merge_entry.recipient) and merge_entry.status != "undone"  # landed by its run
     if of_run and merge_entry.run in running_runs(Runtime.real(queue.home)):
         node, run = merge_entry.node, merge_entry.run
-        raise Refused(f"{merge_entry.id} belongs to run {run}, which is active and decides about {node} itself; "
-                      f"`garrison why {node} --run {run}` explains what it does")
+        raise Refused(f"{merge_entry.id} belongs to run {run}, which is active and decides about {node}; `garrison why "
+                      f"{node} --run {run}` explains what it does")
     if of_run and (attempt := _next_attempt(queue.home, merge_entry)):
         node, run = merge_entry.node, merge_entry.run
         raise Refused(f"run {run} continues with attempt {attempt} of {node}; `garrison resume {run}` resumes "
@@ -345,14 +345,14 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
 
 
 def _next_attempt(home: Path, entry: MergeEntry) -> int | None:
-    """Return the attempt at an entry's node with which its unfinished run continues, None for none."""
+    """Return the attempt with which the unfinished run of an entry's node will continue, None if none."""
     from garrison.errors import RecordError
     from garrison.records.store import Store
     from garrison.run.guardian_view import UNFINISHED
 
     try:
         state = state_of(Store(home), entry.run)
-    except RecordError:  # a run that cannot be read is not resumed, either
+    except RecordError:  # an unreadable run cannot be resumed either
         return None
     node = state.nodes.get(entry.node)
     return node.attempt if node is not None and node.status in UNFINISHED and not state.over else None
@@ -390,7 +390,7 @@ def unpause_command(repo_root: str | None, target: str | None, as_json: bool, ho
         print_message(f"the queue of {queue.target} was not paused")
     print_result({"status": "ok", "target": queue.target,
                   "was": {"reason": pause.reason, "detail": pause.detail} if pause else None},
-                 f"{queue.target} is landed on again", as_json=as_json)
+                 f"landings on {queue.target} continue", as_json=as_json)
 
 
 merge_queue.add_command(former(unpause_command, "resume", "garrison merge-queue unpause"))
@@ -398,7 +398,7 @@ merge_queue.add_command(former(unpause_command, "resume", "garrison merge-queue 
 
 @merge_queue.command("config", examples=(
     ("garrison merge-queue config", "print the recorded configuration"),
-    ('garrison merge-queue config --gate "make test" --timeout 600', "what tests a merged tree, and for how long"),
+    ('garrison merge-queue config --gate "make test" --timeout 600', "the test of a merged tree and its time limit"),
     ("garrison merge-queue config --strategy squash --guard", "one commit per branch; only the queue moves the target"),
 ))
 @repo_root_option
@@ -412,28 +412,28 @@ merge_queue.add_command(former(unpause_command, "resume", "garrison merge-queue 
               help="How long gate or set-up may take.")
 @click.option("--strategy", type=PluginChoice(STRATEGIES, plugins.PluginGroup.STRATEGIES),
               help="How branches land by default.")
-@click.option("--clean", type=click.Choice(CLEANING), help="What is removed from the worktree before each test.")
+@click.option("--clean", type=click.Choice(CLEANING), help="Files removed from the worktree before each test.")
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Files that are never removed; '' for none.")
 @click.option("--gate-cores", type=click.IntRange(0), metavar="N",
               help="Cores that one gate uses; if more are idle, gates run in parallel. 0: all.")
 @click.option("--batch-history", type=click.Choice(BATCH_HISTORY),
-              help="What the target's history shows of a batch: one merge of the tested tree (tip), or a commit for "
-                   "each entry, of which only the last one's tree was tested (chain).")
+              help="History of a batch on the target: one merge with the tested tree (tip), or a commit per entry, of "
+                   "which only the last one's tree was tested (chain).")
 @click.option("--max-batch", type=click.IntRange(0, MAX_BATCH), metavar="N",
-              help="How many entries may be tested together. 0: as the queue chooses; 1: each by itself.")
+              help="Maximum number of entries tested together. 0: the queue chooses; 1: each alone.")
 @click.option("--beliefs/--no-beliefs", default=None,
-              help="Let the queue's history decide which entries are tested together, or not.")
+              help="Let the queue's history influence which entries are tested together, or not.")
 @click.option("--gate-from-target", multiple=True, metavar="GLOB",
-              help="Files that the gate sees as the target has them, not the branch (repeatable); '' for none.")
+              help="Files that the gate sees in the target's version, not the branch's (repeatable); '' for none.")
 @click.option("--with-hooks/--without-hooks", default=None,
-              help="Ask your reference-transaction hook, as it is now, before each landing.")
-@click.option("--sign/--no-sign", default=None, help="Sign what lands as your own git would, or leave it unsigned.")
+              help="Run your current reference-transaction hook before each landing.")
+@click.option("--sign/--no-sign", default=None, help="Sign landings like your git does, or leave them unsigned.")
 @click.option("--guard/--no-guard", default=None, help="Prevent other moves of the target, with a git hook.")
 @output_options
 def config_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None, **given: object) -> None:
     """Show a queue's configuration, or change it with options.
 
-    When the gate changes, entries whose test has started are tested again with the new gate.
+    When the gate changes, entries under test are tested again with the new gate.
     """
     if given["gate"] and given["no_gate"]:
         raise click.UsageError("--gate and --no-gate are mutually exclusive")
@@ -452,7 +452,7 @@ def config_command(repo_root: str | None, target: str | None, as_json: bool, hom
 
 
 def _config_changes(given: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings that the options change, under their names in the record."""
+    """Return the settings changed by the options, by their names in the record."""
     changes = {name: given[name] for name in
                ("timeout", "strategy", "clean", "gate_cores", "batch_history", "max_batch", "beliefs", "guard")
                if given[name] is not None}
@@ -476,7 +476,7 @@ def _plain(value: object) -> str:
 @merge_queue.command("doctor", moved_to="garrison doctor --fix")
 @_queue_options
 def doctor_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
-    """Repair a queue after a crash, as `garrison doctor --fix` does for all of them; exit 1 if something is left to do.
+    """Repair a queue after a crash, as `garrison doctor --fix` does for all queues; exit code 1 if problems remain.
     """
     from garrison.merge.recovery import repair
     from garrison.processes.runtime import Runtime

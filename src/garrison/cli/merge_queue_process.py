@@ -1,7 +1,7 @@
-"""Process a merge queue by hand: enqueue a branch, test and land entries, or wait for the processor that does.
+"""Process a merge queue by hand: enqueue a branch, test and land entries, or wait for the active processor.
 
 `enqueue` and `process_next` are also functions: agents' prompts import them by these names. An ad-hoc run's runner ends
-once its branch is enqueued, so its branch is archived and its hook closed here, after the branch has landed.
+once its branch is enqueued, so this module archives the branch and closes its hook after the landing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class Processed(Value):
-    """What processing a queue came to: a verdict on an entry, or a refusal; without either the queue is empty."""
+    """Result of processing a queue: a verdict on an entry, or a refusal; with neither, the queue is empty."""
 
     success: bool = True
     entry: MergeEntry | None = None
@@ -84,7 +84,7 @@ class Processed(Value):
 
 
 class Enqueued(Value):
-    """The entry of a branch that was enqueued."""
+    """Entry of an enqueued branch."""
 
     entry: MergeEntry
 
@@ -116,9 +116,9 @@ def enqueue(node: str, branch: str, repo_root: str | os.PathLike[str] | None = N
 
 
 def _runner_by_hand(home: Path, run: str, node: str) -> str:
-    """Return the full name of the node's runner if somebody acts as one, '' otherwise.
+    """Return the full name of the node's runner if one is played by hand, '' otherwise.
 
-    A run's own runners enqueue for themselves, and would take this entry's outcome for theirs.
+    A run's own runners enqueue themselves, and would mistake this entry's outcome for theirs.
     """
     store, key = Store(home), Key("runner", node, run)
     is_by_hand = not run or not RunFiles(home, run).launch.exists()
@@ -131,9 +131,9 @@ def process_next(repo_root: str | os.PathLike[str] | None = None, *, gate: str |
                  home: str | os.PathLike[str] | None = None, report: Callable[[str], None] | None = None) -> Processed:
     """Process the queue until its next verdict.
 
-    For an empty queue the result is a success without an entry; for a refusal it has an `error`. If another
-    processor is alive, its verdict is awaited instead, unless `wait` is False. `gate`, `setup` and `no_gate` are
-    recorded in the queue's configuration.
+    For an empty queue the result is a success without an entry; a refusal has an `error`. If another processor is
+    alive, its verdict is awaited instead, unless `wait` is False. `gate`, `setup` and `no_gate` are recorded in the
+    queue's configuration.
     """
     return next(process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=wait, max_batch=1,
                         home=home, report=report))
@@ -184,7 +184,7 @@ def _drain(processing: ManualProcessing, wait: bool) -> Iterator[Processed]:
 
 
 def _watch(processing: ManualProcessing) -> Iterator[Processed]:
-    """Yield verdicts forever; report once what blocks the queue."""
+    """Yield verdicts forever, reporting once what blocks the queue."""
     reported = ""
     while True:
         result = processing.next_or_failure(wait=True)
@@ -201,7 +201,7 @@ def _watch(processing: ManualProcessing) -> Iterator[Processed]:
 
 
 def _report_other_queues(home: Path, own: Path | None, report: Callable[[str], None]) -> None:
-    """Report the entries that wait in the home's other queues: the user may stand in the wrong repository."""
+    """Report waiting entries in the home's other queues: the user may be in the wrong repository."""
     from garrison.merge.queue import list_queues
 
     for queue in list_queues(home):
@@ -213,12 +213,12 @@ def _report_other_queues(home: Path, own: Path | None, report: Callable[[str], N
 
 
 class ManualProcessing:
-    """Processing of a queue for one call, as its processor or by waiting for the one that is alive."""
+    """Processing of a queue for one call, as its processor or by waiting for a living one."""
 
     def __init__(self, queue: MergeQueue, report: Callable[[str], None], max_batch: int) -> None:
         self.queue, self.report, self._max_batch = queue, report, max_batch
         self._returned = self._signalled = queue.state.seq
-        """Sequence numbers of the last outcome that was returned, and of the last one sent to its runner."""
+        """Sequence numbers of the last returned outcome, and of the last one sent to its runner."""
         self._processor: MergeProcessor | None = None
         self._held_reported = False
 
@@ -243,7 +243,7 @@ class ManualProcessing:
         return (None if self._processor else self._acquire(wait)) or self._process()
 
     def _acquire(self, wait: bool) -> Processed | None:
-        """Become the queue's processor (None), or return the result of the one that is alive."""
+        """Become the queue's processor (None), or return the result of a living one."""
         from garrison.merge.processor import MergeProcessor
         from garrison.system.environment import child_environment
 
@@ -256,13 +256,13 @@ class ManualProcessing:
                 return result
         self._processor = processor
         processor.recover()
-        # The user may have repaired target or gate; a queue that paused itself would notice at the end of its backoff
-        # alone. A pause by the user stays.
-        self.queue.resume_own_pause("asked for by hand")
+        # The user may have repaired target or gate; a queue that paused itself would notice only at the end of its
+        # backoff. A pause by the user stays.
+        self.queue.resume_own_pause("requested by hand")
         return None
 
     def _wait_for_other_processor(self) -> Processed | None:
-        """Return the next result of the processor that is alive, None if it dies first."""
+        """Return the next result of the living processor, None if it dies first."""
         self.report(f"{self.queue.state.holder} is processing this queue; waiting for its next verdict")
         while self.queue.is_processor_running():
             if outcome := self._new_outcome():
@@ -282,8 +282,8 @@ class ManualProcessing:
         while True:
             step = processor.step()
             for outcome in processor.outcomes_since(self._signalled):
-                # Posted before the verdict is returned, with which the caller may end: a later call signals only what
-                # is newer than its own start.
+                # post before returning the verdict, since the caller may then exit: a later call only signals outcomes
+                # after its own start
                 _signal_runner(self.queue.home, outcome)
                 self._signalled = max(self._signalled, outcome.seq)
             if new := self._new_outcome():
@@ -348,7 +348,7 @@ def _signal_runner(home: Path, outcome: EntryFact) -> None:
 
 
 def process_entry(queue: MergeQueue, entry: MergeEntry, report: Callable[[str], None]) -> MergeEntry:
-    """Process a queue until an entry is landed or refused, or nothing continues; return the entry as it is then."""
+    """Process a queue until an entry has landed or was refused, or until it is blocked; return the entry."""
     for _ in process(queue.repo, target=queue.target, home=queue.home, report=report):
         entry = queue.entry(entry.id)
         if entry.is_final:
@@ -357,11 +357,11 @@ def process_entry(queue: MergeQueue, entry: MergeEntry, report: Callable[[str], 
 
 
 def land_commit(queue: MergeQueue, node: str, branch: str, commit: str, title: str) -> MergeEntry:
-    """Land a commit as one of the target's own, or withdraw it if it has to wait; return its entry."""
+    """Land a commit on the target, or withdraw it if it has to wait; return its entry."""
     entry = queue.enqueue_by_hand(node, branch, oid=commit, title=title, options=EntryOptions(strategy="squash"))
     entry = process_entry(queue, entry, print_message)
     if entry.status in WITHDRAWABLE:
-        # Left in the queue it would land with the next run's work, though the command had said that it did not land.
+        # left in the queue it would land with the next run's work, after the command reported that it did not land
         commands.cancel(queue, entry.id, "its command does not wait")
     return entry
 
@@ -378,14 +378,14 @@ def clean_up_landed(queue: MergeQueue) -> None:
     for entry in queue.entries():
         ref = f"refs/heads/{entry.branch}"
         if entry.status == "landed" and branches.get(ref) == entry.oid and _is_finished_adhoc(queue.home, entry):
-            # The hook first, since the next call knows the entry by its branch: archived first and killed in between,
-            # the hook would stay open for good.
+            # The hook first, since the next call finds the entry by its branch: with the branch archived first, a kill
+            # in between would leave the hook open for good.
             _close_hook(queue.home, entry)
             _archive_branch(queue, entry, ref)
 
 
 def _is_finished_adhoc(home: Path, entry: MergeEntry) -> bool:
-    """Return whether the entry belongs to an ad-hoc run whose runner has ended."""
+    """Return whether the entry belongs to an ad-hoc run with an ended runner."""
     try:
         launch = run_records.load(Launch, RunFiles(home, entry.run).launch) if entry.run else None
         if launch is None or not launch.adhoc or entry.branch != branch_name(entry.run, entry.node):
@@ -394,7 +394,7 @@ def _is_finished_adhoc(home: Path, entry: MergeEntry) -> bool:
         runner = store.read(Identity, Key("runner", entry.node, entry.run))
         return runner is not None and not observer_of(store).judge(runner).living
     except RecordError:
-        return False  # `status` reports it; the landing is not affected
+        return False  # reported by `status`; the landing is not affected
 
 
 def _close_hook(home: Path, entry: MergeEntry) -> None:
@@ -412,7 +412,7 @@ def _close_hook(home: Path, entry: MergeEntry) -> None:
 def _archive_branch(queue: MergeQueue, entry: MergeEntry, ref: str) -> None:
     if any(worktree.branch == entry.branch for worktree in queue.git.worktrees()):
         return
-    # Archived before it is deleted: killed in between, the commit has two refs, and never none.
+    # archive before deleting: after a kill in between the commit has two refs, never none
     if queue.git.update_ref(f"refs/garrison/archive/{entry.run}/{entry.node}", entry.oid):
         queue.git.delete_refs([ref])
 
@@ -442,7 +442,7 @@ def _archive_branch(queue: MergeQueue, entry: MergeEntry, ref: str) -> None:
 def enqueue_command(node: str, branch: str | None, repo_root: str | None, target: str | None, run: str,
                     priority: int | None, depends_on: tuple[str, ...], strategy: str | None, as_json: bool,
                     home: str | None) -> None:
-    """Enqueue BRANCH, as the work of NODE, at its current commit; prints the entry as JSON with --json or in a pipe.
+    """Enqueue BRANCH at its current commit, as the work of NODE; prints the entry as JSON with --json or in a pipe.
 
     Enqueueing the same node and commit again changes the priority, dependencies and strategy of the existing entry. A
     new commit replaces the waiting entry.
@@ -461,8 +461,8 @@ def enqueue_command(node: str, branch: str | None, repo_root: str | None, target
     ("garrison merge-queue process --watch", "as a service, until it is interrupted"),
 ))
 @click.option("--once", is_flag=True, help="Process until the next verdict (the default).")
-@click.option("--drain", is_flag=True, help="Process until the queue is empty; a line or JSON object for each verdict.")
-@click.option("--watch", is_flag=True, help="Process forever; a line or JSON object for each verdict.")
+@click.option("--drain", is_flag=True, help="Process until the queue is empty; one line or JSON object per verdict.")
+@click.option("--watch", is_flag=True, help="Process forever; one line or JSON object per verdict.")
 @repo_root_option
 @click.option("--target", metavar="BRANCH", help="Branch of the queue (default: the one with waiting entries).")
 @click.option("--gate", metavar="CMD", help="Command that tests a merged tree; recorded.")
@@ -473,8 +473,7 @@ def enqueue_command(node: str, branch: str | None, repo_root: str | None, target
 @output_options
 def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None, target: str | None, gate: str | None,
                     no_gate: bool, setup: str | None, no_wait: bool, as_json: bool, home: str | None) -> None:
-    """Test and land the next entry, or wait for the processor that does; prints JSON with --json or
-    in a pipe."""
+    """Test and land the next entry, or wait for the active processor; prints JSON with --json or in a pipe."""
     if once + drain + watch > 1:
         raise click.UsageError("--once, --drain and --watch are mutually exclusive")
     if gate and no_gate:
@@ -498,7 +497,7 @@ def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None,
 
 
 def _summarize(failures: list[Processed]) -> str:
-    """Return one line about all failures; if several entries failed, the reasons are in their own results."""
+    """Return one line about all failures; if several entries failed, the reasons are in their results."""
     ids = [result.entry.id for result in failures if result.is_verdict and result.entry is not None]
     reasons = [result.first_line or "an entry did not land" for result in failures]
     if len(ids) < 2:

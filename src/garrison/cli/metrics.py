@@ -23,12 +23,12 @@ _HOST = "127.0.0.1"
     ("garrison metrics --serve 9477", "at http://127.0.0.1:9477/metrics, until Ctrl-C"),
 ))
 @click.option("--serve", "port", type=click.IntRange(0, 65535), metavar="PORT",
-              help="Serve on this port of 127.0.0.1 instead (0: any free port); nothing is read between scrapes.")
+              help="Serve on this port of 127.0.0.1 instead (0: any free port); reads only when scraped.")
 @home_option
 def metrics(port: int | None, home: str | None) -> None:
     """Print the home's runs, processes, queues and costs in Prometheus' text format."""
     extras.require("web", "`garrison metrics`")
-    from garrison.web.metrics import render_metrics  # with the library that writes the format
+    from garrison.web.metrics import render_metrics  # imported late, with the library for the format
 
     place = find_home(home)
     if port is None:

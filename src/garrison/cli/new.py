@@ -26,15 +26,15 @@ _HIDDEN = (".", "_")
 @click.command(cls=Command, examples=(
     ("garrison new", "the templates"),
     ('garrison new fix-until-green --goal "Make the tests pass on Python 3.14"', "writes fix-until-green.dot"),
-    ('garrison new codemod --goal "Replace os.path by pathlib" --each src/app --each src/lib', "one agent a module"),
+    ('garrison new codemod --goal "Replace os.path by pathlib" --each src/app --each src/lib', "one agent per module"),
 ))
 @click.argument("template", required=False, metavar="[TEMPLATE]")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path),
               help="File to write (default: TEMPLATE.dot).")
-@click.option("--goal", default="", metavar="TEXT", help="What the agents are to achieve.")
+@click.option("--goal", default="", metavar="TEXT", help="Goal of the agents.")
 @click.option("--each", "modules", multiple=True, metavar="PATH",
-              help="Module of a codemod (repeatable; default: the directories that have source files).")
-@click.option("--gate", metavar="CMD", help="Command that tests (default: garrison.toml's, else what is found).")
+              help="Module of a codemod (repeatable; default: the directories with source files).")
+@click.option("--gate", metavar="CMD", help="Command that tests (default: garrison.toml's, else detected).")
 @json_option
 def new(template: str | None, output: Path | None, goal: str, modules: tuple[str, ...], gate: str | None, *,
         as_json: bool) -> None:
@@ -56,7 +56,7 @@ def new(template: str | None, output: Path | None, goal: str, modules: tuple[str
     proposed = propose_gate(survey(files))
     gate = gate or read_project(repo).gate or (proposed.gate if proposed is not None else None)
     if needs_gate and gate is None:
-        raise Refused("how is this project tested? pass --gate CMD, or set gate in garrison.toml")
+        raise Refused("no test command is known: pass --gate CMD, or set gate in garrison.toml")
     names = list(modules) or modules_of(files)
     if needs_modules and not names:
         raise Refused("this repository has no directory with source files; name the modules with --each PATH")
@@ -81,7 +81,7 @@ def find_template(name: str) -> Template:
 
 
 def modules_of(files: ProjectFiles) -> list[str]:
-    """Return the directories with source files that a codemod works on: the top ones, or what is in the only one. Pure.
+    """Return the directories with source files for a codemod: the top ones, or those in the only one. Pure.
     """
     code = [path for path in files.paths if PurePosixPath(path).suffix in _CODE]
     inside = ""

@@ -1,6 +1,6 @@
 """`garrison notify test`: send one message to every configured target and report each result.
 
-The message goes the way of a run's: the same programs with the same time limit, in processes of their own.
+The message is sent like a run's: by the same programs with the same time limit, in separate processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from garrison.config import NotifyConfig
     from garrison.run.notifications import Delivery
 
-TEST = Notification("test", "test", "This is a test: garrison can tell you.")
+TEST = Notification("test", "test", "This is a test: garrison can notify you.")
 RUN = "test"
 
 
@@ -37,10 +37,10 @@ def notify() -> None:
     """Send messages by services, a command, a webhook and to paired phones."""
 
 
-@notify.command("test", cls=Command, examples=(("garrison notify test", "a line for each; exit code 1 if one failed"),))
+@notify.command("test", cls=Command, examples=(("garrison notify test", "a line per target; exit code 1 on failure"),))
 @home_option
 def test(home: str | None) -> None:
-    """Send a test message to all that `[notify]` names, and to every paired phone that wants messages."""
+    """Send a test message to all targets in `[notify]`, and to paired phones with notifications."""
     state = find_home(home)
     config = read_config(state).notify()
     services = state if has_services(state, config, os.environ) else None
@@ -54,9 +54,9 @@ def test(home: str | None) -> None:
 
 
 def _is_sent(config: NotifyConfig, delivery: Delivery, environ: Mapping[str, str], home: Path) -> bool:
-    """Run the program of a delivery, and print what it says."""
+    """Run the program of a delivery, and print its output."""
     body = {"run": RUN, "event": TEST.event, "text": TEST.text, "node": "", "key": TEST.key}
-    # On standard input: every user of the machine can read a command line.
+    # on standard input: every user of the machine can read command lines
     text = (f"{delivery.secret}\n" if delivery.secret else "") + json.dumps(body)
     told = {"GARRISON_NOTIFY_TEXT": TEST.text, "GARRISON_NOTIFY_RUN": RUN, "GARRISON_NOTIFY_EVENT": TEST.event,
             "GARRISON_NOTIFY_NODE": ""}

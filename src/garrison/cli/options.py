@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Seconds(click.FloatRange):
-    """Length of time in seconds; unlike its base it refuses nan and infinity."""
+    """Duration in seconds; unlike its base class it refuses nan and infinity."""
 
     name = "seconds"
 
@@ -39,14 +39,14 @@ class _Seconds(click.FloatRange):
 
 
 class PluginChoice(click.Choice[str]):
-    """One of garrison's own values, or one that an installed package offers; the help names the former."""
+    """One of garrison's values, shown in the help, or of an installed package's."""
 
     def __init__(self, choices: Sequence[str], group: PluginGroup) -> None:
         super().__init__(choices)
         self._own, self._group = tuple(choices), group
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the value; packages are looked at only for one that is not garrison's."""
+        """Return the value; packages are consulted only for values that are not garrison's."""
         if value in self._own:
             return str(value)
 
@@ -68,7 +68,7 @@ def parse_pairs(words: Sequence[str], option: str, form: str = "KEY=VALUE") -> d
 
 
 def json_or_text(text: str) -> object:
-    """Return the value of a word: what it is as JSON, else the text; NaN and Infinity are not JSON."""
+    """Parse a word as JSON, else return the text; NaN and Infinity are not JSON."""
     try:
         return json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
@@ -92,7 +92,7 @@ def _budget(_ctx: click.Context, param: click.Parameter, value: str | None) -> s
     except ValueError:
         amount = 0.0
     if not 0 < amount < 1e9:
-        raise UsageError(f"{param.opts[0]} {value}: it should be US dollars above 0, or none for no limit")
+        raise UsageError(f"{param.opts[0]} {value}: give US dollars above 0, or none for no limit")
     return value
 
 
@@ -103,14 +103,14 @@ run_budget_option = click.option("--budget-run", metavar="USD", callback=_budget
 
 
 def parse_age(text: str) -> float | None:
-    """Return the seconds of a length of time such as 90s, 15m, 12h, 7d or 2w; None if it is none."""
+    """Return the seconds of a duration such as 90s, 15m, 12h, 7d or 2w; None if invalid."""
     match = re.fullmatch(_AGE, text)
     return float(match[1]) * _UNIT_SECONDS[match[2]] if match else None
 
 
 
 def combined(*parameters: Callable[[F], F]) -> Callable[[F], F]:
-    """Return the decorator that adds several arguments and options, in this order."""
+    """Return a decorator that adds several arguments and options, in this order."""
     def add(command: F) -> F:
         for parameter in reversed(parameters):
             command = parameter(command)
@@ -141,7 +141,7 @@ gate_options = combined(
     click.option("--answer", "answers", metavar="NODE=LABEL", multiple=True,
                  help="Answer the question of NODE with LABEL every time (repeatable)."),
     click.option("--auto-approve", is_flag=True,
-                 help="Answer every other question with its first option, unless it is irreversible."),
+                 help="Answer every other question with its first option, unless irreversible."),
     click.option("--wait", "stay", is_flag=True, help="Wait for answers and signals instead of ending with code 3."))
 
 
@@ -151,16 +151,16 @@ def _set_quiet(context: click.Context, _param: click.Parameter, is_quiet: bool) 
 
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_set_quiet,
-                            help='Print {"status": "ok"} and nothing else.')
+                            help='Print only {"status": "ok"}.')
 
 
 record_arguments = combined(click.argument("role", type=click.Choice(ROLES), metavar="ROLE"),
                             click.argument("name", shell_complete=completion.names), run_option, quiet_option,
                             home_option)
-"""What names an identity or a hook."""
+"""Arguments that name an identity or a hook."""
 
 
 def use_home(home: str | None) -> None:
-    """Make `home` the state directory of this process and its children; a `--home` before the subcommand does so."""
+    """Make `home` the state directory of this process and its children, for a `--home` before the subcommand."""
     if home:
         os.environ["GARRISON_HOME"] = os.path.abspath(home)  # noqa: PTH100  # as find_home does, without resolving links

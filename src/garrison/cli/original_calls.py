@@ -1,6 +1,6 @@
-"""The scripts' functions as programs written for the original call them: its keywords, its names for some of them.
+"""The scripts' functions with the original's keywords and names, for programs written for it.
 
-`docs/coming-over.md` says which calls work, and which do not on purpose.
+`docs/coming-over.md` lists the calls that work, and those that deliberately do not.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ R = TypeVar("R")
 VALID_PHASES = frozenset(PHASES)
 SIGNAL_TYPES = {name: name for name in (
     *TYPES, "NEEDS_REVIEW", "VIOLATION", "ORCHESTRATOR_STUCK", "ORCHESTRATOR_CRASHED", "VALIDATION_COMPLETE")}
-"""The original's constants, by name; a home takes those that garrison knows, a folder of the caller's own all."""
+"""The original's constants, by name; a home accepts those known to garrison, a folder of the caller all."""
 
 _RECORD_FOLDERS = ("identities", "hooks", "signals")
 _NAMES = {"timeout_seconds": "timeout", "instructions": "text", "node_id": "node", "signal_type": "type",
           "target_layer": "target"}
 """Argument of the original → garrison's."""
 _POLL = 0.05
-"""Seconds between two looks at a folder."""
+"""Seconds between two polls of a folder."""
 
 
 @runtime_checkable
 class HasBody(Protocol):
-    """A result of which a command prints more, or less, than its fields."""
+    """Result whose printed form differs from its fields."""
 
     def body(self) -> dict[str, object]:
-        """Return what is printed."""
+        """Return the printed form."""
         ...
 
 
 class NoEntry(dict[str, str]):
-    """The entry of a result that is about none: empty, so false, and '' for every key.
+    """Entry of a result without one: empty, so false, and '' for every key.
 
     Agents' prompts look up `result["entry"]["node_id"]` without asking first whether there was anything to land.
     """
@@ -58,19 +58,19 @@ class NoEntry(dict[str, str]):
 
 
 class NoSuchRecord(NotFound, FileNotFoundError):
-    """There is no such record; a FileNotFoundError, as in the original."""
+    """Missing record; a FileNotFoundError, as in the original."""
 
 
 class NoSignal(NotFound, TimeoutError):
-    """No signal came into a folder of the caller's own; a TimeoutError, as in the original."""
+    """No signal arrived in a folder of the caller; a TimeoutError, as in the original."""
 
 
 class BadArgument(UsageError, ValueError):
-    """A malformed call; a ValueError, as in the original."""
+    """Malformed call; a ValueError, as in the original."""
 
 
 class BadRecord(RecordCorrupt, json.JSONDecodeError):
-    """A damaged record; a JSONDecodeError, as in the original."""
+    """Damaged record; a JSONDecodeError, as in the original."""
 
     def __init__(self, path: object, why: str) -> None:
         Exception.__init__(self, f"corrupt record {path}: {why}")
@@ -82,7 +82,7 @@ def as_original(function: Callable[P, object]) -> Callable[..., object]:
 
     `state_dir` is a folder of records, or a home.
 
-    `state_dir` and `timeout_seconds` are taken everywhere; where nothing is read or waited for, they have no effect.
+    `state_dir` and `timeout_seconds` are accepted everywhere, without effect if nothing is read or waited for.
     """
     taken = signature(function).parameters
 
@@ -109,7 +109,7 @@ def as_original(function: Callable[P, object]) -> Callable[..., object]:
 
 
 def _to_mapping(result: object) -> object:
-    """Return what a command prints of a result; texts, and what is a mapping already, as they are."""
+    """Return the printed form of a result; texts and mappings unchanged."""
     if isinstance(result, list):
         return [_to_mapping(each) for each in result]
     if isinstance(result, HasBody):
@@ -134,7 +134,7 @@ def _or_none(function: Callable[P, R]) -> Callable[P, R | None]:
 
 
 def _mark_merged(role: str, name: str, run: str | None = None, home: str | None = None) -> Hook:
-    """Move a hook that is being validated to `merged`."""
+    """Move a hook in validation to `merged`."""
     return hooks.update_phase(role, name, "merged", run, home=home)
 
 
@@ -164,7 +164,7 @@ def _write_signal(source: str, target: str, type: str, payload: Mapping[str, obj
 
 
 def _read_signal(path: str | os.PathLike[str], signals_dir: str | os.PathLike[str] | None = None) -> object:
-    """Return the signal in a file, garrison's or the original's; `signals_dir` is where a mere file name lies."""
+    """Return the signal in a file, garrison's or the original's; `signals_dir` is the folder of a bare file name."""
     from garrison.cli import signals
 
     file = Path(signals_dir or "", path)
@@ -186,9 +186,9 @@ def _body(path: Path) -> dict[str, object] | None:
 
 
 def list_signals(target_layer: str | None = None, signals_dir: str | os.PathLike[str] | None = None) -> list[str]:
-    """Return the files of the signals in a folder of the caller's own, oldest first; of one target, if given.
+    """Return the signal files in a folder of the caller, oldest first, optionally of one target.
 
-    A home's are listed by `garrison signals list`.
+    `garrison signals list` lists a home's signals.
     """
     from garrison.cli.signals import own_folder  # cron imports this module every minute for identities
 
@@ -203,7 +203,7 @@ def list_signals(target_layer: str | None = None, signals_dir: str | os.PathLike
 
 
 def move_to_processed(path: str | os.PathLike[str]) -> str:
-    """Move a signal's file into `processed/` alongside it; return its new path."""
+    """Move a signal's file into `processed/` next to it; return its new path."""
     file = Path(os.path.abspath(path))  # noqa: PTH100
     place = atomic.make_directory(file.parent / "processed") / file.name
     file.rename(place)
@@ -213,9 +213,9 @@ def move_to_processed(path: str | os.PathLike[str]) -> str:
 def _wait_for_signal(target: str, timeout: float = 60.0, types: Sequence[str] | None = None, run: str | None = None,
                      home: str | None = None, *, signals_dir: str | os.PathLike[str] | None = None,
                      poll_interval: float = _POLL) -> object:
-    """Return the oldest signal for `target` and take it; None after `timeout` seconds.
+    """Take and return the oldest signal for `target`; None after `timeout` seconds.
 
-    In a folder of the caller's own it is moved to `processed/`, and NoSignal is raised after `timeout` seconds.
+    In a folder of the caller it is moved to `processed/`, and NoSignal is raised after `timeout` seconds.
     """
     from garrison.cli import signals
 
@@ -242,21 +242,21 @@ def _tell_guardian(type: str, signals_dir: str | os.PathLike[str] | None, **payl
 
 def write_agent_registered(agent_id: str, role: str, name: str, session_id: str, worktree: str,
                            signals_dir: str | os.PathLike[str] | None = None) -> str:
-    """Tell the guardian that an agent works; garrison's own `create_identity` does so by itself."""
+    """Tell the guardian that an agent works; garrison's `create_identity` does this itself."""
     return _tell_guardian("AGENT_REGISTERED", signals_dir, agent_id=agent_id, role=role, name=name,
                           session_id=session_id, worktree=worktree)
 
 
 def write_agent_crashed(agent_id: str, role: str, name: str, crashed_at: str,
                         signals_dir: str | os.PathLike[str] | None = None) -> str:
-    """Tell the guardian that an agent crashed; garrison's own `mark_crashed` does so by itself."""
+    """Tell the guardian that an agent crashed; garrison's `mark_crashed` does this itself."""
     return _tell_guardian("AGENT_CRASHED", signals_dir, agent_id=agent_id, role=role, name=name,
                           crashed_at=crashed_at)
 
 
 def write_agent_terminated(agent_id: str, role: str, name: str, terminated_at: str,
                            signals_dir: str | os.PathLike[str] | None = None) -> str:
-    """Tell the guardian that an agent has ended; garrison's own `mark_terminated` does so by itself."""
+    """Tell the guardian that an agent has ended; garrison's `mark_terminated` does this itself."""
     return _tell_guardian("AGENT_TERMINATED", signals_dir, agent_id=agent_id, role=role, name=name,
                           terminated_at=terminated_at)
 

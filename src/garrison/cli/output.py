@@ -1,6 +1,6 @@
 """Output of commands: data on stdout, messages and errors on stderr, never a traceback.
 
-rich and the patterns of `terminal_text` are imported where they are used: most script commands print JSON only.
+rich and the patterns of `terminal_text` are imported where they are used: most script commands only print JSON.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ INTERRUPTED = 130
 
 
 class TerminalStream(io.TextIOBase):
-    """Standard output or error where it is a terminal: colours pass, whatever else a terminal obeys is spelled out.
+    """Standard output or error on a terminal: colours pass, other control characters are spelled out.
 
-    Every command writes records, file names and texts that agents may have chosen; `guard_terminal` puts this one
-    writer under all of them. `trusted` is for what garrison itself has the terminal do.
+    Commands write records, file names and texts that agents may have chosen; `guard_terminal` puts this writer under
+    all of them. `trusted` is for garrison's own control sequences.
     """
 
     def __init__(self, trusted: TextIO) -> None:
@@ -60,7 +60,7 @@ class TerminalStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered."""
+        """Write the buffer."""
         self.trusted.flush()
 
     def writable(self) -> bool:
@@ -74,7 +74,7 @@ class TerminalStream(io.TextIOBase):
 
 
 class _TerminalBuffer(io.BufferedIOBase):
-    """Bytes to a `TerminalStream`, each block of them whole."""
+    """Bytes for a `TerminalStream`, in whole blocks."""
 
     def __init__(self, stream: TerminalStream) -> None:
         self._stream = stream
@@ -92,7 +92,7 @@ class _TerminalBuffer(io.BufferedIOBase):
 
 
 def guard_terminal() -> None:
-    """Let nothing reach this process's terminal but through a `TerminalStream`; idempotent."""
+    """Route all terminal output of this process through a `TerminalStream`; idempotent."""
     if sys.stdout.isatty() and not isinstance(sys.stdout, TerminalStream):
         sys.stdout = TerminalStream(sys.stdout)
     if sys.stderr.isatty() and not isinstance(sys.stderr, TerminalStream):
@@ -100,8 +100,7 @@ def guard_terminal() -> None:
 
 
 def ask(prompt: str = "", terminal: BinaryIO | None = None) -> str:
-    """Read a line from standard input, or from a terminal if that is something else, after a prompt; EOFError if it
-    ends."""
+    """Prompt, and read a line from standard input, or from a terminal if given; EOFError at its end."""
     from garrison.system.terminal_text import spell_obeyed
 
     if terminal is None:
@@ -113,10 +112,10 @@ def ask(prompt: str = "", terminal: BinaryIO | None = None) -> str:
 
 
 def confirm(question: str, refusal: str, otherwise: str) -> None:
-    """Ask the user before something is ended or removed; Refused unless the answer is yes.
+    """Ask the user before ending or removing something; Refused unless the answer is yes.
 
     Args:
-        otherwise: what to do where nobody can be asked.
+        otherwise: advice if nobody can be asked.
     """
     if not sys.stdin.isatty():
         raise Refused(f"{refusal}: {otherwise}")
@@ -131,14 +130,15 @@ def trusted_stdout() -> TextIO:
     return sys.stdout.trusted if isinstance(sys.stdout, TerminalStream) else sys.stdout
 
 
-# Lone surrogates, of file names that are not UTF-8, cannot be written at all. The others a reader does not see and a
-# terminal or a model may obey: C1 controls, direction marks, zero-width characters, tags (U+E0000).
+# Lone surrogates, from file names that are not UTF-8, cannot be written at all. The others are invisible to readers but
+# may be interpreted by a terminal or a model: C1 controls, direction marks, zero-width characters, tags (U+E0000).
 _ESCAPED_IN_JSON = re.compile("[\ud800-\udfff\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
                               "\U000e0000-\U000e0fff]")
 
 
 def dumps(value: object) -> str:
-    """Return `value`, which may hold records, as indented JSON; what a terminal obeys or hides is escaped."""
+    """Return `value`, which may contain records, as indented JSON, escaping characters that a terminal interprets or
+    hides."""
     body = json.dumps(to_builtins(value), indent=2, ensure_ascii=False)
     return _ESCAPED_IN_JSON.sub(lambda found: json.dumps(found[0])[1:-1], body)
 
@@ -148,7 +148,7 @@ QUIET = "garrison.quiet"
 
 
 def print_json(value: object) -> None:
-    """Print `value` as JSON on stdout; with -q that it was done, and nothing else."""
+    """Print `value` as JSON on stdout; with -q only the status."""
     import click
 
     context = click.get_current_context(silent=True)
@@ -156,14 +156,14 @@ def print_json(value: object) -> None:
 
 
 def print_record(value: object) -> None:
-    """Print a record as JSON, as its file holds it."""
+    """Print a record as JSON, as in its file."""
     from garrison.records import record
 
     print_json(record.to_dict(value))
 
 
 def print_result(value: object, words: str, *, as_json: bool) -> None:
-    """Print what a command did: in words for the user at a terminal, else, or if asked for, as JSON."""
+    """Print a command's result: in words on a terminal, else, or on request, as JSON."""
     if as_json or not sys.stdout.isatty():
         print_json(value)
         return
@@ -180,7 +180,7 @@ def print_message(line: str) -> None:
 
 
 def print_error(error: GarrisonError) -> None:
-    """Print an error on stderr as one line, followed by the end of the log that explains it, if there is one."""
+    """Print an error on stderr as one line, followed by the end of an explanatory log, if any."""
     from garrison.system.terminal_text import clean_lines
 
     print_message(f"garrison: {error}")
@@ -189,7 +189,7 @@ def print_error(error: GarrisonError) -> None:
 
 
 def print_error_json(error: GarrisonError) -> None:
-    """Print an error on stderr as one line of JSON, as the scripts that agents call do."""
+    """Print an error on stderr as one line of JSON, for the scripts that agents call."""
     print(json.dumps({"status": "error", "error": type(error).__name__, "message": str(error)}, ensure_ascii=False),
           file=sys.stderr)
 
@@ -241,20 +241,20 @@ def _print_rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
 
 
 def run_guarded(work: Callable[[], int | None], report: Callable[[GarrisonError], None]) -> int:
-    """Call `work` and return the exit code: its result (None is 0), or that of the error given to `report`.
+    """Call `work` and return the exit code: its result (None is 0), or the code of the error passed to `report`.
 
     With GARRISON_DEBUG=1 errors are raised instead, so that the traceback shows.
     """
     debugging = os.environ.get("GARRISON_DEBUG") == "1"
     try:
         code = work()
-        if not sys.stdout.closed:  # a server closes it with the connection that it was
+        if not sys.stdout.closed:  # a server closes it together with its connection
             sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of stdout has gone, which is not a failure; what is still buffered goes to /dev/null.
-        # Python flushes stdout once more at its exit, which would print the error after all.
+        # The reader of stdout has gone, which is not a failure; the rest of the buffer goes to /dev/null, since Python
+        # flushes stdout again at exit, which would print the error after all.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except Exception as error:  # a bug: one line instead of a traceback
@@ -276,7 +276,7 @@ def _as_garrison_error(error: Exception) -> GarrisonError:
             return missing
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f": {error.filename}" if error.filename else ""
-        return GarrisonError(f"{error.strerror}{where}; free some space (`df -h` shows where), then type the same "
+        return GarrisonError(f"{error.strerror}{where}; free some space (`df -h` shows where), then run the same "
                              "command again")
     if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES) and error.filename:
         return GarrisonError(f"{error.strerror}: {error.filename}; make it writable, or keep home and worktrees "
@@ -287,7 +287,7 @@ def _as_garrison_error(error: Exception) -> GarrisonError:
         return GarrisonError(f"{error.filename} cannot be locked ({error.strerror}), as on some network file systems; "
                              f"{remedy}")
     if isinstance(error, FileNotFoundError) and not error.filename and _is_folder_gone():
-        return GarrisonError("the folder that you are in is gone; `cd` to one that exists")
+        return GarrisonError("the current folder is gone; `cd` to an existing one")
     if isinstance(error, OSError):
         return GarrisonError(f"{error.strerror or error}: {error.filename or 'garrison cannot continue'}")
     return GarrisonError(f"internal error ({type(error).__name__}: {error}); GARRISON_DEBUG=1 shows the traceback")
@@ -302,21 +302,21 @@ def _is_folder_gone() -> bool:
 
 
 def _elsewhere() -> str:
-    """Return the line by which a shell keeps home and worktrees on the disk of /var/tmp."""
+    """Return the shell command that puts home and worktrees on the disk of /var/tmp."""
     place = f"/var/tmp/garrison-{os.geteuid()}"
     return f"`export GARRISON_HOME={place}/home GARRISON_TREES={place}/trees`"
 
 
 def flush() -> None:
-    """Write what Python has buffered, which an exec would throw away."""
+    """Flush Python's buffers, which an exec would discard."""
     sys.stdout.flush()
     sys.stderr.flush()
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let TERM and HUP end what runs here as Ctrl-C does, so that it ends what it started and removes its files."""
-    # Under nohup, HUP stays ignored.
+    """Let TERM and HUP act like Ctrl-C, so that the code ends its processes and removes its files."""
+    # under nohup, HUP stays ignored
     numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:

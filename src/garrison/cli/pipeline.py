@@ -55,15 +55,15 @@ if TYPE_CHECKING:
     from garrison.pipeline.store import RunDirectory
 
 _UNLIMITED_STEPS = 1 << 40
-"""Step budget for a replay: the journal says where the real budget ended the run."""
+"""Step budget for a replay: the journal tells where the real budget ended the run."""
 IMAGE_FORMATS = ("svg", "png", "pdf")
 DOT_TIMEOUT = 120
-"""Seconds that Graphviz may take."""
+"""Time limit of Graphviz in seconds."""
 file_argument = click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 
 
 class Use(StrEnum):
-    """Use of a graph: the command, or the session, that runs it."""
+    """Use of a graph: the command or session that runs it."""
 
     LAUNCH = "launch"
     RUN = "run"
@@ -91,7 +91,7 @@ def pipeline() -> None:
 
 
 @pipeline.command(examples=(
-    ("garrison pipeline validate work.dot", "problems with line and column; exit 1 if there are errors"),
+    ("garrison pipeline validate work.dot", "problems with line and column; exit code 1 if there are errors"),
     ("generate | garrison pipeline validate --strict -", "a graph from standard input; warnings are errors"),
 ))
 @file_argument
@@ -102,7 +102,7 @@ def pipeline() -> None:
 @home_option
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as a JSON array.")
 def validate(file: Path, use: str, agent: str | None, home: str | None, *, strict: bool, as_json: bool) -> None:
-    """Check the graph in FILE (- is standard input), and whether it would be accepted. Exit 1 on errors."""
+    """Check the graph in FILE (- is standard input), and whether it would be accepted. Exit code 1 on errors."""
     try:
         graph = read_graph(file)
     except DialectError as error:
@@ -113,7 +113,7 @@ def validate(file: Path, use: str, agent: str | None, home: str | None, *, stric
         graph, findings = _findings(graph, Use(use), home, agent)
         if strict:
             findings = [finding if finding.rule == UNNAMED else replace(finding, severity=ERROR)
-                        for finding in findings]  # what an option of the launch mends is no fault of the graph
+                        for finding in findings]  # problems solved by a launch option are not the graph's fault
         if not as_json:
             _print_findings(graph, findings, Use(use))
     if as_json:
@@ -130,7 +130,7 @@ def read_graph(file: Path) -> Graph:
 
 
 def _findings(graph: Graph, use: Use, home: str | None, agent: str | None) -> tuple[Graph, list[LintFinding]]:
-    """Return a graph after its transforms, and its problems; without errors of its own, why its use is refused."""
+    """Return a transformed graph and its problems; if it has no errors, why its use is refused."""
     from garrison.pipeline.handlers.registry import offered
 
     graph, _ = apply_installed(graph, "")
@@ -145,7 +145,7 @@ def _findings(graph: Graph, use: Use, home: str | None, agent: str | None) -> tu
 
 
 def _without_agent(graph: Graph, home: str | None) -> list[LintFinding]:
-    """Return a warning for each node for which a launch here would want --agent."""
+    """Return a warning for each node for which a launch here would need --agent."""
     if read_defaults(find_home(home), Path.cwd()).agent:
         return []
     plan = preflight.plan_launch(graph)
@@ -220,13 +220,13 @@ def launch_refusal(graph: Graph) -> str | None:
 
 @pipeline.command(examples=(
     ("garrison pipeline parse work.dot --json", "the whole graph as one JSON object"),
-    ("garrison pipeline parse work.dot --dot", "the graph as text, one statement a line"),
+    ("garrison pipeline parse work.dot --dot", "the graph as text, one statement per line"),
 ))
 @file_argument
 @click.option("--dot", is_flag=True, help="Print the graph as text, with chains and subgraphs expanded.")
 @json_option
 def parse(file: Path, *, dot: bool, as_json: bool) -> None:
-    """Parse the graph in FILE; exit 1 with line and column on a syntax error."""
+    """Parse the graph in FILE; exit code 1, with line and column, on a syntax error."""
     graph = read_graph(file)
     if as_json:
         print_json(_describe_graph(graph))
@@ -253,7 +253,7 @@ def show(file: Path, as_json: bool) -> None:
 
 
 class ListedNode(Value):
-    """A node of a graph as garrison interprets it."""
+    """Node of a graph as interpreted by garrison."""
 
     id: str
     handler: str
@@ -265,7 +265,7 @@ class ListedNode(Value):
 
 
 class ShownEdge(Value):
-    """An edge of a graph."""
+    """Edge of a graph."""
 
     source: str
     target: str
@@ -275,7 +275,7 @@ class ShownEdge(Value):
 
 
 class ShownGraph(Value):
-    """A graph; `refused` is why `garrison launch` would refuse it, None if it would not."""
+    """Graph; `refused` is why `garrison launch` would refuse it, None if it would not."""
 
     id: str | None
     attrs: Mapping[str, str]
@@ -294,7 +294,7 @@ def _describe_graph(graph: Graph) -> ShownGraph:
 
 
 class HandlerRow(Value, rename={"origin": "from"}):
-    """A type of nodes that can be run."""
+    """Node type."""
 
     type: str
     origin: str
@@ -305,7 +305,7 @@ class HandlerRow(Value, rename={"origin": "from"}):
 @pipeline.command()
 @json_option
 def handlers(*, as_json: bool) -> None:
-    """List the node types that can be run, and where each comes from."""
+    """List the node types and their origin."""
     from garrison.pipeline.flow.program import AUTOMATIC
     from garrison.pipeline.graph import SHAPES
     from garrison.pipeline.handlers.registry import BUILT_IN, ENTRY_POINTS, offered
@@ -379,7 +379,7 @@ def print_graph(run: str, home: str | None) -> None:
     graph, entries = parse_file(files.graph), read_all(files.journal)
     state = replay_run(entries)
     bodies = {**node_statuses(state), **_subpipeline_statuses(files, entries)}
-    # A graph that can be launched: its statuses are those that a graph may bring along.
+    # a launchable graph: with the statuses that a graph may contain
     click.echo(to_dot(graph, {name: {key: str(body[key]) for key in ("status", "attempt", "outcome", "visits")
                                      if body.get(key) and (key != "status" or name in state.nodes)}
                               for name, body in bodies.items()}), nl=False)
@@ -393,9 +393,9 @@ def _launched_files(run: str, home: str | None) -> RunFiles:
 
 
 def node_statuses(state: RunState) -> dict[str, dict[str, object]]:
-    """Return node → status of tasks (as the guardian records them) and of questions.
+    """Return node → status of tasks (as recorded by the guardian) and of questions.
 
-    Each has the node's latest outcome in the flow, the label it chose, and the number of its visits.
+    Each has the node's latest outcome in the flow, its chosen label, and the number of its visits.
     """
     bodies: dict[str, dict[str, object]] = {name: asdict(node) for name, node in state.nodes.items()}
     for name, passed in state.outcomes.items():
@@ -409,7 +409,7 @@ def node_statuses(state: RunState) -> dict[str, dict[str, object]]:
 
 
 def _subpipeline_statuses(files: RunFiles, entries: list[Entry]) -> dict[str, dict[str, object]]:
-    """Return the status of nodes that run a pipeline; no record has it, so the flow is replayed."""
+    """Return the status of nodes that run a pipeline, by replaying the flow, since no record has it."""
     try:
         plan = plan_run(parse_file(files.launched_graph), max_steps=_UNLIMITED_STEPS,
                         load=load_from_run(files.graphs), has_begun=True)
@@ -420,7 +420,7 @@ def _subpipeline_statuses(files: RunFiles, entries: list[Entry]) -> dict[str, di
 
 
 def print_engine_status(folder: RunDirectory, *, dot: bool = False, as_json: bool) -> None:
-    """Print how far a run of `garrison pipeline run` is, and what it waits for."""
+    """Print the progress of a run of `garrison pipeline run`, and what it waits for."""
     from garrison.pipeline.store import open_questions
 
     checkpoint = read_checkpoint(folder)
@@ -466,7 +466,7 @@ def _engine_statuses(folder: RunDirectory) -> dict[str, str]:
 @home_option
 @click.option("--yes", is_flag=True)
 def answer(run: str, node: str, label: str, home: str | None, *, yes: bool) -> None:
-    """Answer the question NODE of RUN, as `garrison answer NODE LABEL --run RUN` does."""
+    """Answer the question NODE of RUN, like `garrison answer NODE LABEL --run RUN`."""
     answer_wait(find_run_directory(run, home), node, label, yes=yes)
 
 
@@ -476,7 +476,7 @@ def answer(run: str, node: str, label: str, home: str | None, *, yes: bool) -> N
 @click.option("--data", default="", metavar="JSON", help="Value of context key signal.NAME (default: true).")
 @home_option
 def signal(run: str, name: str, data: str, home: str | None) -> None:
-    """Send the signal NAME to RUN, as `garrison signals send NAME --run RUN` does."""
+    """Send the signal NAME to RUN, like `garrison signals send NAME --run RUN`."""
     send_pipeline_signal(find_run_directory(run, home), name, data)
 
 
@@ -493,7 +493,7 @@ def signal(run: str, name: str, data: str, home: str | None) -> None:
 @click.option("--graphviz", is_flag=True, help="Draw the SVG with Graphviz's `dot`; .png and .pdf always need it.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT",
               help="Output file; a name ending in .svg, .png or .pdf is drawn (default: stdout).")
-@click.option("--run", "run_id", metavar="RUN", help="Colour each node by its status in RUN; FILE may be left out.")
+@click.option("--run", "run_id", metavar="RUN", help="Colour each node by its status in RUN; FILE may be omitted.")
 @home_option
 def render(file: Path | None, output: Path | None, run_id: str | None, home: str | None, *, svg: bool,
            graphviz: bool) -> None:
@@ -517,7 +517,7 @@ def render(file: Path | None, output: Path | None, run_id: str | None, home: str
 
 
 def draw(drawing: bytes, image_format: str) -> bytes:
-    """Return the image that `dot` makes of a drawing; Refused or GarrisonError if it is missing or fails."""
+    """Return a drawing as an image made by `dot`; Refused or GarrisonError if it is missing or fails."""
     program = shutil.which("dot")
     if program is None:
         raise Refused("Graphviz's `dot` is not on the PATH; install it (Debian: apt install graphviz), or leave out "

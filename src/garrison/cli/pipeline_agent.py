@@ -1,7 +1,7 @@
 """Agents of the home for the codergen nodes of `garrison pipeline run`.
 
-An agent works directly in the run's working directory, not in its own worktree. Nothing is committed, tested or
-landed, and no process supervises it; that is what `garrison launch` is for.
+An agent works directly in the run's working directory, not in its own worktree. Nothing is committed, tested, landed or
+supervised; that is what `garrison launch` is for.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from garrison.sandbox.place import Place
 
 _MAX_POLL = 1.0
-"""Seconds between two polls of work that has no process to wait for."""
+"""Seconds between two polls of work without a process to wait for."""
 
 
 def agent_of(attrs: Mapping[str, str], default: str) -> str:
@@ -52,17 +52,16 @@ def agent_of(attrs: Mapping[str, str], default: str) -> str:
 
 
 class HomeAgent:
-    """Handler of codergen nodes: start the agent that the node or the run names, and wait for its end."""
+    """Handler of codergen nodes: start the agent of the node or run, and wait for its end."""
 
     sessions_by_id = True
-    """Sessions are resumed by their id alone; an agent without one gets a long summary of the run so far."""
+    """Sessions are resumed by their id alone; an agent without one gets a long summary of the run."""
 
     def __init__(self, name: str, home: Path) -> None:
         self.name, self.home = name, home
 
     def check(self, graph: Graph) -> None:
-        """Refuse what is certain to fail: an unknown agent, one without its program, a command agent without a
-        command."""
+        """Refuse certain failures: an unknown agent, a missing program, a command agent without a command."""
         for node in graph.nodes_of("codergen"):
             name = agent_of(node.attrs, self.name)
             registry.check_node(name, node.id, node.attrs, self.home)
@@ -76,7 +75,7 @@ class HomeAgent:
     async def __call__(self, call: Call) -> Outcome:
         """Run one attempt."""
         folder = call.folder
-        assert folder is not None  # a run of the command line has a directory
+        assert folder is not None  # a run from the command line has a directory
         name = agent_of(call.attrs, self.name)
         goal, carried = text(call.graph.attrs, "goal", ""), call.carried or Carryover()
         words = prompt.in_place(call.prompt, goal, carried.preamble, call.place.reason, carried.steering,
@@ -91,7 +90,7 @@ class HomeAgent:
             environ |= _exclusions(registry.excluded_by(name, self.home), call.run.tree, folder, environ)
             place = checkout_place(Role.AGENT, call.run.tree, folder, call.run.directory, environ, home=self.home,
                                    agent=name)
-            # The proxy's counts are the only ones: nobody adds up a session's own, in the run's directory.
+            # only the proxy's counts exist: a session's own, in the run's directory, are not summed up
             user = replace(checkout_user(self.home, task.run_id, task.node, task.attempt, call.run.directory or folder),
                            limits=registry.limits_of(name, task.node, task.attributes, self.home))
             network = checkout_network(Role.AGENT, place, user,
@@ -123,7 +122,7 @@ class HomeAgent:
 
 
 def _exclusions(patterns: Sequence[str], tree: Path, folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that keep an agent's own files out of its commits; none outside of a repository."""
+    """Return the variables that keep an agent's private files out of its commits; none outside of a repository."""
     if not patterns:
         return {}
     try:
@@ -138,11 +137,11 @@ class _NoAnswererError(Exception):
 
 
 async def wait_or_stop(work: Work, call: Call, network: NetworkPlace) -> base.WorkResult:
-    """Return the work's outcome; stop the work first if this task is cancelled or a question cannot be answered."""
+    """Return the work's outcome; stop the work if this task is cancelled or a question cannot be answered."""
     try:
         return await _wait(work, call, network)
     except asyncio.CancelledError:
-        # Waited for here, since the loop closes after us: nothing else would end what the agent has started.
+        # wait here, since the loop closes after us: nothing else would end the agent's processes
         work.stop(time.monotonic())
         await _wait(work)
         raise
@@ -153,7 +152,7 @@ async def wait_or_stop(work: Work, call: Call, network: NetworkPlace) -> base.Wo
 
 
 async def _wait(work: Work, call: Call | None = None, network: NetworkPlace | None = None) -> base.WorkResult:
-    """Poll the work until it ends; with `call`, answer its questions, with `network`, keep that."""
+    """Poll the work until it ends; with `call`, answer its questions; with `network`, keep that alive."""
     answered: set[str] = set()
     while (outcome := work.poll(now := time.monotonic())) is None:
         if network is not None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from garrison.pipeline.store import Event, RunStart
 
 FOLDER = "pipelines"
-"""Folder of the home that contains these runs; runs of `garrison launch` are in `runs`."""
+"""Folder of the home for these runs; runs of `garrison launch` are in `runs`."""
 EXIT_CODES = {"success": 0, "fail": 1, "waiting": 3}
 _EXIT_HELP = "Exit code: 0 success, 1 failed, 2 wrong usage, 3 waiting for the user or a signal (resumable)."
 
@@ -54,14 +54,14 @@ run_dir_option = click.option("--run-dir", metavar="DIR", type=click.Path(path_t
 
 @click.command(cls=Command, epilog=_EXIT_HELP, renamed={"--tree": "--workdir"}, examples=(
     ("garrison pipeline run work.dot --simulate --outcome test=fail:1", "try the flow: test fails once"),
-    ("garrison pipeline run work.dot --set context.ticket=42 --answer review=Approve", "run it, with an answer ready"),
+    ("garrison pipeline run work.dot --set context.ticket=42 --answer review=Approve", "run it, with an answer"),
     ("garrison pipeline run work.dot --agent claude --run-dir /tmp/try", "let Claude do the codergen nodes"),
 ), option_groups={"Simulation": ("simulate", "outcomes")})
 @click.argument("file", type=click.Path(path_type=Path))
 @run_dir_option
 @click.option("--workdir", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True),
-              help="Folder in which tools and agents work (default: the current one); in a git checkout, that of "
-                   "a worktree of the last commit.")
+              help="Folder in which tools and agents work (default: the current one); for a git checkout, the same "
+                   "folder in a worktree of the last commit.")
 @click.option("--in-place", is_flag=True, help="Work in the folder itself, not in a worktree of its repository.")
 @click.option("--set", "values", metavar="KEY=VALUE", multiple=True, help="Set context.KEY at the start (repeatable).")
 @click.option("--simulate", is_flag=True, help="Do no work: every node succeeds at once.")
@@ -82,8 +82,8 @@ def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[st
         simulate: bool, in_place: bool, auto_approve: bool, stay: bool, as_json: bool, quiet: bool) -> None:
     """Run the graph in FILE in this process.
 
-    In a git checkout its tools and agents work in a worktree of the last commit; what they changed is on a branch at
-    the end. Elsewhere, and with --in-place, they work in the folder itself.
+    In a git checkout its tools and agents work in a worktree of the last commit, and the result is a branch. Elsewhere,
+    and with --in-place, they work in the folder itself.
     """
     from garrison.agents.config_check import check_configuration
     from garrison.pipeline.engine import run_async
@@ -146,7 +146,7 @@ def resume_pipeline_run(run: str, home: str | None, *, answers: tuple[str, ...],
 
 
 @click.command(cls=Command, examples=(
-    ("garrison pipeline fork work-1a2b3c --at implement", "a new run, from where implement was last started"),
+    ("garrison pipeline fork work-1a2b3c --at implement", "a new run, from the last start of implement"),
 ))
 @click.argument("run")
 @click.option("--at", "node", required=True, metavar="NODE", help="Node at which the new run starts.")
@@ -176,16 +176,16 @@ def fork(run: str, node: str, visit: int | None, run_dir: Path | None, values: t
 
 
 class _Simulation(Value):
-    """Settings of a simulation, as a run's start records them."""
+    """Recorded settings of a simulation."""
 
     outcomes: Mapping[str, tuple[str | Mapping[str, object], int | None]]
-    """Node → report and the number of attempts that have it, None for all."""
+    """Node → report and its number of attempts, None for all."""
     labels: Mapping[str, str]
     """Node → answer."""
 
 
 class _Workers(TypedDict, total=False):
-    """Arguments of `run_async` for what runs the nodes and what answers the questions."""
+    """Arguments of `run_async` for running nodes and answering questions."""
 
     handlers: Mapping[str, Handler]
     answerer: Answerer | None
@@ -193,7 +193,7 @@ class _Workers(TypedDict, total=False):
 
 
 class _Workplace:
-    """Where the commands of a run work, and what is said of that at its end."""
+    """Place where the commands of a run work, and its messages at the end."""
 
     def __init__(self, graph: Graph, home: Path, agent: str, *, simulate: bool, quiet: bool) -> None:
         from garrison.agents import registry
@@ -213,7 +213,7 @@ class _Workplace:
         return "" if self.worktree is None else str(self.worktree.git.root)
 
     def open(self, folder: Path, directory: Path, *, in_place: bool) -> None:
-        """Prepare the worktree of a new run that is started in `folder`, unless it works there itself."""
+        """Prepare the worktree of a new run started in `folder`, unless it works in place."""
         from garrison.cli import pipeline_worktree
         from garrison.sandbox.checkout import check_folder
 
@@ -230,11 +230,11 @@ class _Workplace:
             self._say("note: in a git checkout a run works in its own worktree now, and its result is a branch; "
                       "--in-place works in the folder itself, as before")
         if self.worktree.git.is_dirty(self.worktree.git.root):
-            self._say("note: what is not committed is not in its worktree; --in-place works in the folder itself")
+            self._say("note: uncommitted changes are not in its worktree; --in-place works in the folder itself")
         self._prepare("HEAD")
 
     def reopen(self, start: RunStart, directory: Path) -> None:
-        """Prepare the place of a run that is resumed."""
+        """Prepare the place of a resumed run."""
         from garrison.cli import pipeline_worktree
 
         if not self._works:
@@ -254,7 +254,7 @@ class _Workplace:
         self.tree = self.worktree.tree
 
     def end(self, result: RunResult) -> None:
-        """Bring the work of a run that has ended to its branch; a run that waits keeps its worktree."""
+        """Move the work of an ended run to its branch; a waiting run keeps its worktree."""
         if self.worktree is not None and result.status != "waiting":
             for note in self.worktree.finish():
                 print_message(f"note: {note}")
@@ -271,7 +271,7 @@ class _Workplace:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Name the repositories that commands have made or changed in a user's folder."""
+        """Report repositories that commands created or changed in a user's folder."""
         from garrison.cli import pipeline_worktree
 
         if self._before is None or self.tree is None:
@@ -280,7 +280,7 @@ class _Workplace:
 
 
 def _run_interruptibly(directory: Path, work: Coroutine[object, None, RunResult]) -> RunResult:
-    """Run `work`; Ctrl-C, TERM and a closed terminal end running nodes gracefully, and print how to resume."""
+    """Run `work`; on Ctrl-C, TERM or a closed terminal, end running nodes gracefully and print how to resume."""
     previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         return asyncio.run(_cancelled_by_signals(work))
@@ -294,10 +294,10 @@ def _run_interruptibly(directory: Path, work: Coroutine[object, None, RunResult]
 
 
 async def _cancelled_by_signals(work: Coroutine[object, None, RunResult]) -> RunResult:
-    """Await `work`; the first TERM or HUP cancels it, the second ends it at once, as a second Ctrl-C does.
+    """Await `work`; the first TERM or HUP cancels it, the second ends it at once, like a second Ctrl-C.
 
-    The first one raises nothing: an exception could come between the start of a command and the code that ends it.
-    Where SIGINT is ignored (a shell's background job) it stays ignored.
+    The first one raises no exception, which could occur between the start of a command and the code that ends it. An
+    ignored SIGINT (in a shell's background job) stays ignored.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
@@ -337,13 +337,13 @@ def _workers(graph: Graph, home: Path, agent: str, simulated: _Simulation | None
 
 
 def _print_sandbox(graph: Graph, home: Path, agent: str, *, quiet: bool) -> None:
-    """Print which sandbox holds the graph's agents and tools; Refused if it cannot be held."""
+    """Print the sandbox of the graph's agents and tools; Refused if it is unavailable."""
     from garrison.cli.pipeline_agent import agent_of
     from garrison.sandbox import private_files
     from garrison.sandbox.place import Role
     from garrison.sandbox.probe import missing_path_notes, summarize_sandbox
 
-    has_more = bool(graph.nodes_of("subgraph", "stack.manager_loop"))  # whose nodes are not known here
+    has_more = bool(graph.nodes_of("subgraph", "stack.manager_loop"))  # its nodes are unknown here
     agents = {agent_of(node.attrs, agent) for node in graph.nodes_of("codergen")} | ({agent} if has_more else set())
     roles = [Role.TOOL] if has_more or graph.nodes_of("tool") else []
     if not (agents or roles):
@@ -358,13 +358,13 @@ def _print_sandbox(graph: Graph, home: Path, agent: str, *, quiet: bool) -> None
 
 
 def _check_gates(graph: Graph, answers: dict[str, str]) -> None:
-    """Refuse an answer to a question that the graph does not have; a subpipeline may have any."""
+    """Refuse an answer to a question that is not in the graph, unless a subpipeline may have it."""
     if graph.nodes_of("subgraph", "stack.manager_loop"):
         return
     for gate in answers:
         if gate not in graph.nodes:
             gates = ", ".join(node.id for node in graph.nodes_of("wait.human")) or "none"
-            raise UsageError(f"--answer names {gate!r:.40}, which is not a node of the graph; those that ask: {gates}")
+            raise UsageError(f"--answer names {gate!r:.40}, which is not a question of the graph; questions: {gates}")
 
 
 def _changed_text(start: RunStart, *, use_changed: bool, use_original: bool) -> str | None:
@@ -379,8 +379,8 @@ def _changed_text(start: RunStart, *, use_changed: bool, use_original: bool) -> 
     if parse_file(path) == parse(start.graph, start.source):
         return None
     if not use_changed:
-        raise Refused(f"{path} has changed since this run started; pass --changed-graph to use it as it is now, or "
-                      "--original-graph to keep the graph that the run started with")
+        raise Refused(f"{path} has changed since this run started; pass --changed-graph to use the changed graph, or "
+                      "--original-graph to keep the graph of the start")
     return path.read_text(encoding="utf-8")
 
 
@@ -412,7 +412,7 @@ def _print_result_and_exit(result: RunResult, directory: Path, *, as_json: bool,
                  "budget": f"to continue: {resume_command}{more_steps}"}
         print_message(hints.get(result.resumable, f"its files: {directory}"))
     if place.branch and result.status != "waiting":
-        print_message(f"what it changed is on a branch; to merge it: git merge {place.branch}")
+        print_message(f"its result is on a branch; to merge it: git merge {place.branch}")
     sys.exit(EXIT_CODES[result.status])
 
 
@@ -429,7 +429,7 @@ def new_run_directory(home: Path, graph: str | None, file: Path) -> Path:
 
 
 def answer_wait(folder: RunDirectory, node: str, label: str, *, yes: bool) -> None:
-    """Answer an open question of a run; NotFound if it asks nothing, UsageError for what is not one of its options."""
+    """Answer an open question of a run; NotFound if there is none, UsageError for an invalid option."""
     from garrison.cli.waiting import confirm_irreversible
     from garrison.pipeline.store import open_questions
 
@@ -437,7 +437,7 @@ def answer_wait(folder: RunDirectory, node: str, label: str, *, yes: bool) -> No
     gate_question = questions.get(node)
     if gate_question is None:
         gates = sorted(questions)
-        raise NotFound(f"{node} of {folder.root.name} asks nothing now; " + (
+        raise NotFound(f"{node} of {folder.root.name} has no open question; " + (
             f"open questions: {', '.join(gates)}" if gates else f"`garrison status {folder.root}` shows what it does"))
     if rejection := gate_question.question.rejection(label):
         raise UsageError(rejection)
@@ -447,19 +447,19 @@ def answer_wait(folder: RunDirectory, node: str, label: str, *, yes: bool) -> No
 
 
 def send_pipeline_signal(folder: RunDirectory, name: str, data: str) -> None:
-    """Write a signal that a wait.signal node of a run waits for; `data` is JSON, '' means true."""
+    """Write a signal for a wait.signal node of a run; `data` is JSON, '' means true."""
     folder.write_signal(name, data)
     print_recorded(folder, f"signal {name} sent")
 
 
 def print_recorded(folder: RunDirectory, message: str) -> None:
-    """Print that something was recorded for a run, and how to continue one that does not run."""
+    """Print a confirmation for a run, and how to continue it if it is not running."""
     print_message(message if folder.is_running() else
                   f"{message}; to continue the run: garrison resume {folder.root}")
 
 
 def find_run_directory(run: str, home: str | None) -> RunDirectory:
-    """Return the run that a path, or an id in the home, names; NotFound, with the existing ids, otherwise."""
+    """Return the run named by a path, or by an id in the home; NotFound, with the existing ids, otherwise."""
     runs, path = find_home(home) / FOLDER, Path(run)
     for directory in (path, runs / run) if _is_path(run) else (runs / run, path):
         if RunDirectory(directory).exists():
@@ -476,7 +476,7 @@ def find_run_directory(run: str, home: str | None) -> RunDirectory:
 
 
 def find_engine_run(run: str, home: str | None) -> RunDirectory | None:
-    """Return the run of `garrison pipeline run` that `run` names, None if it is none; NotFound for a path to none."""
+    """Return the run of `garrison pipeline run` named `run`, None if there is none; NotFound for a wrong path."""
     try:
         return find_run_directory(run, home)
     except NotFound:

@@ -1,11 +1,11 @@
-"""Worktree of a run of `garrison pipeline run`: where its tools and agents work if it was started in a git checkout.
+"""Worktree of a run of `garrison pipeline run`, for its tools and agents if it was started in a git checkout.
 
-It begins at the commit that is checked out, on its own branch, and the commands see a private git view as in a
-launched run. When the run has ended, what they changed is on the branch, which is kept and merged by hand; nothing of
-the checkout or of what git obeys there was within their reach. While the run waits, the worktree stays.
+It starts at the checked-out commit, on its own branch, and the commands see a private git view as in a launched run.
+When the run has ended, the result is on the branch, which is kept and merged by hand; the checkout and its git
+configuration are out of reach. While the run waits, the worktree stays.
 
 With `--in-place`, and outside of a repository, they work in the folder itself. Then the git directory is read-only, and
-a repository that they made or changed below is named afterwards: git obeys what is in it as soon as the user enters.
+repositories that they create or change below are reported: git follows their configuration inside them.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 NODE = "pipeline"
-"""Stands for a node in the names of branch and rescue refs."""
+"""Used in place of a node in the names of branch and rescue refs."""
 _MAX_FOLDERS = 100_000
-"""Folders in which repositories are looked for."""
+"""Maximum number of folders searched for repositories."""
 _OBEYED = ("config", "config.worktree", "hooks", "info/attributes", "commondir")
-"""Parts of a git directory that git obeys; a hook that is new changes the time of its folder."""
+"""Parts of a git directory that influence git; a new hook changes the time of its folder."""
 
 
 class PipelineWorktree(Value):
-    """Worktree of one run; `name` stands for the run in its paths and refs."""
+    """Worktree of one run; `name` identifies the run in its paths and refs."""
 
     git: Git
     name: str
@@ -67,30 +67,30 @@ class PipelineWorktree(Value):
 
     @property
     def branch(self) -> str:
-        """Return the branch on which the result is."""
+        """Return the branch of the result."""
         return f"garrison/{self.name}/{NODE}"
 
     def prepare(self, home: Path, environ: Mapping[str, str], start: str = "HEAD",
                 excluded: Sequence[str] = ()) -> list[str]:
-        """Create the worktree, on its branch or at `start`, or take over a killed run's; return notes.
+        """Create the worktree on its branch or at `start`, or take over a killed run's; return notes.
 
         Args:
-            excluded: patterns of files that its agents write for themselves.
+            excluded: patterns of its agents' private files.
         """
         commit = self.git.rev(start) or self.git.rev("HEAD")
         if commit is None:
-            raise Refused(f"{self.git.root} has no commit yet, from which a worktree could begin; commit, or let the "
-                          "run work in the folder itself: --in-place")
+            raise Refused(f"{self.git.root} has no commit for a worktree yet; commit, or let the run work in the "
+                          "folder itself: --in-place")
         self.git.clear_branch_lock(self.branch)
         self.git.add_worktree(self.path, self.branch, commit)
         self.git.clear_locks(self.path, self.branch)
         notes = complete_worktree(self.git, self.path, connect=connect_for(self.git))
         if not self.tree.is_dir():
-            raise Refused(f"{self.sub} is not in the last commit, from which the run's worktree begins; commit it, or "
+            raise Refused(f"{self.sub} is not in the last commit, from which the run's worktree starts; commit it, or "
                           "let the run work in the folder itself: --in-place")
         commits.write_excludes(self.git, self.path, excluded)
         atomic.make_directory(sandbox_folder(self.path))
-        # By this `garrison clean` finds the repository, once nothing else of the run is left.
+        # lets `garrison clean` find the repository once nothing else of the run is left
         atomic.write(sandbox_folder(self.path) / REPOSITORY, os.fsencode(self.git.root))
         rights = read_rights(home, Role.AGENT, environ=environ)
         if mode_here(rights.mode) is not Mode.NONE:
@@ -99,10 +99,10 @@ class PipelineWorktree(Value):
         return notes
 
     def finish(self) -> list[str]:
-        """Bring all work to the branch and remove the worktree; return notes. Delete the branch if nothing changed."""
+        """Move all work to the branch and remove the worktree; return notes. Delete the branch if nothing changed."""
         if not self.path.is_dir():
             return []
-        # Each step brings what the one before did not onto a ref; the worktree goes once all of it is on one.
+        # each step saves to a ref what the previous one did not; the worktree is removed once everything is saved
         notes = [collect_what_can_be(self.git, self.path, self.name, NODE, 1)]
         self.git.commit_all(self.path, f"garrison: what the run {self.name} left uncommitted")
         why, elsewhere = adopt_commits(self.git, self.path, self.branch)
@@ -123,13 +123,13 @@ class PipelineWorktree(Value):
 
 
 def worktree_for(tree: Path, directory: Path, home: Path, environ: Mapping[str, str]) -> PipelineWorktree | None:
-    """Return the worktree of a new run that is started in the folder `tree`; None outside of a repository.
+    """Return the worktree of a new run started in the folder `tree`; None outside of a repository.
 
     Args:
-        directory: the run's.
+        directory: the run's directory.
     """
     tree = Path(os.path.realpath(tree))
-    # lexists: a broken .git is an error of git's to be told, not the absence of a repository.
+    # lexists: a broken .git is an error to report, not the absence of a repository
     if not any(os.path.lexists(folder / ".git") for folder in (tree, *tree.parents)):
         return None
     git = open_repository(tree, home)
@@ -139,11 +139,11 @@ def worktree_for(tree: Path, directory: Path, home: Path, environ: Mapping[str, 
 
 def worktree_of(repository: str, tree: str, directory: Path, home: Path,
                 environ: Mapping[str, str]) -> tuple[PipelineWorktree, str]:
-    """Return the worktree of a run that is resumed, and where it begins if there is none: at the branch of the run that
-    it was forked from.
+    """Return the worktree of a resumed run, and its start if it does not exist: the branch of the run that it was
+    forked from.
 
     Args:
-        repository: top directory of the checkout, as the run's start records it.
+        repository: recorded top directory of the checkout.
         tree: folder in which that run's commands worked.
     """
     trees = trees_root(environ) / WORKTREES
@@ -153,7 +153,7 @@ def worktree_of(repository: str, tree: str, directory: Path, home: Path,
 
 
 def _name_of(directory: Path, home: Path) -> str:
-    """Return the name of a run's worktree: the run's, with a number where other runs may have the same."""
+    """Return the name of a run's worktree: the run's, with a number if other runs may have the same."""
     path = Path(os.path.abspath(directory))  # noqa: PTH100  # as the run's directory is named
     if path.parent == home / "pipelines":
         return path.name
@@ -161,7 +161,7 @@ def _name_of(directory: Path, home: Path) -> str:
 
 
 def is_first_use(home: Path, environ: Mapping[str, str]) -> bool:
-    """Return whether the home has runs, of an earlier version, and none of them worked in a worktree."""
+    """Return whether the home has runs of an earlier version, none of which worked in a worktree."""
     trees = str(trees_root(environ) / WORKTREES)
     manifests = [folder / "manifest.json" for folder in (home / "pipelines").glob("*")]
     known = [path.read_bytes() for path in manifests if path.is_file()]
@@ -169,7 +169,7 @@ def is_first_use(home: Path, environ: Mapping[str, str]) -> bool:
 
 
 def nested_repositories(tree: Path) -> dict[Path, tuple[int, ...]]:
-    """Return the git directories below a folder in which a run works itself, with what tells of a change."""
+    """Return the git directories below a folder in which a run works in place, with stamps that reveal changes."""
     found: dict[Path, tuple[int, ...]] = {}
     for number, (folder, folders, files) in enumerate(os.walk(tree)):
         if ".git" in folders or ".git" in files:
@@ -182,16 +182,16 @@ def nested_repositories(tree: Path) -> dict[Path, tuple[int, ...]]:
 
 
 def warn_of_changed(before: Mapping[Path, tuple[int, ...]], tree: Path) -> None:
-    """Name the repositories that commands have made or changed in a user's folder since `before`."""
+    """Report repositories that commands created or changed in a user's folder since `before`."""
     after = nested_repositories(tree)
     for path in sorted(path for path, state in after.items() if before.get(path) != state):
-        print_message(f"warning: the run made or changed the repository in {path.parent}: your git obeys its "
-                      "settings and hooks there; look at them before you use it")
+        print_message(f"warning: the run created or changed the repository in {path.parent}: your git follows its "
+                      "settings and hooks there; check them before you use it")
 
 
 @contextmanager
 def confined_commands(tree: Path, home: Path, account: Path) -> Iterator[CheckoutCommands]:
-    """Yield what confines commands in a user's folder, and name the repositories that they have changed."""
+    """Yield the confinement of commands in a user's folder, and report the repositories that they changed."""
     settle_mode(home)
     tree = tree.resolve()
     before = nested_repositories(tree)
@@ -206,5 +206,5 @@ def _stamp(path: Path) -> int:
         state = path.lstat()
     except OSError:
         return 0
-    # Every command of git changes the time of .git itself, by index.lock; what git obeys in it is stamped by name.
+    # every git command changes the time of .git itself, by index.lock; so the influential files are stamped by name
     return state.st_ino if path.name == ".git" and path.is_dir() else state.st_ino ^ state.st_mtime_ns ^ state.st_mode

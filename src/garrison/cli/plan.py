@@ -1,8 +1,8 @@
-"""`garrison plan`: from a goal to tasks that you approve, and to the run that does them.
+"""`garrison plan`: turn a goal into tasks that you approve, and a run that does them.
 
-Until you approve, nothing but the planner runs. What it hands in is a proposal (`plan/proposal.py`); what you approve
-is a graph (`plan/graph.py`), launched like any other. Each step is recorded in the home before the next begins, and the
-run's id is the plan's, so that a plan that is continued begins no second run.
+Until you approve, only the planner runs. It submits a proposal (`plan/proposal.py`); you approve a graph
+(`plan/graph.py`), which is launched like any other. Each step is recorded in the home before the next one starts, and
+the run has the plan's id, so that continuing a plan does not start a second run.
 """
 
 from __future__ import annotations
@@ -62,40 +62,40 @@ _PLAN = {"Goal": ("file", "issue", "answer"),
 @click.command(cls=Command, option_groups={**_PLAN, **OPTION_GROUPS}, everyday=(
     "file", "issue", "planner", "check", "out", "edit", "yes", "again", "agent", "gate", "detach",
 ), examples=(
-    ('garrison plan "move the settings to TOML and migrate old ones"', "shows the tasks, and asks before they begin"),
+    ('garrison plan "move the settings to TOML and migrate old ones"', "shows the tasks, and asks before they start"),
     ('garrison plan "split the parser" --out split.dot', "keeps the plan as a graph: edit it, then `garrison launch`"),
-    ("garrison plan --continue split-the-parser-3fa9 --yes", "approves a plan that waits, and runs it"),
+    ("garrison plan --continue split-the-parser-3fa9 --yes", "approves a waiting plan and runs it"),
 ))
 @click.argument("words", nargs=-1, metavar="GOAL...|-")
 @click.option("--file", "file", metavar="FILE", type=click.Path(path_type=Path),
               help="File with the goal, for a long one; `-` reads it from standard input.")
 @click.option("--issue", type=click.IntRange(1), metavar="N", help="Take the goal from an issue of the forge.")
 @click.option("--answer", multiple=True, metavar="TEXT",
-              help="Answer to an open question of the plan (repeatable, in their order).")
+              help="Answer to an open question of the plan (repeatable, in order).")
 @click.option("--planner", metavar="NAME",
               help="Agent that plans (default: [plan] agent, else the one that does tasks).")
-@click.option("--command", metavar="CMD", help="Command that plans in place of an agent: it prints the plan as JSON.")
+@click.option("--command", metavar="CMD", help="Command that plans instead of an agent and prints the plan as JSON.")
 @click.option("--check", metavar="CMD", help="Command that checks the goal at the end (default: an agent judges it).")
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path),
-              help="Write the plan as a graph for `garrison launch`, and begin nothing.")
+              help="Write the plan as a graph for `garrison launch` without starting it.")
 @click.option("--edit", is_flag=True, help="Edit the plan in your EDITOR before it is shown.")
 @click.option("--graph", metavar="FILE", type=click.Path(path_type=Path),
-              help="With --continue: take the plan as you have edited it in FILE (`-`: standard input), and show it.")
+              help="With --continue: use and show your edited plan in FILE (`-`: standard input).")
 @click.option("--no-check", is_flag=True,
-              help="Leave out the check of a goal that is one task, as `garrison run` does.")
-@click.option("--yes", is_flag=True, help="Begin without asking, for at most what the plan shows.")
-@click.option("--continue", "again", metavar="PLAN", help="Continue a plan: one that was interrupted, has open "
-                                                          "questions, waits for approval, or whose run has failed.")
+              help="Leave out the check of a goal that is one task, like `garrison run`.")
+@click.option("--yes", is_flag=True, help="Start without asking, within the shown budget.")
+@click.option("--continue", "again", metavar="PLAN", help="Continue a plan that was interrupted, has open questions, "
+                                                          "waits for approval, or whose run has failed.")
 @click.option("--list", "shows_all", is_flag=True, help="List the plans of the home.")
 @launch_options
 def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: tuple[str, ...], planner: str | None,
          command: str | None, check: str | None, out: Path | None, graph: Path | None, again: str | None,
          home: str | None, target_dir: Path | None, agent: str | None, *, edit: bool, no_check: bool, yes: bool,
          shows_all: bool, detach: bool, dry_run: bool, serve: bool, as_json: bool, **options: Any) -> int | None:
-    """Have an agent divide GOAL into tasks on the repository you are in; run them once you approve.
+    """Have an agent divide GOAL into tasks for the repository you are in; run them once you approve.
 
-    The planner reads a copy of the last commit and can change nothing. The plan is shown as a table, with what it may
-    cost. Exit code 3 if it waits for your answers or your approval and nobody can be asked here.
+    The planner reads a copy of the last commit and cannot change anything. The plan is shown as a table with its
+    budget. Exit code 3 if it waits for your answers or approval and nobody can be asked here.
     """
     runtime = Runtime.real(find_home(home))
     plans = Plans(runtime.home)
@@ -110,19 +110,19 @@ def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: t
         made = plans.read(again)
         validate_repository(Path(made.repo))
         if not made.mends:
-            raise Refused(f"plan {made.id} is of an issue: `garrison take` with its number and --plan continues it")
+            raise Refused(f"plan {made.id} is for an issue: `garrison take` with its number and --plan continues it")
         made = plans.write(replace(made, check=check or made.check, agent=agent or made.agent))
         given = "" if graph is None else read_text(graph)
     else:
         given = ""
         if graph is not None:
-            raise UsageError("--graph needs --continue PLAN; `garrison launch FILE` runs a graph by itself")
+            raise UsageError("--graph needs --continue PLAN; `garrison launch FILE` runs a graph without a plan")
         here = target_dir or Path.cwd()
         goal = read_task(words, file, "goal") if issue is None else _read_issue(
             runtime, validate_repository(here), issue, options["base"])
         made = plans.begin(_new(runtime, here, goal, planner, command, check, agent,
                                 base=options["base"]))
-    # A dry run asks nobody: it starts nothing.
+    # a dry run does not ask, since it starts nothing
     session = PlanSession(runtime, plans, made, answer, yes=yes or dry_run, edit=edit, as_json=as_json,
                           options=options, no_check=no_check)
     with plans.held(made.id), interruptible():
@@ -141,12 +141,12 @@ def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: t
 
 
 def make_plan(runtime: Runtime, here: Path, goal: str, run: str, agent: str | None) -> str:
-    """Return the graph of a goal that the user has approved in this terminal; '' if they have not.
+    """Return the graph of a goal if the user approves it in this terminal, else ''.
 
-    An interrupted plan of the same run is continued. Refused where nobody can be asked.
+    Continues an interrupted plan of the same run. Refused if nobody can be asked.
 
     Args:
-        run: id of the run that the caller begins with it.
+        run: id of the caller's run for it.
     """
     plans = Plans(runtime.home)
     known = next((each for each in plans.list() if each.runs == (run,)), None)
@@ -166,9 +166,9 @@ def make_plan(runtime: Runtime, here: Path, goal: str, run: str, agent: str | No
 
 def _new(runtime: Runtime, here: Path, goal: str, planner: str | None, command: str | None, check: str | None,
          agent: str | None, base: str | None = None) -> PlanRecord:
-    """Return the record of a new plan; Refused or UsageError if nobody can plan it or do it."""
+    """Return the record of a new plan; Refused or UsageError without a planner or an agent."""
     if planner and command:
-        raise UsageError("name a --planner or give a --command, not both")
+        raise UsageError("pass either --planner or --command")
     target, doer = validate_repository(here), choose_agent(runtime, here, agent, "")
     who = "" if command else planner or read_config(runtime.home).plan().agent or doer
     if who:
@@ -179,7 +179,7 @@ def _new(runtime: Runtime, here: Path, goal: str, planner: str | None, command: 
     base = base or read_defaults(runtime.home, target).base
     commit = (git.branch_tip(base) if base else None) or git.rev("HEAD")
     if commit is None:
-        raise Refused(f"{target} has no commit yet, which a planner could read; commit first")
+        raise Refused(f"{target} has no commit yet for a planner to read; commit first")
     return PlanRecord("", goal, str(target), commit, who, runtime.clock.utc(), str(here.resolve()), command or "",
                       check or "", doer)
 
@@ -195,7 +195,7 @@ def _read_issue(runtime: Runtime, target: Path, number: int, base: str | None) -
 
 
 class PlanSession:
-    """Work on one plan in this process, which holds it."""
+    """Work on one plan in this process, which has locked it."""
 
     def __init__(self, runtime: Runtime, plans: Plans, plan: PlanRecord, answers: Sequence[str], *, yes: bool,
                  edit: bool, as_json: bool, options: dict[str, Any], no_check: bool = False) -> None:
@@ -204,9 +204,9 @@ class PlanSession:
         self.no_check = no_check
         self.config = read_config(runtime.home).plan()
         self.code = 0
-        """Exit code where nothing is launched."""
+        """Exit code if nothing is launched."""
         self.created: Launch | None = None
-        """Run that was created and never started."""
+        """Run that was created but not started."""
 
     @property
     def can_ask(self) -> bool:
@@ -218,7 +218,7 @@ class PlanSession:
     # ---- until approval
 
     def to_launch(self, out: Path | None) -> str:
-        """Return the graph that the user has approved; '' if nothing is to be launched. OpenQuestions, Refused."""
+        """Return the approved graph; '' if nothing is to be launched. OpenQuestions, Refused."""
         if self.plan.stage is PlanStage.LAUNCHED or (self.plan.mends and self.plan.runs):
             return self._continue_run()
         if self.plan.stage in (PlanStage.PLANNING, PlanStage.ASKED):
@@ -237,17 +237,17 @@ class PlanSession:
         return self._approve(graph)
 
     def take_graph(self, text: str) -> None:
-        """Put a graph that the user has edited in the place of the plan's; Refused if that has begun or cannot run."""
+        """Replace the plan's graph by the user's edited one; Refused if the plan has started, or it cannot run."""
         if self.plan.runs:
-            raise Refused(f"plan {self.plan.id} has begun; `garrison edit NODE` changes what has not started")
+            raise Refused(f"plan {self.plan.id} has started; `garrison edit NODE` changes unstarted nodes")
         self.plans.read_graph(self.plan.id)
         if errors := _errors_of(text, "the graph"):
-            raise Refused(f"{errors[0]}; the plan is as it was")
+            raise Refused(f"{errors[0]}; the plan is unchanged")
         self.plans.write_graph(self.plan.id, text)
         self._write(notes=())
 
     def _propose(self) -> None:
-        """Have the planner propose, ask what it asks, and keep the graph of what comes of it."""
+        """Get a proposal from the planner, relay its questions, and keep the resulting graph."""
         settle_mode(self.runtime.home)
         while True:
             self._settle_questions()
@@ -276,19 +276,19 @@ class PlanSession:
                      {**budgets, "": budgets[self.plan.agent]})
 
     def _ask(self, question: str) -> str | None:
-        """Return the user's answer to a question of the planner; None where nobody can be asked."""
+        """Return the user's answer to a question of the planner; None if nobody can be asked."""
         if self.answers:
             return self.answers.pop(0)
         if not self.can_ask:
             return None
         print_message(f"the planner asks: {question}")
         try:
-            return ask("your answer: ").strip() or "Decide it yourself."
+            return ask("your answer: ").strip() or "Decide yourself."
         except EOFError:
             return None
 
     def _settle_questions(self) -> None:
-        """Have the user answer what is open; OpenQuestions where that is impossible."""
+        """Have the user answer open questions; OpenQuestions if that is impossible."""
         while self.plan.questions:
             answer = self._ask(self.plan.questions[0])
             if answer is None:
@@ -299,7 +299,7 @@ class PlanSession:
             self._write(stage=PlanStage.PLANNING)
 
     def show_questions(self, questions: Sequence[str]) -> None:
-        """Print open questions, and how they are answered."""
+        """Print open questions, and how to answer them."""
         self._write(stage=PlanStage.ASKED, questions=tuple(questions))
         if self.as_json:
             print_json({"plan": self.plan.id, "stage": self.plan.stage, "questions": list(questions)})
@@ -310,14 +310,14 @@ class PlanSession:
         print_message(f"nothing was started; answer with `garrison plan --continue {self.plan.id} {answers}`")
 
     def _edit(self, text: str) -> str:
-        """Return the text as the user's editor leaves it, once a launch would take it."""
+        """Return the text from the user's editor once a launch would accept it."""
         editor = self.runtime.environ.get("VISUAL") or self.runtime.environ.get("EDITOR") or "vi"
         with TemporaryDirectory(prefix="garrison-plan-") as folder:
             path = Path(folder, f"{self.plan.id}.dot")
             path.write_text(text)
             while True:
                 if subprocess.run([*shlex.split(editor), str(path)], check=False, env=dict(os.environ)).returncode:
-                    raise Refused(f"{editor} failed; the plan is as it was")
+                    raise Refused(f"{editor} failed; the plan is unchanged")
                 try:
                     errors = _errors_of(edited := path.read_text(encoding="utf-8"), path.name)
                 except UnicodeDecodeError as error:
@@ -327,7 +327,7 @@ class PlanSession:
                 for line in errors:
                     print_message(line)
                 if not self.can_ask or ask("edit it again? [Y/n] ").strip().casefold() in ("n", "no"):
-                    raise Refused("the edited graph cannot be run; the plan is as it was")
+                    raise Refused("the edited graph cannot be run; the plan is unchanged")
         self.plans.write_graph(self.plan.id, edited)
         self._write(notes=())
         return edited
@@ -335,22 +335,22 @@ class PlanSession:
     # ---- approval
 
     def _approve(self, graph: Graph) -> str:
-        """Show the plan and ask whether to begin; return its text, '' if not."""
+        """Show the plan and ask whether to start it; return its text, '' if not."""
         most = self._bound(graph)
         self._show(graph, most)
         proposal = plan_graph.read_plan(graph)
         is_one = len(proposal.tasks) == 1 and CHECK in graph.nodes and not self.plan.runs
         if is_one and not self.yes:
-            print_message("this goal is one task, which `garrison run` does as well: without a check of the goal")
+            print_message("this goal is a single task: `garrison run` does it without a check of the goal")
         while not self.yes:
             if not self.can_ask:
-                print_message(f"nothing was started; `garrison plan --continue {self.plan.id} --yes` begins it, with "
+                print_message(f"nothing was started; `garrison plan --continue {self.plan.id} --yes` starts it, with "
                               + ("--no-check as `garrison run` would, with " if is_one else "")
-                              + "--edit you edit it first, with --out FILE you keep it as a graph")
+                              + "--edit you edit it first, with --out FILE you save it as a graph")
                 self.code = WAITING
                 return ""
             try:
-                said = ask(f"begin? [y]es, {'[r]un without the check, ' if is_one else ''}[e]dit, [N]o: "
+                said = ask(f"start? [y]es, {'[r]un without the check, ' if is_one else ''}[e]dit, [N]o: "
                            ).strip().casefold()
             except EOFError:
                 said = ""
@@ -365,27 +365,27 @@ class PlanSession:
             self._write(stage=PlanStage.DROPPED if said in ("n", "no") else PlanStage.PROPOSED)
             print_message(f"nothing was started; `garrison plan --continue {self.plan.id}` shows it again")
             return ""
-        if self.plan.runs and self.plan.mends:  # the first approval's money counts
+        if self.plan.runs and self.plan.mends:  # the budget of the first approval counts
             self._write(stage=PlanStage.PROPOSED)
         else:
             self._write(stage=PlanStage.PROPOSED, approved=most, planned=self.plans.spent(self.plan.id))
         return to_dot(graph)
 
     def _without_check(self, graph: Graph) -> Graph:
-        """Return a graph of one task as `garrison run` makes it; Refused for several."""
+        """Return the graph of a single task as in `garrison run`; Refused for several tasks."""
         if (count := len(plan_graph.read_plan(graph).tasks)) != 1:
             raise Refused(f"--no-check is for a goal that is one task, and this is {count}; --edit can remove the node "
                           f"{CHECK}")
         return plan_graph.leave_out_check(graph) if CHECK in graph.nodes else graph
 
     def _most(self, graph: Graph) -> float | None:
-        """Return the US dollars that the nodes of a graph may spend together; None if one has no limit."""
+        """Return the total budget of a graph's nodes in US dollars; None if one has no limit."""
         limits = [registry.limits_of(str(node.attrs.get("agent") or self.plan.agent), node.id, node.attrs,
                                      self.runtime.home).node for node in plan_graph.list_open(graph)]
         return None if None in limits else sum(limit for limit in limits if limit is not None)
 
     def _bound(self, graph: Graph) -> float | None:
-        """Return the US dollars that the run of a graph may spend: its nodes' together, and what bounds the run."""
+        """Return the US dollars that the run of a graph may spend: the nodes' total, bounded by the run's limit."""
         whole = self.options.get("budget_run")
         bounds = [self._most(graph), float(whole) if whole not in (None, "none") else None,
                   self._left() if self.plan.mends and self.plan.runs else None]
@@ -394,7 +394,7 @@ class PlanSession:
     def _show(self, graph: Graph, most: float | None) -> None:
         proposal = plan_graph.read_plan(graph)
         rows = self._rows(proposal, graph)
-        if self.as_json and self.yes:  # what is printed is the run alone
+        if self.as_json and self.yes:  # print only the run
             return
         if self.as_json:
             print_json({"plan": self.plan.id, "stage": PlanStage.PROPOSED, "goal": self.plan.goal, "tasks": rows,
@@ -433,11 +433,11 @@ class PlanSession:
     # ---- the run
 
     def launch(self, text: str, *, dry_run: bool) -> Launch | None:
-        """Create the run of an approved graph; None where that is only checked."""
-        from garrison.cli import launch as launching  # a plan that is only shown needs nothing of a launch
+        """Create the run of an approved graph; None if it is only checked."""
+        from garrison.cli import launch as launching  # imported late: not needed to show a plan
 
-        # Recorded before it is made: killed in between, --continue finds the id of a run that is not there, and makes
-        # it. The other way round it would make a second run of the same tasks.
+        # Record before creating: after a kill in between, --continue finds the id of a missing run and creates it. The
+        # other way round it would create a second run of the same tasks.
         run = self.options.get("run") or self._next_run()
         if not dry_run:
             self.plans.write_graph(self.plan.id, text)
@@ -457,7 +457,7 @@ class PlanSession:
             launching.announce_detached(created.run_id, pid, as_json=self.as_json)
 
     def follow(self, created: Launch) -> int:
-        """Follow a run, and the one that takes the place of what has failed in it; return the last one's exit code."""
+        """Follow a run, and the run that repairs its failures; return the last one's exit code."""
         from garrison.cli.launch import follow_run
 
         print_message("Ctrl-C leaves it running in the background")
@@ -469,7 +469,7 @@ class PlanSession:
             created = self.runtime.launch(runs[-1])
 
     def _request(self, run: str, text: str) -> LaunchRequest:
-        """Return the request of the plan's next launch: with the options of the first, where no others are given."""
+        """Return the request of the plan's next launch, with the first one's options as defaults."""
         made = make_request(Path(plan_graph.plan_name(self.plan.goal)), Path(self.plan.here), **self.options)
         if (first := self.plan.request) is not None:
             default = LaunchRequest(made.pipeline, made.target)
@@ -487,19 +487,19 @@ class PlanSession:
                            self.runtime.home)) if self._may_mend else [])
 
     def record_launch(self, run: str) -> None:
-        """Record the run of an approved plan, before that begins; each but the first mends the plan."""
+        """Record the run of an approved plan before it starts; each one after the first repairs the plan."""
         runs = tuple(dict.fromkeys((*self.plan.runs, run)))
         self._write(stage=PlanStage.LAUNCHED, runs=runs, replans=len(runs) - 1)
 
     def _next_run(self) -> str:
-        """Return the id of the next run of the plan: that of one which was not begun, if this was interrupted."""
+        """Return the id of the plan's next run: that of an unstarted one after an interruption."""
         runs = self.plan.runs
         if runs and not self.runtime.files(runs[-1]).launch.exists():
             return runs[-1]
         return f"{self.plan.id}-{len(runs) + 1}" if runs else self.plan.id
 
     def _continue_run(self) -> str:
-        """Return what is to be launched of a plan that was approved: the graph that was not begun, or a mended one."""
+        """Return the graph to launch for an approved plan: the unstarted one, or a repaired one."""
         from garrison.run.status import Status, read_run_state
 
         run = self.plan.runs[-1]
@@ -517,16 +517,16 @@ class PlanSession:
 
     @property
     def _may_mend(self) -> bool:
-        """Return whether the plan is mended if its next, or latest, run fails."""
+        """Return whether the plan is repaired if its next, or latest, run fails."""
         return self.plan.mends and self.plan.replans < self.config.replans
 
     def _can_mend(self) -> bool:
-        """Return whether a plan whose run has failed is mended: what its nodes have done is on the target then."""
+        """Return whether a plan with a failed run can be repaired, since its nodes' work is on the target."""
         return self._may_mend and bool(self.plan.runs) and self.runtime.launch(self.plan.runs[-1]).land == LAND_NODE
 
     def _mend(self, state: RunState) -> str:
-        """Return the graph that takes the place of one whose run has failed; '' if the user does not want it."""
-        # as it was launched: an interrupted mending may have written the plan's own already
+        """Return the successor of a graph whose run has failed; '' if the user declines it."""
+        # as launched: an interrupted repair may already have replaced the plan's graph
         launched = self.runtime.files(self.plan.runs[-1]).launched_graph.read_text(encoding="utf-8")
         graph = parse(launched, self.plan.id)
         past = past_of(state, graph)
@@ -534,21 +534,21 @@ class PlanSession:
             return ""
         left = self._left()
         if left is not None and left < 0.01:
-            print_message(f"nothing is left of the ${self.plan.approved:g} that were approved: the plan is not mended")
+            print_message(f"nothing is left of the approved ${self.plan.approved:g}: the plan is not repaired")
             return ""
         run = self.plan.runs[-1]
-        if self.plan.mended == run:  # it waits for approval already
+        if self.plan.mended == run:  # it already waits for approval
             mended = parse(self.plans.read_graph(self.plan.id), self.plan.id)
         else:
-            # The graph before the mark: killed in between, the planner is asked once more. The other way round, the
-            # graph that failed would be shown as its own successor.
+            # The graph before the mark: after a kill in between, the planner is asked again. The other way round, the
+            # failed graph would be shown as its own successor.
             mended = self._propose_instead(graph, past, state)
             self.plans.write_graph(self.plan.id, to_dot(mended))
             self._write(mended=run)
         return self._approve(mended)
 
     def _propose_instead(self, graph: Graph, past: Past, state: RunState) -> Graph:
-        """Return the graph in which the planner's successors take the place of what failed, within the budget."""
+        """Return the graph with the planner's replacements for failed tasks, within the budget."""
         print_message(f"{', '.join(sorted(past.failed))} failed: the planner looks for another way "
                       f"({self.plan.replans + 1} of {self.config.replans})")
         base = self.runtime.launch(self.plan.runs[-1]).base
@@ -566,20 +566,20 @@ class PlanSession:
         return self._within(plan_graph.mend(graph, found.proposal, past))
 
     def _left(self) -> float | None:
-        """Return the US dollars that are left of the first approval; None for no limit."""
+        """Return the US dollars left of the first approval; None for no limit."""
         if self.plan.approved is None:
             return None
         spent = sum(spent_by(self.runtime.home, run) for run in self.plan.runs)
         return self.plan.approved - spent - max(0.0, self.plans.spent(self.plan.id) - self.plan.planned)
 
     def _within(self, graph: Graph) -> Graph:
-        """Return a graph whose nodes may spend no more than what is left of the first approval."""
+        """Return a graph whose nodes may only spend the rest of the first approval."""
         most, left = self._most(graph), self._left()
         return graph if left is None or (most is not None and most <= left) else plan_graph.share_budget(graph, left)
 
 
 def _errors_of(text: str, source: str) -> list[str]:
-    """Return why a launch would refuse a graph, a line for each reason. Pure."""
+    """Return the reasons for which a launch would refuse a graph, one per line. Pure."""
     try:
         return plan_graph.find_errors(parse(text, source))
     except GarrisonError as error:
@@ -587,7 +587,7 @@ def _errors_of(text: str, source: str) -> list[str]:
 
 
 def past_of(state: RunState, graph: Graph) -> Past:
-    """Return what a run has come to, as a planner that mends it needs to know. Pure."""
+    """Return the results of a run, for a planner that repairs it. Pure."""
     nodes = {name: state.nodes[name].status for name, node in graph.nodes.items()
              if node.handler == "codergen" and name in state.nodes}
     landed = frozenset(name for name, status in nodes.items() if status == "validated" and name != CHECK) | frozenset(
@@ -604,4 +604,4 @@ def _list(plans: Plans, *, as_json: bool) -> None:
     print_table(("plan", "stage", "goal", "run", "cost"), [
         (each.id, each.stage, each.goal.partition("\n")[0][:60], each.runs[-1] if each.runs else "",
          f"${spent:.2f}" if (spent := plans.spent(each.id)) else "") for each in found],
-        "no plans yet; `garrison plan GOAL` makes one")
+        "no plans yet; `garrison plan GOAL` creates one")

@@ -1,4 +1,4 @@
-"""`garrison preview`: show in a browser what a server of a node serves."""
+"""`garrison preview`: show a node's server in a browser."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _BACKGROUND_SECONDS = 60.0
-"""Seconds that a preview in the background has until it is open."""
+"""Seconds within which a background preview must open."""
 _HOST_SECONDS = 5.0
-"""Seconds for which the list waits for a node's host."""
+"""Seconds that the list waits for a node's host."""
 
 
 @click.command(cls=Command, examples=(
     ("garrison preview web", "the only port on which node web listens; Ctrl-C closes it"),
     ("garrison preview web 5173 --open", "port 5173, in the browser"),
-    ("garrison preview db 5432 --tcp", "bytes as they come, for psql"),
+    ("garrison preview db 5432 --tcp", "raw bytes, for psql"),
     ("garrison preview web --attempt 2 --command 'npm run dev'", "a server at the commit of attempt 2"),
     ("garrison preview --list", "all ports of nodes at work, and open previews"),
 ), option_groups={"Server": ("attempt", "command"), "Address": (
@@ -63,28 +63,28 @@ _HOST_SECONDS = 5.0
 @click.option("--background", is_flag=True, help="Print the address and return; it is closed when the node ends.")
 @click.option("--attempt", type=click.IntRange(1), metavar="K", help="With --command: the commit of this attempt "
               "(default: the latest).")
-@click.option("--command", metavar="CMD", help="Start this server at the node's commit, in a sandbox of its own.")
+@click.option("--command", metavar="CMD", help="Start this server at the node's commit, in its own sandbox.")
 @click.option("--outer-port", type=click.IntRange(0, 65535), default=0, metavar="PORT",
               help="Port here (default: any free one).")
-@click.option("--as-localhost", is_flag=True, help="Show it as localhost, for a server that insists on that name; its "
-              "cookies are then those of every server of this machine.")
+@click.option("--as-localhost", is_flag=True, help="Show it as localhost, for a server that requires that name; its "
+              "cookies are then shared with every server of this machine.")
 @click.option("--tcp", is_flag=True, help="Forward bytes, not HTTP.")
-@click.option("--listen", default="127.0.0.1", metavar="ADDRESS", help="Address to listen on; other machines' needs "
-              "--hostname and TLS, and opens by a ticket that is good once.")
+@click.option("--listen", default="127.0.0.1", metavar="ADDRESS", help="Address to listen on; for other machines "
+              "--hostname and TLS are required, and access needs a single-use ticket.")
 @click.option("--hostname", default="", metavar="NAME", help="Name of this machine for others.")
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
               help="Certificate.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
               help="Its key.")
-@click.option("--relay", type=click.Path(path_type=Path), hidden=True)  # the far end of a preview on another machine
+@click.option("--relay", type=click.Path(path_type=Path), hidden=True)  # the remote end of a preview on another machine
 @home_option
 def preview(node: str | None, port: int | None, run: str | None, show_list: bool, open_browser: bool, background: bool,
             attempt: int | None, command: str | None, outer_port: int, as_localhost: bool, tcp: bool, listen: str,
             hostname: str, tls_cert: Path | None, tls_key: Path | None, relay: Path | None,
             home: str | None) -> None:
-    """Show what a server of NODE serves, at its port PORT, under an address of its own on this machine.
+    """Show the server of NODE on port PORT at a separate address of this machine.
 
-    It waits until the server listens, and ends with the node. Without PORT the node's only port is shown.
+    It waits until the server listens, and ends with the node. Default PORT: the node's only one.
     """
     store = resolve.open_store(home)
     if show_list:
@@ -142,7 +142,7 @@ def _why_over(store: Store, wanted: PreviewTarget) -> str:
 
 
 def _why_agent_over(store: Store, wanted: PreviewTarget) -> str:
-    """Return why the agent of a node's latest attempt runs no more, '' if it may."""
+    """Return why the agent of a node's latest attempt no longer runs, '' if it may."""
     node, files = wanted.node, RunFiles(store.home, wanted.run)
     attempt = files.latest_attempt(node)
     if attempt and (files.attempt(node, attempt) / "result.json").exists():
@@ -151,14 +151,14 @@ def _why_agent_over(store: Store, wanted: PreviewTarget) -> str:
 
 
 def _open_in_background(home: Path, wanted: PreviewTarget, address: Address, words: Sequence[str]) -> str:
-    """Return the address of an open preview, or of one that is started now; Refused with its last line if it fails."""
+    """Return the address of an open or newly started preview; Refused with its last line if it fails."""
     if not address.is_loopback:
-        raise UsageError("--background has nowhere to print tickets; leave it out where you pass --listen")
+        raise UsageError("--background cannot print tickets; leave it out with --listen")
     if (known := _find_open(home, wanted, address)) is not None:
         return known.url
     argv = [*garrison_argv(), *(word for word in words if word != "--background")]
-    with tempfile.TemporaryFile() as said:  # a pipe would end it with the first line after us
-        # In a new session: the preview outlives this terminal, and Ctrl-C here does not reach it.
+    with tempfile.TemporaryFile() as said:  # with a pipe, its first line after our exit would end it
+        # in a new session: the preview outlives this terminal and is not reached by Ctrl-C here
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
                                  start_new_session=True)
         until = time.monotonic() + _BACKGROUND_SECONDS

@@ -1,7 +1,7 @@
-"""`garrison prompt`: print the prompts of a node's agent; or the section for who acts as a layer.
+"""`garrison prompt`: print the prompts of a node's agent, or a section for an agent that acts as a layer.
 
-garrison's own runners and guardians are code and need no prompt. The section has the commands with which an agent in
-their place keeps the records true.
+garrison's runners and guardians are code and need no prompt. The section contains the commands with which an agent in
+their place keeps the records correct.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ print(result)
 sys.exit(0 if result['success'] else 1)
 "\
 """
-"""What prompts of the original's guardians run in a checkout."""
+"""Code that prompts of the original's guardians run in a checkout."""
 
 
 @click.command(cls=Command, examples=(
-    ("garrison prompt add_tests", "all prompts of its latest attempt, or what it would be told now"),
+    ("garrison prompt add_tests", "all prompts of its latest attempt, or those that it would get now"),
     ("garrison prompt add_tests --attempt 1", "the same of its first attempt"),
-    ("garrison prompt runner impl_auth --branch feature/auth", "for an agent that looks after one node"),
+    ("garrison prompt runner impl_auth --branch feature/auth", "for an agent that supervises one node"),
     ("garrison prompt guardian crew", "for an agent that leads a pipeline"),
 ))
 @click.argument("node", metavar="NODE|ROLE", shell_complete=completion.nodes)
 @click.argument("name", required=False)
 @run_option
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Attempt of the node, by default the latest.")
-@click.option("--validator", is_flag=True, help="What the attempt's validator was told.")
+@click.option("--validator", is_flag=True, help="Show the prompts of the attempt's validator.")
 @click.option("--branch", metavar="BRANCH", help="Branch that a runner's node lands (default: the node's name).")
 @click.option("--pipeline", metavar="NAME",
-              help="Name of the guardian to which a runner sends signals (default: the one that is registered).")
+              help="Name of the guardian to which a runner sends signals (default: the registered one).")
 @click.option("--repo-root", type=click.Path(path_type=Path), default=Path(), metavar="DIR",
               help="Repository (default: the current directory).")
 @output_options
@@ -56,8 +56,8 @@ def prompt(node: str, name: str | None, run: str | None, attempt: int | None, br
            pipeline: str | None, repo_root: Path, home: str | None, *, validator: bool, as_json: bool) -> None:
     """Print the prompts of NODE's agent, message by message; if it has not started, those that it would get now.
 
-    The size of each text in tokens is estimated from its length. With ROLE (runner or guardian) and a NAME, the node's
-    or the pipeline's: print the hook and merge-queue section of a prompt for an agent that acts as one.
+    Sizes in tokens are estimated from the length. With ROLE (runner or guardian) and the NAME of a node or pipeline:
+    print the hook and merge-queue section of a prompt for an agent that acts as one.
     """
     if name is not None:
         if node not in ROLES:
@@ -74,7 +74,7 @@ def prompt(node: str, name: str | None, run: str | None, attempt: int | None, br
     if as_json:
         print_json(found)
         return
-    how = "was told" if found.sent else "has not started, and would be told"
+    how = "was told" if found.sent else "has not started, and would get"
     who = "the validator of " if validator else ""
     click.echo(f"{who}attempt {found.attempt} of {node} in run {found.run} {how}:")
     for part in found.parts:
@@ -98,7 +98,7 @@ def _section(role: str, name: str, branch: str | None, pipeline: str | None, rep
 
 
 def _describe_work(repo: Path, branch: str, name: str) -> dict[str, str]:
-    """Return what a runner's section says of the branch: where it is checked out, or how to make a worktree of it."""
+    """Return a runner's section on the branch: where it is checked out, or how to create a worktree for it."""
     from garrison.system.git import Git
 
     git, quoted = Git(repo), shlex.quote(branch)
@@ -115,7 +115,7 @@ def _describe_work(repo: Path, branch: str, name: str) -> dict[str, str]:
 
 
 def _describe_gate(repo: Path, garrison: str, home: str | None) -> str:
-    """Return what a guardian's section says of the queue's gate: the recorded one, or how to record one."""
+    """Return a guardian's section on the queue's gate: the recorded one, or how to record one."""
     from garrison.run.request import read_project
 
     queue = resolve.open_queue(repo, None, home)
@@ -132,7 +132,7 @@ def _describe_gate(repo: Path, garrison: str, home: str | None) -> str:
 
 
 def _script_commands(repo: str) -> dict[str, str]:
-    """Return what the section calls: the scripts of the checkout, or the same commands of an installed garrison."""
+    """Return the commands of the section: scripts of the checkout, or equivalent commands of an installed garrison."""
     source = checkout()
     if source is None:
         program = shlex.quote(str(find_program()))

@@ -1,4 +1,4 @@
-"""`garrison pr`: show a run's pull request, open one for a branch that a run left, and look at the forge at once."""
+"""`garrison pr`: show a run's pull request, open one for a run's branch, and poll the forge at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pr() -> None:
 
 
 def _choose(runtime: Runtime, run: str | None) -> Launch:
-    """Return the launch of a run: the one that is named, else the latest with a pull request."""
+    """Return the launch of the named run, else of the latest one with a pull request."""
     if run is not None:
         return runtime.launch(run)
     for name in reversed(list_runs(runtime.home)):
@@ -44,8 +44,8 @@ def _choose(runtime: Runtime, run: str | None) -> Launch:
 @click.argument("run", required=False, shell_complete=completion.runs)
 @output_options
 def show(run: str | None, home: str | None, *, as_json: bool) -> None:
-    """Show the pull request of RUN (default: the latest run that has one), its checks and reviews, and how often the
-    forge was asked."""
+    """Show the pull request of RUN (default: the latest run with one), its checks and reviews, and the number of
+    requests."""
     from garrison.pull_request.worker import read_count
 
     runtime = Runtime.real(find_home(home))
@@ -63,20 +63,20 @@ def show(run: str | None, home: str | None, *, as_json: bool) -> None:
              *([pull.url] if pull.url else []), f"{launch.onto} → {launch.remote}:{launch.base}",
              *(check.describe() for check in reports.checks), *(review.describe() for review in reports.reviews),
              *(f"{node} was sent back {times} time{'s' * (times != 1)}" for node, times in pull.returns.items()),
-             f"{count.sent} requests ({count.not_modified} not modified), {count.looks} looks, {count.steps} steps",
-             *([f"next look {count.next_look}{f': {count.waits}' if count.waits else ''}"]
+             f"{count.sent} requests ({count.not_modified} not modified), {count.looks} polls, {count.steps} steps",
+             *([f"next poll {count.next_look}{f': {count.waits}' if count.waits else ''}"]
                if count.next_look and not state.over else [])]
     for line in lines:
         click.echo(clean(line))
 
 
-@pr.command(examples=(("garrison pr sync work-1", "instead of waiting for the next look"),
+@pr.command(examples=(("garrison pr sync work-1", "instead of waiting for the next poll"),
                       ("garrison pr sync work-1 --base trunk", "the base was renamed")))
 @click.argument("run", required=False, shell_complete=completion.runs)
-@click.option("--base", metavar="BRANCH", help="Branch of the same remote that is the base from now on.")
+@click.option("--base", metavar="BRANCH", help="New base, a branch of the same remote.")
 @home_option
 def sync(run: str | None, base: str | None, home: str | None) -> None:
-    """Make the guardian of RUN check the forge at once, and trust nothing kept from earlier checks."""
+    """Make the guardian of RUN check the forge at once, without using cached results."""
     runtime = Runtime.real(find_home(home))
     launch = _choose(runtime, run)
     if launch.land != LAND_PR:
@@ -86,18 +86,18 @@ def sync(run: str | None, base: str | None, home: str | None) -> None:
         _check_base(runtime, launch, base)
         wishes = replace(wishes, base=base)
     wake(runtime, launch.run_id, wishes if base is not None else None)
-    print_message(f"run {launch.run_id} looks at the forge at once, if its guardian works; `garrison pr show "
-                  f"{launch.run_id}` shows what it finds")
+    print_message(f"run {launch.run_id} checks the forge at once if its guardian is alive; `garrison pr show "
+                  f"{launch.run_id}` shows the result")
 
 
-@pr.command("open", examples=(("garrison pr open work-1 --base origin:main", "a draft of what land=none left behind"),
-                              ("garrison pr open --again work-1", "another one, after it was closed")))
+@pr.command("open", examples=(("garrison pr open work-1 --base origin:main", "a draft for a land=none run's branch"),
+                              ("garrison pr open --again work-1", "another one, after the first was closed")))
 @click.argument("run", shell_complete=completion.runs)
 @click.option("--base", metavar="REMOTE:BRANCH", help="Base of the pull request (default: the upstream of the branch).")
-@click.option("--again", is_flag=True, help="Open another one in the place of one that was closed.")
+@click.option("--again", is_flag=True, help="Open another one to replace a closed one.")
 @home_option
 def open_(run: str, base: str | None, home: str | None, *, again: bool) -> None:
-    """Push the branch that RUN left (land=none, or a landing that failed) and open a draft of it; repeatable."""
+    """Push the branch of RUN (after land=none or a failed landing) and open a draft for it; repeatable."""
     from garrison.pull_request.access import check_forge, connect
     from garrison.pull_request.client import PullRequestClient
     from garrison.pull_request.facts import ForgeStep, Relation, StepKind
@@ -116,7 +116,7 @@ def open_(run: str, base: str | None, home: str | None, *, again: bool) -> None:
     git = Git(Path(launch.repo), home=runtime.home)
     tip = git.branch_tip(launch.onto)
     if tip is None or launch.onto == launch.base:
-        raise Refused(f"run {run} left no branch of its own; a run with --land none or pr does")
+        raise Refused(f"run {run} has no branch of its own; runs with --land none or pr have")
     branch, remote, oid = check_forge(runtime, git, base)
     launch = replace(launch, land=LAND_PR, base=branch, remote=remote, base_oid=oid)
     options = read_config(runtime.home).pull_requests()
@@ -133,7 +133,7 @@ def open_(run: str, base: str | None, home: str | None, *, again: bool) -> None:
                       "another one")
     if facts.relation in (Relation.REWRITTEN, Relation.AHEAD, Relation.DIVERGED):
         raise Refused(f"{remote} has a branch {launch.onto} with other commits ({facts.head[:10]}); remove it there")
-    # Each step is taken only where a look at the forge shows that it is missing, so that the command can be repeated.
+    # each step is done only if the forge shows that it is missing, so that the command can be repeated
     if facts.relation is not Relation.SAME:
         client.take(ForgeStep(StepKind.PUSH, tip, facts.head), PullRequest(), "")
     if not facts.number:
@@ -163,7 +163,7 @@ def _check_base(runtime: Runtime, launch: Launch, base: str) -> None:
 
 
 def _open_again(runtime: Runtime, launch: Launch) -> None:
-    """Have a run give up its closed request and open another one when it continues."""
+    """Have a run abandon its closed request and open another one when it continues."""
     run, pull = launch.run_id, read_run_state(runtime, launch.run_id).pull_request
     if pull.state != PullRequestState.CLOSED:
         raise Refused(f"the pull request of run {run} was not closed: {pull.describe() or 'it is not open yet'}; "

@@ -1,7 +1,7 @@
 """Render text for a terminal: styled spans, lines, tables that fit the width, with or without colours. Pure.
 
-All text is cleaned when it becomes a span, so that nothing an agent wrote can control the terminal. `columns` is the
-width of the terminal; None means no limit.
+All text is cleaned when it becomes a span, so that agents' text cannot control the terminal. `columns` is the width of
+the terminal; None means no limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from garrison.values import Value
 STYLES: Mapping[str, str] = {
     "": "", "head": "1", "dim": "2", "good": "32", "busy": "33", "due": "36", "bad": "1;31",
 }
-"""Style → the numbers of its SGR sequence."""
+"""Style → numbers of its SGR sequence."""
 GAP = "  "
 
 
@@ -56,7 +56,7 @@ def fit(line: Line, columns: int | None) -> Line:
 
 
 def wrapped(text: str, columns: int | None, style: str = "", indent: str = "", most: int = 8) -> list[Line]:
-    """Return `text`, cleaned and wrapped into at most `most` lines, all but the first indented."""
+    """Return `text`, cleaned and wrapped into at most `most` lines, indented after the first."""
     text = terminal_text.clean(text)
     if columns is None:
         return [[StyledText(text, style)]]
@@ -69,8 +69,8 @@ def wrapped(text: str, columns: int | None, style: str = "", indent: str = "", m
 
 def table(head: Sequence[str], rows: Iterable[Sequence[StyledText]], columns: int | None, least: int = 24,
           most: int = 3) -> list[Line]:
-    """Return a table whose last column takes the remaining width, in at most `most` lines a row, if that is at least
-    `least`; otherwise a block per row.
+    """Return a table whose last column takes the remaining width, with at most `most` lines per row; a block per row if
+    fewer than `least` columns remain.
     """
     body = [list(row) for row in rows]
     widths = [max([terminal_text.width(name), *(terminal_text.width(row[column].text) for row in body)])
@@ -84,7 +84,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[StyledText]], columns: in
 
 
 def _row(cells: Sequence[StyledText], widths: Sequence[int], room: int | None, most: int) -> list[Line]:
-    """Return a row; its last cell is continued below itself if it is wider than `room`."""
+    """Return a row; its last cell is wrapped below itself if wider than `room`."""
     first: Line = [StyledText(terminal_text.pad(cell.text, each) + GAP, cell.style)
                    for cell, each in zip(cells[:-1], widths, strict=False)]
     last = wrapped(cells[-1].text, room, cells[-1].style, most=most)
@@ -92,8 +92,7 @@ def _row(cells: Sequence[StyledText], widths: Sequence[int], room: int | None, m
 
 
 def _block(head: Sequence[str], row: Sequence[StyledText], columns: int, most: int) -> list[Line]:
-    """Return a row for a narrow screen: its first two cells, then the others by name, then the last; empty ones are
-    left out.
+    """Return a row for a narrow screen: its first two cells, then the non-empty others by name, then the last.
     """
     second = row[1].text
     first = terminal_text.fit(row[0].text, max(8, columns - terminal_text.width(second) - len(GAP)))
@@ -107,7 +106,7 @@ def _block(head: Sequence[str], row: Sequence[StyledText], columns: int, most: i
 
 
 def text(lines: Iterable[Line], *, colours: bool) -> str:
-    """Return the lines as written to the terminal; without colours plain text."""
+    """Return the lines for the terminal, as plain text without colours."""
     return "".join(_line(line, colours) + "\n" for line in lines)
 
 

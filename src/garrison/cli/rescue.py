@@ -40,7 +40,7 @@ def _rescues(home: Path, repo: Path | None, run: str | None) -> list[tuple[Rescu
 
 @rescue.command("list", examples=(
     ("garrison rescue list", "all saved work, and whether it has landed since"),
-    ("garrison rescue list --run crew-1 --json", "that of one run, for programs"),
+    ("garrison rescue list --run crew-1 --json", "saved work of one run, for programs"),
 ))
 @run_option
 @repo_option
@@ -48,7 +48,7 @@ def _rescues(home: Path, repo: Path | None, run: str | None) -> list[tuple[Rescu
 def list_command(run: str | None, repo: Path | None, as_json: bool, home: str | None) -> None:
     """List rescue refs.
 
-    LANDED: the target branch has all of it. FILES and SIZE: what the target lacked when it was saved.
+    LANDED: the target branch has all of it. FILES and SIZE: changes that the target lacked when it was saved.
     """
     rescued: list[RescuedWork] = []
     for repository, name in _rescues(find_home(home), repo, run):
@@ -59,9 +59,9 @@ def list_command(run: str | None, repo: Path | None, as_json: bool, home: str | 
     if as_json:
         print_json([work.body() for work in rescued])
         return
-    nothing = f"nothing was saved of run {run}" if run else "nothing was saved"
+    nothing = f"nothing was saved for run {run}" if run else "nothing was saved"
     if not (repo or run):
-        nothing += " in the repositories of this home's runs; for a run that was cleaned: --repo DIR"
+        nothing += " in the repositories of this home's runs; for a cleaned run: --repo DIR"
     print_table(("RUN", "NODE", "ATTEMPT", "AGE", "LANDED", "FILES", "SIZE", "REASON"),
                 [(work.name.run, work.name.node, work.name.ref.rpartition("/")[2], age_of(work.when),
                   "yes" if work.landed else "no", work.files, format_size(work.size), work.why) for work in rescued],

@@ -1,10 +1,10 @@
-"""Resolve what a name on the command line refers to: a record, a run, a node, a merge queue or a merge entry.
+"""Resolve names on the command line to records, runs, nodes, merge queues and merge entries.
 
-`choose` holds the rule for records and is pure. Without `--run` it takes the only record of that name; else the one in
-the caller's own run; else the only living one; else it refuses and lists the candidates. An unknown name is answered
-with the closest existing one.
+`choose` implements the rule for records and is pure. Without `--run` it takes the only record of that name; else the
+one in the caller's run; else the only living one; else it refuses and lists the candidates. For an unknown name it
+suggests the closest existing one.
 
-Shell completion and cron call this module, so what only the merge queue needs is imported late.
+Shell completion and cron call this module, so modules for the merge queue are imported late.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _POLL = 0.2
 
 
 def choose(candidates: Sequence[Key], own_run: str, is_alive: Callable[[Key], bool], missing: str) -> Key:
-    """Return the record that a role and name refer to; `is_alive` is called only if it has to decide.
+    """Return the record of a role and name; `is_alive` is called only if necessary.
 
     Args:
         candidates: the records of that role and name, at most one for each run.
-        own_run: the run the caller belongs to, '' for none.
+        own_run: the caller's run, '' for none.
         missing: message of the NotFound raised without candidates.
 
     Raises:
@@ -69,7 +69,7 @@ def choose(candidates: Sequence[Key], own_run: str, is_alive: Callable[[Key], bo
 def find_key(store: Store, kind: type[R], role: str, name: str, run: str | None) -> Key:
     """Return the key of an existing record of `kind`; NotFound or Refused as in `choose`.
 
-    Outside a run a name without one is the full name of the record by hand, whatever runs have such a name.
+    Outside a run, a name without one is the full name of a record by hand, even if runs have that name.
     """
     check_role(role)
     check_name(name)
@@ -90,7 +90,7 @@ def _existing_names(store: Store, kind: type[R], role: str, name: str) -> str:
     similar = [key.full for key in store.keys(kind) if key.name == name or key.role == role][:5]
     if similar:
         return f"there is {', '.join(similar)}"
-    return "`create` makes one" + ("" if kind is Hook else ", `list` shows the existing ones")
+    return "`create` creates one" + ("" if kind is Hook else ", `list` shows the existing ones")
 
 
 def open_store(home: Location) -> Store:
@@ -128,14 +128,14 @@ def current_process() -> tuple[str, str]:
 
 def writer_incarnation(store: Store, key: Key, given: int | None,
                        environ: Mapping[str, str] | None = None) -> int | None:
-    """Return the incarnation for which a command writes the record `key`; None stands for the living one.
+    """Return the incarnation for which a command writes the record `key`; None: the living one.
 
     `given` (the option) comes first, then GARRISON_INCARNATION, unless GARRISON_LIFE shows that it belongs to another
     name, run or home.
     """
     environ = os.environ if environ is None else environ
     text = environ.get("GARRISON_INCARNATION", "")
-    # isdigit() alone is true for ², which int() refuses.
+    # isdigit() is also true for ², which int() refuses
     if given is not None or not text.isascii() or not text.isdigit():
         return given
     home, run, stem = _own_marker(environ)
@@ -158,7 +158,7 @@ def _own_marker(environ: Mapping[str, str]) -> tuple[str, str, str]:
 
 
 def run_for_new(store: Store, run: str | None) -> str:
-    """Return the run of a record about to be created: `run`, else the caller's own, else ''."""
+    """Return the run for a new record: `run`, else the caller's, else ''."""
     chosen = current_run() if run is None else run
     return check_run(chosen) if chosen else ""
 
@@ -175,7 +175,7 @@ def existing_run(home: Path, run: str) -> str:
 
 
 def latest_run(store: Store, run: str | None) -> str:
-    """Return `run` if given, else the caller's own run, else the latest of the repository one is in, else the latest.
+    """Return `run` if given, else the caller's run, else the latest of the current repository, else the latest.
 
     Raises:
         NotFound: there is no such run, or none at all.
@@ -190,12 +190,12 @@ def latest_run(store: Store, run: str | None) -> str:
 
 
 def resumable_run(store: Store, *, retry_failed: bool = False) -> str:
-    """Return the latest run of the repository one is in that is not over, or, with `retry_failed`, not done.
+    """Return the latest run of the current repository that is not over, or, with `retry_failed`, not done.
 
     Raises:
-        Refused: there is none; a run of another repository, or one that is done, is never meant without its name.
+        Refused: there is none; runs of other repositories, and done ones, have to be named.
     """
-    from garrison.run.state import describe_next  # late: completion does without
+    from garrison.run.state import describe_next  # imported late: not needed by completion
 
     here = [run for run in reversed(list_runs(store.home)) if is_of_this_folder(_repository_of(store.home, run))]
     failed = ""
@@ -203,11 +203,11 @@ def resumable_run(store: Store, *, retry_failed: bool = False) -> str:
         try:
             state = state_of(store, run)
         except (GarrisonError, ValueError, KeyError):
-            return run  # `resume` repairs it, or says why it cannot
+            return run  # `resume` repairs it, or explains why it cannot
         if not state.over or (retry_failed and state.status == "failed"):
             return run
         failed = failed or (run if state.status == "failed" else "")
-    raise Refused("all runs of this repository are over" + (
+    raise Refused("all runs of this repository have ended" + (
         f"; {describe_next(failed, 'failed', over=True)}" if failed else "") if here else
                   f"no run belongs to {Path.cwd()}; name one (`garrison status --all` lists them)")
 
@@ -233,7 +233,7 @@ def _repository_of(home: Path, run: str) -> str:
 def state_of(store: Store, run: str) -> RunState:
     """Return the state of a run by its journal."""
     from garrison.records.journal import read_all
-    from garrison.run.state import replay_run  # late: completion does without
+    from garrison.run.state import replay_run  # imported late: not needed by completion
 
     return replay_run(read_all(RunFiles(store.home, run).journal))
 
@@ -248,8 +248,8 @@ def suggestion(name: str, candidates: Iterable[str]) -> str:
 
 
 def nodes_of(home: Path, run: str) -> list[str]:
-    """Return the nodes of a run: those in its guardian's journal, nodes that run a pipeline, nodes with a directory."""
-    from garrison.records.journal import read_all  # late: commands about records do without
+    """Return the nodes of a run: from its guardian's journal, nodes that run a pipeline, nodes with a directory."""
+    from garrison.records.journal import read_all  # imported late: not needed by commands about records
 
     files = RunFiles(home, run)
     names: dict[str, None] = {}
@@ -260,18 +260,18 @@ def nodes_of(home: Path, run: str) -> list[str]:
                                         *(gate["node"] for gate in entry.data.get("gates", {}).values())])
             elif entry.kind in ("node", "gate"):
                 names[entry.data["node"]] = None
-            elif entry.kind == "signal" and (change := entry.data.get("effect")):  # it may have added the node
+            elif entry.kind == "signal" and (change := entry.data.get("effect")):  # the other may have added the node
                 names[change["node"]] = None
     except (GarrisonError, KeyError):
-        pass  # `status` reports an unreadable journal; the directories are enough to resolve names
+        pass  # an unreadable journal is reported by `status`; the directories are enough to resolve names
     names |= dict.fromkeys(name.removesuffix(".dot") for name in sorted(atomic.list_names(files.graphs)))
     names |= dict.fromkeys(sorted(atomic.list_names(files.root / "nodes")))
     return list(names)
 
 
 def await_nodes(store: Store, run: str | None, seconds: float) -> None:
-    """Wait until a run that is being started has its nodes."""
-    # The journals of the many runs that are over are not read in every poll.
+    """Wait until a starting run has its nodes."""
+    # do not read the journals of the many ended runs in every poll
     wait_until(lambda: all(nodes_of(store.home, each) for each in supervised_runs(
         store, [each for each in list_runs(store.home) if run in (None, each)])), seconds, _POLL)
 
@@ -279,9 +279,9 @@ def await_nodes(store: Store, run: str | None, seconds: float) -> None:
 def run_of_node(store: Store, node: str, run: str | None) -> str:
     """Return the run of `node`.
 
-    That is `run` if given; else, of those with such a node (of this repository, if it has any), the only one; else the
-    only one in which its runner or agent is alive; else (it is parked or pending) the only one that is supervised;
-    else, if none is, the latest.
+    This is `run` if given; else, among runs with that node (of this repository, if it has any), the only one; else the
+    only one with a living runner or agent of it; else (it is parked or pending) the only supervised one; else, if none
+    is, the latest.
 
     Raises:
         NotFound: no run has the node; the message has the closest name.
@@ -305,12 +305,12 @@ def run_of_node(store: Store, node: str, run: str | None) -> str:
 
 
 def _of_this_folder(home: Path, keys: list[Key]) -> list[Key]:
-    """Return those of the repository one is in; all if it has none, or if there is only one."""
+    """Return the runs of the current repository; all if it has none, or if there is only one."""
     return (len(keys) > 1 and [key for key in keys if is_of_this_folder(_repository_of(home, key.run))]) or keys
 
 
 def describe_over(node: str, run: str, status: str) -> str:
-    """Return that the run which a node's name means is over, in words for a command that acts on a node at work."""
+    """Return a message that the run of a node is over, for a command that acts on a node at work."""
     return f"no run is at work on {node}: its latest, {run}, is {status}"
 
 
@@ -319,7 +319,7 @@ def is_node_worked_on(store: Store, key: Key) -> bool:
 
 
 def is_launched(home: Path, run: str) -> bool:
-    """Return whether `run` is the id of a launched run, not of one of `garrison pipeline run`, or its directory."""
+    """Return whether `run` is the id of a launched run, not the id or directory of a `garrison pipeline run`."""
     return os.sep not in run and RunFiles(home, run).launch.exists()
 
 
@@ -328,13 +328,13 @@ def is_run_supervised(store: Store, run: str) -> bool:
 
 
 def supervised_runs(store: Store, runs: Iterable[str]) -> set[str]:
-    """Return those of some runs whose launcher or guardian is alive."""
+    """Return the runs with a living launcher or guardian."""
     return {key.run for key in store.keys(Identity, frozenset(runs))
             if key.role in ("launch", "guardian") and is_living(store, key)}
 
 
 def only_node(store: Store, run: str | None) -> tuple[str, str]:
-    """Return the node meant when none is named, and its run: that of the latest run, if it has one node.
+    """Return the default node and its run: the only node of the latest run.
 
     Raises:
         NotFound: there is no run.
@@ -361,11 +361,11 @@ def supervised_run(store: Store, run: str | None) -> str:
 
 
 def run_at_work(store: Store, living: Sequence[str], choose: str) -> str:
-    """Return the only one of `living` runs, of the repository one is in if it has any run, else the latest run.
+    """Return the only one of the `living` runs (of the current repository, if it has any run), else the latest run.
 
     Raises:
         NotFound: there is no run.
-        Refused: several are at work; the message lists them, and says how to `choose`.
+        Refused: several are at work; the message lists them and how to `choose`.
     """
     is_here = is_of_this_folder(_repository_of(store.home, latest_run(store, None)))
     candidates = [run for run in living if not is_here or is_of_this_folder(_repository_of(store.home, run))]
@@ -413,8 +413,8 @@ def only_queue(repo_root: Location = None, target: str | None = None, home: Loca
 
 
 def find_entry(name: str, home: Location = None) -> tuple[QueueReader, MergeEntry]:
-    """Return the merge entry with the id `name`, or the latest entry of the node `name`, and its queue: those of the
-    repository one is in, if that has one.
+    """Return the merge entry with the id `name`, or the latest entry of the node `name`, and its queue, preferring the
+    current repository's.
 
     Raises:
         NotFound: there is no such entry.
@@ -441,7 +441,7 @@ def find_entry(name: str, home: Location = None) -> tuple[QueueReader, MergeEntr
 
 def find_entry_for_change(name: str, repo_root: Location = None,
                           home: Location = None) -> tuple[MergeQueue, MergeEntry]:
-    """Return the entry that `name` refers to and its queue, opened for writing; Refused if not of `repo_root`."""
+    """Return the entry named `name` and its queue, opened for writing; Refused if not of `repo_root`."""
     from garrison.merge.queue import MergeQueue
 
     follower, entry = find_entry(name, home)

@@ -1,7 +1,7 @@
 """`garrison resume`: continue whatever can be continued, by its name.
 
-Three kinds of work can: a launched run, a run of `garrison pipeline run`, and a workflow session. `_kind_of` finds out
-which one a name means, `OPTIONS` which options each kind has; the modules of the commands that start them resume them.
+This can be a launched run, a run of `garrison pipeline run`, or a workflow session. `_kind_of` finds the kind of a
+name, `OPTIONS` lists the options of each kind; the modules of the starting commands also resume.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 class WorkKind(Enum):
-    """Kind of work that a name means."""
+    """Kind of work of a name."""
 
     LAUNCHED = "a launched run"
     PIPELINE = "a run of `garrison pipeline run`"
@@ -52,26 +52,26 @@ OPTIONS: dict[WorkKind, frozenset[str]] = {
     "Launched runs and pipeline runs": _OF_BOTH, "Launched runs": _OF_LAUNCHED, "Pipeline runs": _OF_PIPELINE,
     "Workflow sessions": ("keep",),
 }, examples=(
-    ("garrison resume crew-1", "continue a run that was stopped or interrupted"),
+    ("garrison resume crew-1", "continue a stopped or interrupted run"),
     ("garrison resume crew-1 --retry-failed --detach", "try its failed nodes again, in the background"),
-    ("garrison resume work-1a2b3c --max-steps 2000", "continue a pipeline run that is out of steps"),
+    ("garrison resume work-1a2b3c --max-steps 2000", "continue a pipeline run that has used up its steps"),
     ("garrison resume 20260131_120000_1f2e3d4c", "continue a workflow where it failed or died"),
 ))
 @click.argument("run", required=False, shell_complete=completion.runs)
-@click.option("--retry-failed", is_flag=True, help="Try again what failed: the nodes, or the node the run ended at.")
+@click.option("--retry-failed", is_flag=True, help="Retry failed nodes, or the node at which the run ended.")
 @click.option("--retry", "retry_nodes", metavar="NODE", multiple=True,
-              help="Try this failed node again; the others stay failed (repeatable).")
-@click.option("--original-graph", is_flag=True, help="Keep the graph as it was started although its file has changed.")
+              help="Retry only this failed node (repeatable).")
+@click.option("--original-graph", is_flag=True, help="Keep the graph of the start even if its file has changed.")
 @click.option("--max-steps", type=click.IntRange(1), metavar="N", help="Maximum number of steps.")
 @run_budget_option
-@click.option("--accept-rewritten-target", is_flag=True, help="Continue although the target branch was rewritten.")
+@click.option("--accept-rewritten-target", is_flag=True, help="Continue even if the target branch was rewritten.")
 @click.option("--target-dir", metavar="DIR", type=click.Path(path_type=Path),
-              help="Folder to which the run's repository has moved.")
+              help="New folder of the run's repository.")
 @click.option("--detach", is_flag=True, help="Return once the launcher is active.")
 @click.option("--serve", is_flag=True, help="Also serve the run's web page while its launcher is alive.")
-@click.option("--changed-graph", is_flag=True, help="Use the graph's file as it is now, although it has changed.")
+@click.option("--changed-graph", is_flag=True, help="Use the graph's file even if it has changed.")
 @gate_options
-@click.option("--agent", metavar="NAME", help="Agent of codergen nodes (default: that of the start).")
+@click.option("--agent", metavar="NAME", help="Agent of codergen nodes (default: the one of the start).")
 @click.option("--quiet", "-q", is_flag=True, help="Do not print a line for each node.")
 @click.option("--keep", is_flag=True, help="Keep the session's state even after success.")
 @click.option("--json", "as_json", is_flag=True, help="Print progress or result as JSON.")
@@ -79,11 +79,11 @@ OPTIONS: dict[WorkKind, frozenset[str]] = {
 @home_option
 @click.pass_context
 def resume(ctx: click.Context, /, run: str | None, home: str | None, **options: Any) -> None:
-    """Resume RUN: a launched run (default: the latest of the repository you are in that is not over), a pipeline run
-    (its id or directory), or a workflow session.
+    """Resume RUN: a launched run (default: the latest unfinished one of the repository you are in), a pipeline run (by
+    id or directory), or a workflow session.
 
-    It continues with the options it was started with, and repeats nothing that is done. Exit codes are those of
-    `garrison launch`, `pipeline run` and `workflow run`.
+    It continues with its original options and does not repeat finished work. Exit codes are those of `garrison launch`,
+    `pipeline run` and `workflow run`.
     """
     if run is None:
         run = ctx.params["run"] = resolve.resumable_run(
@@ -120,7 +120,7 @@ def _check_options(run: str, kind: WorkKind, given: list[str]) -> None:
 
 
 def _kind_of(run: str, home: str | None) -> WorkKind:
-    """Return what a name means: a launched run first, as for `garrison answer`, and for a name that nothing has."""
+    """Return the kind of a name: a launched run first, as in `garrison answer`, and for unknown names."""
     from garrison.cli.pipeline_run import find_engine_run
     from garrison.cli.workflows import is_session
 

@@ -1,6 +1,6 @@
 """`garrison review`: show a node's work that waits to land, and approve or reject it.
 
-An approval or a rejection is one record of the queue's journal (`merge/commands.py`). Rejected work is reworked as
+An approval or a rejection is one record in the queue's journal (`merge/commands.py`). Rejected work is reworked like
 after a red gate: the reason is in the prompt of the next attempt (`run/plan.py change_after_failure`).
 """
 
@@ -38,7 +38,7 @@ from garrison.views.decision import ShownOutcome, read_candidates
 from garrison.views.diff import CONTEXT, WHOLE_FILE, changed_files, read_diff
 
 FILE_LINES = 20_000
-"""Lines of one file's diff that `--file` prints."""
+"""Maximum number of diff lines printed by `--file`."""
 
 
 @click.command(cls=Command, examples=(
@@ -46,38 +46,38 @@ FILE_LINES = 20_000
     ("garrison review add_tests", "its commits, diff and evidence"),
     ("garrison review add_tests --approve --attempt 2", "that attempt is tested and lands"),
     ('garrison review add_tests --reject -m "name the edge cases"', "its next attempt gets the reason"),
-    ('garrison review add_tests --reject --comment calc.py:12 "round half up"', "with the line that it is about"),
+    ('garrison review add_tests --reject --comment calc.py:12 "round half up"', "with a comment on a line"),
 ))
 @click.argument("node", required=False, shell_complete=completion.nodes)
 @run_option
 @click.option("--approve", is_flag=True, help="Let the work land once it has passed the gate.")
 @click.option("--reject", is_flag=True, help="Send the work back, with the reason of -m.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N",
-              help="The attempt that is shown or judged, by default the latest.")
+              help="Attempt to show or judge (default: the latest).")
 @click.option("--commit", default="", metavar="OID", help="Judge it only if this is its commit.")
 @click.option("-m", "--reason", metavar="REASON",
               help="Reason of a rejection, for the next attempt; note of an approval.")
 @click.option("--comment", "comments", nargs=2, multiple=True, metavar="FILE:LINE TEXT",
-              help="Comment on a line of any file, for the next attempt, or kept with the approval; FILE:LINE-LINE: on "
-                   "several; FILE:-LINE: on one that was removed. May be repeated.")
-@click.option("--file", "path", metavar="PATH", help="Show the lines of this file alone.")
-@click.option("--whole", is_flag=True, help="With --file: its unchanged lines too.")
+              help="Comment on a line of any file, for the next attempt, or kept with the approval; FILE:LINE-LINE: "
+                   "several lines; FILE:-LINE: a removed line (repeatable).")
+@click.option("--file", "path", metavar="PATH", help="Show only the diff of this file.")
+@click.option("--whole", is_flag=True, help="With --file: also its unchanged lines.")
 @output_options
 def review(node: str | None, run: str | None, attempt: int | None, commit: str, reason: str | None, home: str | None,
            comments: tuple[tuple[str, str], ...], path: str | None, *, whole: bool, approve: bool, reject: bool,
            as_json: bool) -> None:
     """Show the latest work of NODE: commits, changed files, diff, conflicts, checks, comments. Approve or reject it.
 
-    Without NODE: list what waits for approval. With NODE, its work is shown at any moment: while its agent works, while
-    it waits, after it has landed or was refused. A node with candidates shows them side by side until one lands.
+    Without NODE: list work that waits for approval. Work of NODE is shown at any time: while its agent works, while it
+        waits, after it landed or was refused. A node with candidates shows them side by side until one lands.
 
     Work waits for approval if its node has approve=true, or the run was launched with --approve. From the second
-    attempt on, --approve and --reject need --attempt, so that you judge the attempt you have seen.
+    attempt on, pass --attempt with --approve and --reject, so that you judge the attempt you have seen.
     """
     _check_options(reason, comments, approve=approve, reject=reject)
     if node is None:
         if approve or reject or path is not None:
-            raise UsageError("name the NODE; `garrison review` lists those that wait for approval")
+            raise UsageError("pass NODE; `garrison review` lists the nodes that wait for approval")
         show_waiting(find_home(home), run, approvals=True, as_json=as_json)
         return
     runtime = Runtime.real(find_home(home))
@@ -108,7 +108,7 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
         config = queue.state.config
         after = "it lands next" if config and config.no_gate else "it lands once it has passed the gate"
         print_message(f"{node} is approved; {after}" if entry.awaits_approval else
-                      f"{node} needs no approval any more; it is {entry.landing}")
+                      f"{node} no longer needs approval; it is {entry.landing}")
         return
     commands.reject(queue, entry.id, told, taken)
     print_message(f"{node} is rejected; its next attempt gets the reason" if entry.awaits_approval else
@@ -123,11 +123,11 @@ def _show_candidates(run: str, node: str, candidates: Sequence[ShownOutcome]) ->
     kept = [each.node for each in candidates if each.state == LandingWord.KEPT]
     if kept:
         print_message(f"`garrison review {kept[0]} --run {run}` shows its commits and diff; `garrison answer {node} "
-                      f"{kept[0]} --run {run}` lands it, where the choice is yours")
+                      f"{kept[0]} --run {run}` lands it if the choice is yours")
 
 
 def _check_options(reason: str | None, comments: tuple[tuple[str, str], ...], *, approve: bool, reject: bool) -> None:
-    """Raise UsageError for options that do not go together."""
+    """Raise UsageError for options that cannot be combined."""
     if approve and reject:
         raise UsageError("pass --approve or --reject, not both")
     if reject and not (reason or "").strip() and not comments:
@@ -139,7 +139,7 @@ def _check_options(reason: str | None, comments: tuple[tuple[str, str], ...], *,
 
 
 def _read(runtime: Runtime, run: str, node: str, attempt: int | None, commit: str) -> tuple[AttemptReview, bool]:
-    """Return the work that is shown, and whether it waits for approval."""
+    """Return the work to show, and whether it waits for approval."""
     try:
         queue, entries = find_entries(runtime, run, node)
         entry = choose_shown(entries, attempt, commit)
@@ -196,7 +196,7 @@ def _show(found: AttemptReview, *, waits: bool) -> None:
 
 
 def _comment_lines(comment: ShownComment) -> list[str]:
-    """Return a comment with its lines, what became of it, and the answer to it."""
+    """Return a comment with its lines, its state, and the answer to it."""
     words = {CommentState.WAITING: "", CommentState.OPEN: ", open", CommentState.ANSWERED: ", answered",
              CommentState.OUTDATED: ", outdated: its lines changed"}[comment.state]
     answer = comment.answer.splitlines()

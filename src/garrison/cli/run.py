@@ -52,7 +52,7 @@ _TASK = {"Task": ("file", "command", "acceptance", "budget", "allow_empty"),
     "file", "tasks", "command", "acceptance", "agent", "gate", "setup", "approve", "max_agents", "detach", "serve",
 ), examples=(
     ('garrison run "fix the flaky test in test_cache.py" --agent codex', "prints progress until it has landed"),
-    ('garrison run "update the changelog" --detach', "the same in the background, with the configured agent"),
+    ('garrison run "update the changelog" --detach', "in the background, with the configured agent"),
     ("garrison run --tasks TODO.md", "every open item of the list is a task; one run does them all"),
     ('garrison run "format the code" --command "ruff format ."', "a command does it"),
 ))
@@ -60,23 +60,23 @@ _TASK = {"Task": ("file", "command", "acceptance", "budget", "allow_empty"),
 @click.option("--file", "file", metavar="FILE", type=click.Path(path_type=Path),
               help="File with the task, for a long one; `-` reads it from standard input.")
 @click.option("--tasks", "tasks", metavar="FILE", type=click.Path(path_type=Path),
-              help="File with a list of tasks: the unticked items of a Markdown list, or one task a line; `-` reads it "
-                   "from standard input.")
-@click.option("--section", multiple=True, metavar="HEADING", help="Take the list below this heading only (repeatable).")
+              help="File with a list of tasks: the unticked items of a Markdown list, or one task per line; `-` reads "
+                   "it from standard input.")
+@click.option("--section", multiple=True, metavar="HEADING", help="Only use the list below this heading (repeatable).")
 @click.option("--in-order", is_flag=True,
-              help="Do one task after the other; without it, only `(after 2)` at the end of a task makes it wait.")
+              help="Do one task after the other; by default, a task waits only with `(after 2)` at its end.")
 @click.option("--tick", is_flag=True,
-              help="Tick in FILE what has landed, at the end: by a tested commit if git tracks it, else in place.")
+              help="Tick landed tasks in FILE at the end: by a tested commit if git tracks it, else in place.")
 @click.option("--yes", is_flag=True, help="Start the list of tasks without asking.")
-@click.option("--command", metavar="CMD", help="Command that does the task, in place of an agent.")
-@click.option("--acceptance", metavar="CMD", help="Command that accepts the work before it is queued.")
+@click.option("--command", metavar="CMD", help="Command that does the task instead of an agent.")
+@click.option("--acceptance", metavar="CMD", help="Acceptance command for the work before it is queued.")
 @budget_option
 @click.option("--best-of", "best_of", type=click.IntRange(2, MAX_CANDIDATES), metavar="N",
-              help=f"Have it done by N candidates, at most {MAX_CANDIDATES}, of which the best lands.")
-@click.option("--candidates", "agents", metavar="LIST", help="Agents of the candidates, with commas.")
+              help=f"Have N candidates do it, at most {MAX_CANDIDATES}; the best one lands.")
+@click.option("--candidates", "agents", metavar="LIST", help="Agents of the candidates, separated by commas.")
 @click.option("--judge", metavar="WHO", help="Who chooses: person (default), first, command, or an agent.")
-@click.option("--judge-command", "judge_command", metavar="CMD", help="Command that prints how good a candidate is.")
-@click.option("--allow-empty", is_flag=True, help="Count a task that changes nothing as done, such as a question.")
+@click.option("--judge-command", "judge_command", metavar="CMD", help="Command that prints a candidate's score.")
+@click.option("--allow-empty", is_flag=True, help="Count a task without changes, such as a question, as done.")
 @launch_options
 def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: tuple[str, ...], command: str | None,
         acceptance: str | None, budget: str | None, home: str | None, target_dir: Path | None, agent: str | None,
@@ -85,9 +85,9 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
         as_json: bool, **options: Any) -> int | None:
     """Let one agent do TASK on the repository you are in, in its own worktree; land it if it passes the gate.
 
-    Prints progress until the task has landed (exit code 0) or failed (1). Ctrl-C leaves the run in the background.
-    With --tasks, every open task of a list is a node of one run: at once, as far as --max-agents allows. Run again, it
-    takes what is neither ticked nor landed, nor at work in another run.
+    Prints progress until the task has landed (exit code 0) or failed (1). Ctrl-C leaves the run in the background. With
+    --tasks, every open task of a list is a node of one run; up to --max-agents run at once. Repeated calls take tasks
+    that are not ticked, landed, or at work in another run.
     """
     listed = _read_tasks(tasks, words, file, section, in_order=in_order, tick=tick, yes=yes or dry_run)
     task = "" if tasks else read_task(words, file)
@@ -130,7 +130,7 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
 
 def _read_tasks(tasks: Path | None, words: tuple[str, ...], file: Path | None, section: tuple[str, ...], *,
                 in_order: bool, tick: bool, yes: bool) -> list[ListedTask]:
-    """Return the list of tasks, ticked ones too; UsageError for none, and for options that do not go together."""
+    """Return the list of tasks, including ticked ones; UsageError for none, and for options that cannot be combined."""
     if tasks is None:
         if section or in_order or tick:
             option = "--section" if section else "--tick" if tick else "--in-order"
@@ -139,23 +139,23 @@ def _read_tasks(tasks: Path | None, words: tuple[str, ...], file: Path | None, s
     if tick and str(tasks) == "-":
         raise UsageError("--tick needs the file of the list: pass --tasks FILE")
     if words or file is not None:
-        raise UsageError("give the tasks in words, with --file or with --tasks, not several of these")
+        raise UsageError("pass the tasks as words, with --file or with --tasks, not several of these")
     every = read_list(read_text(tasks))
     if not section and not yes and (offers := offer_sections(every)):
         section = _ask_section(tasks, offers)
     listed = choose_tasks(every, section, name_of(tasks))
     if not listed:
-        raise UsageError(f"{name_of(tasks)} has no task; write one a line, or a list in Markdown: - fix the parser")
+        raise UsageError(f"{name_of(tasks)} has no task; write one per line, or a Markdown list: - fix the parser")
     check_tasks(listed, name_of(tasks))
     return listed
 
 
 def _choose_open(runtime: Runtime, target: Path, listed: list[ListedTask], source: str, *, in_order: bool, new: bool
                  ) -> tuple[list[str], list[tuple[int, ...]], bool]:
-    """Return the texts of the tasks to do, none if nothing is left, the places of those that each waits for, and
-    whether the run is a `new` one alongside another.
+    """Return the texts of the tasks to do (empty if none is left), the indexes of each task's dependencies, and whether
+    the run is a `new` one in parallel to another.
 
-    What another run is at work on is left out.
+    Tasks at work in another run are left out.
     """
     landed = landed_words(runtime, str(target))
     open_ = [place for place, task in enumerate(listed) if not task.ticked and words_of(task.text) not in landed]
@@ -164,7 +164,7 @@ def _choose_open(runtime: Runtime, target: Path, listed: list[ListedTask], sourc
     places = [place for place in open_ if place not in busy]
     runs = " and ".join(dict.fromkeys(busy.values()))
     if not places:
-        print_message(f"nothing to do: each task of {source} is ticked or landed" + (
+        print_message(f"nothing to do: every task of {source} is ticked or landed" + (
             f", or at work in {runs}; `garrison status {busy[min(busy)]} --watch` shows it" if busy else ""))
         return [], [], new
     waits = order_tasks(listed, places, source, in_order=in_order, busy=busy)
@@ -177,9 +177,9 @@ def _choose_open(runtime: Runtime, target: Path, listed: list[ListedTask], sourc
 
 
 def _tick_done(runtime: Runtime, target: Path, tasks: Path, listed: list[ListedTask], *, wanted: bool) -> int:
-    """Tick, if that is wanted, what earlier runs have landed of a list of which nothing is left to do."""
+    """Tick on request what earlier runs have landed, if nothing is left to do in the list."""
     for run in reversed(list_runs(runtime.home)) if wanted and not all(task.ticked for task in listed) else ():
-        with suppress(RecordError):  # a damaged run is doctor's
+        with suppress(RecordError):  # doctor reports a damaged run
             launch = runtime.launch(run)
             if launch.repo == str(target) and not launch.adhoc:
                 print_message(tick_landed(runtime, launch, tasks.absolute()))
@@ -188,7 +188,7 @@ def _tick_done(runtime: Runtime, target: Path, tasks: Path, listed: list[ListedT
 
 
 def _announce(texts: list[str], waits: list[tuple[int, ...]], head: str) -> None:
-    """Print the tasks, each with the name of its node and the numbers of those that it waits for."""
+    """Print the tasks, with the names of their nodes and the numbers of their dependencies."""
     print_message(f"{head}:")
     for number, (name, text, before) in enumerate(zip(name_tasks(texts), texts, waits, strict=True), 1):
         after = f" (after {', '.join(str(other + 1) for other in before)})" if before else ""
@@ -196,8 +196,8 @@ def _announce(texts: list[str], waits: list[tuple[int, ...]], head: str) -> None
 
 
 def _agrees(home: Path, tasks: Path, agent: str, *, tick: bool) -> bool:
-    """Say what each task may cost, and ask the user whether to start the list; Refused where nobody can answer, or
-    nothing could be ticked later."""
+    """Print the budget per task, and ask the user whether to start the list; Refused if nobody can answer, or the list
+    could not be ticked later."""
     for line in describe_limits([("each task", agent, {})], home):
         print_message(line)
     answer = _ask(tasks, "start them? [y/N] ")
@@ -207,12 +207,12 @@ def _agrees(home: Path, tasks: Path, agent: str, *, tick: bool) -> bool:
     if not agrees:
         print_message("nothing was started")
     elif tick and not tasks.is_file():
-        raise Refused(f"nothing was started: {tasks} is gone and could not be ticked; put it back, or leave --tick out")
+        raise Refused(f"nothing was started: {tasks} is gone and could not be ticked; restore it, or leave out --tick")
     return agrees
 
 
 def _ask_section(tasks: Path, offers: dict[str, int]) -> tuple[str, ...]:
-    """Ask the user which list of a file is meant; return its heading, nothing where nobody can answer."""
+    """Ask the user which list of a file to use; return its heading, nothing if nobody can answer."""
     headings = list(offers)
     lines = [f"{number:4}. {words} ({offers[words]})" for number, words in enumerate(headings, 1)]
     prompt = "\n".join([f"{name_of(tasks)} has tasks under several headings:", *lines, "which? [number] "])
@@ -223,14 +223,14 @@ def _ask_section(tasks: Path, offers: dict[str, int]) -> tuple[str, ...]:
             return (answer,)
         if not answer:
             raise Refused("nothing was started; --section HEADING names the list")
-        prompt = f"{answer} is none of them; which? [number] "
+        prompt = f"{answer} is not one of them; which? [number] "
     return ()
 
 
 def _ask(tasks: Path, prompt: str) -> str | None:
-    """Return the user's answer, '' for an end of input; None where nobody can be asked.
+    """Return the user's answer, '' at the end of input; None if nobody can be asked.
 
-    A list on standard input has used that up, so that the answer comes from the terminal itself.
+    A list on standard input has consumed it, so the answer comes from the terminal.
     """
     if not sys.stderr.isatty() or not (sys.stdin.isatty() or str(tasks) == "-"):
         return None
@@ -240,5 +240,5 @@ def _ask(tasks: Path, prompt: str) -> str | None:
     except EOFError:
         print(file=sys.stderr)
         return ""
-    except OSError:  # no terminal is its own
+    except OSError:  # no controlling terminal
         return None

@@ -1,6 +1,6 @@
-"""Sandbox of what a command starts: `--sandbox`, and the question that is asked once where bubblewrap is missing.
+"""Sandbox for the processes of a command: `--sandbox`, and the question asked once if bubblewrap is missing.
 
-Nobody gets a weaker sandbox without having chosen it: without a terminal, the launch refuses and names the choices.
+Users never get a weaker sandbox without choosing it: without a terminal, the launch refuses and names the choices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _use_mode(_context: click.Context, _parameter: click.Parameter, mode: str | None) -> None:
-    """Make the mode that of this process and its children."""
+    """Set the mode for this process and its children."""
     if mode is not None:
         os.environ[MODE_VARIABLE] = mode
 
@@ -38,9 +38,9 @@ sandbox_option = click.option(
 
 
 def settle_mode(home: Path) -> None:
-    """Ask which sandbox to use, and write the answer into config.toml, where bubblewrap is missing and nobody has said.
+    """If bubblewrap is missing and no sandbox is configured, ask which to use and write the answer into config.toml.
 
-    Does nothing without a terminal: what is started then is refused. Refused if the user prefers to install it.
+    Does nothing without a terminal, where the start is then refused. Refused if the user prefers to install bubblewrap.
     """
     if read_rights(home, Role.AGENT).mode is not Mode.AUTO or machine().bubblewrap:
         return
@@ -53,13 +53,13 @@ def settle_mode(home: Path) -> None:
         print_message(f"  {key}  {text}")
     mode = choices[click.prompt("Your choice, kept in config.toml", type=click.Choice([*choices]), err=True)][0]
     if mode is None:
-        raise Refused(f"{remedy(able)}, then type the same command again; nothing was started")
-    path = write_setting(home, ("sandbox", "mode"), mode, ", then type the same command again; nothing was started")
+        raise Refused(f"{remedy(able)}, then run the same command again; nothing was started")
+    path = write_setting(home, ("sandbox", "mode"), mode, ", then run the same command again; nothing was started")
     print_message(f"wrote mode = \"{mode}\" to [sandbox] of {path}")
 
 
 def _choices(able: Abilities) -> list[tuple[Mode | None, str]]:
-    """Return what can be chosen: a mode or, to have bubblewrap, None; and what that means."""
+    """Return the choices and their meanings: a mode or, for bubblewrap, None."""
     found: list[tuple[Mode | None, str]] = [(None, f"bubblewrap: {remedy(able)}")]
     if able.landlock:
         found.append((Mode.LANDLOCK, "Landlock, with these gaps: " + "; ".join(gaps(able.landlock))))

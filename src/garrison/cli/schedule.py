@@ -1,4 +1,4 @@
-"""`garrison schedule`: runs that a clock begins."""
+"""`garrison schedule`: runs started by a clock."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHOWN = 20
-"""Starts that `history` shows without --all."""
+"""Number of starts that `history` shows without --all."""
 
 
 @click.group(cls=Group)
 def schedule() -> None:
-    """Begin runs at set times: add, list and control schedules.
+    """Start runs at set times: add, list and control schedules.
 
-    `garrison up` begins what is due. A timer of systemd or cron calls it: `garrison install-service`.
+    `garrison up` starts due runs; a systemd timer or cron calls it: `garrison install-service`.
     """
 
 
 @schedule.command(cls=Command, examples=(
     ('garrison schedule add "0 3 * * 1-5" -- run "update the dependencies"', "on weekdays at three in the morning"),
     ('garrison schedule add @daily --if scripts/has-news -- run --tasks TODO.md',
-     "only where something happened"),
-    ("garrison schedule add @hourly --overlap skip -- take --label garrison", "issues with a label, as they come"),
+     "only if something happened"),
+    ("garrison schedule add @hourly --overlap skip -- take --label garrison", "new issues with a label"),
 ))
 @click.argument("times", metavar='"MIN HOUR DAY MONTH WEEKDAY"')
 @click.argument("words", nargs=-1, metavar="-- run|launch|take ...")
@@ -54,7 +54,7 @@ def schedule() -> None:
 @click.option("--missed", default="24h", show_default=True, metavar="AGE|never",
               help="How long afterwards a missed start is made up for, once.")
 @click.option("--overlap", type=click.Choice([each.value for each in Overlap]), default="skip", show_default=True,
-              help="What happens while an earlier run is not over: skip this one, queue it, or stop the earlier.")
+              help="If an earlier run is not over: skip this one, queue it, or stop the earlier one.")
 @click.option("--if", "only_if", default="", metavar="CMD", help="Start only if this command succeeds.")
 @click.option("--budget", type=float, metavar="USD", help="US dollars that the run of each start may spend.")
 @click.option("--budget-week", type=float, metavar="USD", help="US dollars that its runs may cost in seven days.")
@@ -63,12 +63,12 @@ def schedule() -> None:
 @home_option
 def add(times: str, words: tuple[str, ...], name: str | None, zone: str, missed: str, overlap: str, only_if: str,
         budget: float | None, budget_week: float | None, target_dir: Path | None, home: str | None) -> None:
-    """Begin a run at each of these times, with one of garrison's own commands."""
+    """Start a run at each of these times with a garrison command."""
     place, repo = find_home(home), validate_repository(target_dir or Path.cwd())
     if zone:
         policy.read_zone(zone)
     if budget_week is not None and not 0 < budget_week < 1e9:
-        raise UsageError(f"--budget-week {budget_week}: it should be US dollars above 0")
+        raise UsageError(f"--budget-week {budget_week}: give US dollars above 0")
     limit = [f"--budget-run={budget:g}"] if budget is not None else []
     command = _check_words([*words[:1], *limit, *words[1:]], budget)
     found = Schedule(name or _name_of(command), policy.read_times(times), command, str(repo), time.time(), zone,
@@ -81,7 +81,7 @@ def add(times: str, words: tuple[str, ...], name: str | None, zone: str, missed:
     print_message(describe_caller(place, os.environ, is_armed=is_armed))
 
 
-@schedule.command("list", cls=Command, examples=(("garrison schedule list", "each with its next time"),))
+@schedule.command("list", cls=Command, examples=(("garrison schedule list", "all, with their next times"),))
 @output_options
 def list_command(as_json: bool, home: str | None) -> None:
     """List the schedules with their next times."""
@@ -96,12 +96,12 @@ def list_command(as_json: bool, home: str | None) -> None:
         'no schedule; garrison schedule add "0 3 * * *" -- run TASK')
 
 
-@schedule.command(cls=Command, examples=(("garrison schedule history nightly", "what became of each time"),))
+@schedule.command(cls=Command, examples=(("garrison schedule history nightly", "the outcome of each time"),))
 @click.argument("name", required=False)
-@click.option("--all", "everything", is_flag=True, help=f"All that is kept, not the last {SHOWN}.")
+@click.option("--all", "everything", is_flag=True, help=f"Show all kept times, not only the last {SHOWN}.")
 @output_options
 def history(name: str | None, everything: bool, as_json: bool, home: str | None) -> None:
-    """Show what became of each due time: started, late, skipped (why) or missed."""
+    """Show the outcome of each due time: started, late, skipped (why) or missed."""
     schedules = Schedules(find_home(home))
     names = [schedules.read(name).name] if name else schedules.names()
     found = sorted(((each, start) for each in names for start in schedules.starts(each)),
@@ -119,25 +119,25 @@ def history(name: str | None, everything: bool, as_json: bool, home: str | None)
         for each, start in shown], "nothing was due yet")
 
 
-@schedule.command("run-now", cls=Command, examples=(("garrison schedule run-now nightly", "whatever its times"),))
+@schedule.command("run-now", cls=Command, examples=(("garrison schedule run-now nightly", "regardless of its times"),))
 @click.argument("name")
 @home_option
 def run_now(name: str, home: str | None) -> None:
-    """Start a schedule's command now; its next time stays as it is."""
+    """Start a schedule's command now; its next time is unchanged."""
     schedules = Schedules(find_home(home))
     schedules.read(name)
     start = ScheduledStart(time.time(), Stage.BEGUN, time.time(), by_hand=True)
-    # Recorded first: if this is killed now, the next `garrison up` starts what is recorded as begun.
+    # record first: if this is killed, the next `garrison up` starts the recorded one
     schedules.write_start(name, start)
     spawn_start(schedules.home, name, start)
-    print_message(f"schedule {name} starts; `garrison schedule history {name}` shows what comes of it")
+    print_message(f"schedule {name} starts; `garrison schedule history {name}` shows the outcome")
 
 
 @schedule.command(cls=Command, examples=(("garrison schedule pause nightly", "until it is unpaused"),))
 @click.argument("name")
 @home_option
 def pause(name: str, home: str | None) -> None:
-    """Let a schedule's times pass until it is unpaused."""
+    """Skip a schedule's times until it is unpaused."""
     schedules = Schedules(find_home(home))
     with schedules.locked():
         schedules.write(replace(schedules.read(name), paused="by hand"))
@@ -148,7 +148,7 @@ def pause(name: str, home: str | None) -> None:
 @click.argument("name")
 @home_option
 def unpause(name: str, home: str | None) -> None:
-    """Let a paused schedule begin runs again, from its next time on; what it missed is not made up for."""
+    """Let a paused schedule start runs again, from its next time on; missed times are not made up for."""
     schedules = Schedules(find_home(home))
     with schedules.locked():
         found = schedules.read(name)
@@ -169,33 +169,33 @@ def remove(name: str, home: str | None) -> None:
 
 
 def describe_caller(home: Path, environ: dict[str, str] | os._Environ[str], *, is_armed: bool) -> str:
-    """Return who will begin what is due, or what to do so that somebody does."""
+    """Return what starts due runs, or how to set that up."""
     manager = systemd.find_manager(environ)
     if manager is not None and systemd.call(manager, [manager.systemctl, "--user", "is-enabled", "garrison-up.timer"]):
         lingers = systemd.is_lingering(manager)
-        return ("systemd begins it within two seconds of its time" if is_armed else "systemd begins it") + (
+        return ("systemd starts it within two seconds of its time" if is_armed else "systemd starts it") + (
             "; it stops when you log out: loginctl enable-linger" if lingers is False else "")
     if is_called_by_cron():
-        return "cron begins it within a minute of its time"
-    return "nothing calls `garrison up` here, so nothing will begin: " + (
+        return "cron starts it within a minute of its time"
+    return "nothing calls `garrison up` here, so no run will start: " + (
         "`garrison install-service --enable` changes that" if manager is not None else
         "`garrison install-service --cron` shows the lines for `crontab -e`")
 
 
 def _check_words(words: Sequence[str], budget: float | None) -> list[str]:
-    """Return a schedule's command; UsageError for what it cannot start, and for options that it does not have."""
+    """Return a schedule's command; UsageError for an unsuitable command or option."""
     from garrison.cli.main import garrison
 
     if not words:
-        raise UsageError('say what to start, after two dashes: garrison schedule add "0 3 * * *" -- run TASK')
+        raise UsageError('pass the command to start after two dashes: garrison schedule add "0 3 * * *" -- run TASK')
     first, *rest = words
     if first not in COMMANDS:
         raise UsageError(f"a schedule starts {', '.join(COMMANDS)}, not {first!r:.40}")
     if budget is not None and first == "take":
-        raise UsageError("--budget is of one run, and `take` may begin several; give --budget-week")
+        raise UsageError("--budget is for one run, and `take` may start several; pass --budget-week")
     for word in rest:
         if word.split("=")[0] in ("--run", "--target-dir", "--detach", "--home", "--serve", "--dry-run"):
-            raise UsageError(f"{word.split('=')[0]} is the schedule's own; give it without")
+            raise UsageError(f"the schedule sets {word.split('=')[0]} itself; leave it out")
     command = garrison.get_command(click.Context(garrison), first)
     assert command is not None
     command.make_context(f"garrison {first}", list(rest))
@@ -213,7 +213,7 @@ def _read_missed(text: str) -> float | None:
     if text == "never":
         return None
     if (seconds := parse_age(text)) is None:
-        raise UsageError(f"--missed {text!r:.40}: give a length of time such as 12h or 7d, or never")
+        raise UsageError(f"--missed {text!r:.40}: give a duration such as 12h or 7d, or never")
     return seconds
 
 

@@ -32,17 +32,17 @@ PORT = 8642
 ASK = "ask"
 """Value of --qr alone: the device asks whether it may watch or decide."""
 NO_HTTPS = """\
-{origin} is plain HTTP, and beyond this machine no browser makes keys for such a page: a phone cannot be paired there.
+{origin} is plain HTTP, for which browsers create keys only on this machine: a phone cannot be paired there.
 Two ways to HTTPS:
   tailscale cert NAME.ts.net   and   garrison serve --qr --listen ADDRESS --hostname NAME.ts.net \\
                                        --tls-cert NAME.ts.net.crt --tls-key NAME.ts.net.key
   a reverse proxy with a certificate   and   garrison serve --qr --hostname https://NAME
-Without HTTPS, ntfy tells you: subscribe to a topic that nobody guesses in its app, say garrison-{topic}, then
+Without HTTPS, use ntfy: in its app, subscribe to a topic that is hard to guess, say garrison-{topic}, then
   (umask 077; echo ntfys://ntfy.sh/garrison-{topic} > {home}/notify-urls)
   urls_file = "{home}/notify-urls"   below [notify] in {home}/config.toml
   garrison notify test"""
 LOOPBACK = """\
-this address opens on this machine alone (or through `ssh -L {port}:127.0.0.1:{port} HOST`); a phone needs HTTPS:
+this address opens only on this machine (or through `ssh -L {port}:127.0.0.1:{port} HOST`); a phone needs HTTPS:
 `tailscale cert` with --tls-cert and --tls-key, or a reverse proxy with --hostname https://NAME (docs/notify.md)"""
 
 
@@ -50,28 +50,28 @@ this address opens on this machine alone (or through `ssh -L {port}:127.0.0.1:{p
     ("garrison serve", "prints an address for the browser; Ctrl-C ends the server"),
     ("garrison serve --run crew-1 --read-only", "an address that can only watch"),
     ("garrison serve --port 0", "any free port"),
-    ("garrison serve --qr decide", "a code that pairs a phone, which may then decide"),
+    ("garrison serve --qr decide", "a code for pairing a phone that may decide"),
     ("garrison serve --devices --revoke Phone", "forget a device"),
 ), option_groups={"Devices": ("qr", "devices_", "revoke"),
                   "Address": ("port", "address", "hostnames", "run", "read_only"),
                   "Security": ("tls_cert", "tls_key", "plain_http", "new_tokens"), "Forges": ("webhooks",)})
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 for any free port.")
 @click.option("--run", metavar="RUN", shell_complete=completion.runs, help="Run to show first.")
-@click.option("--read-only", is_flag=True, help="Print the address that can watch and change nothing.")
+@click.option("--read-only", is_flag=True, help="Print an address that can only watch.")
 @click.option("--listen", "address", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-              help="IP address to listen on; one that others can reach needs TLS or --plain-http.")
+              help="IP address to listen on; one reachable by others needs TLS or --plain-http.")
 @click.option("--hostname", "hostnames", multiple=True, metavar="HOST",
               help="Name by which clients may reach it, or the address of a reverse proxy (repeatable).")
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Certificate (PEM).")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its key (PEM).")
 @click.option("--plain-http", is_flag=True, help="Serve others without TLS.")
-@click.option("--new-tokens", is_flag=True, help="Make new tokens, which invalidates every address printed before.")
+@click.option("--new-tokens", is_flag=True, help="Create new tokens, which invalidates all earlier addresses.")
 @click.option("--webhooks", is_flag=True,
-              help="Receive webhooks of forges, which make runs with a pull request look at once.")
+              help="Receive webhooks of forges, so that runs with a pull request check the forge at once.")
 @click.option("--qr", is_flag=False, flag_value=ASK, type=click.Choice([devices.WATCH, devices.DECIDE, ASK]),
               metavar="[watch|decide]",
-              help="Show a code that pairs a phone within two minutes, and the most it may do (default: it asks).")
-@click.option("--devices", "devices_", is_flag=True, help="List the paired devices, and serve nothing.")
+              help="Show a code for pairing a phone within two minutes, and its maximum rights (default: it asks).")
+@click.option("--devices", "devices_", is_flag=True, help="List the paired devices without serving.")
 @click.option("--revoke", metavar="NAME", help="With --devices: forget a device; its sessions end.")
 @click.option("--until", "pid", type=int, hidden=True, help="End with this process.")
 @home_option
@@ -80,7 +80,7 @@ def serve(port: int, run: str | None, address: str, hostnames: tuple[str, ...], 
           devices_: bool, read_only: bool, plain_http: bool, new_tokens: bool, webhooks: bool) -> None:
     """Serve the home's web page to this machine: live runs, nodes, queue, deaths, costs, and the butler.
 
-    The printed address contains a token, which allows everything that the page offers.
+    The printed address contains a token that allows everything on the page.
     """
     extras.require("web", "`garrison serve`")
     from garrison.web.access import READ, WEBHOOK, WRITE, load_tokens
@@ -89,12 +89,12 @@ def serve(port: int, run: str | None, address: str, hostnames: tuple[str, ...], 
     from garrison.web.webhooks import Webhooks, load_secret, secret_path
 
     if revoke is not None and not devices_:
-        raise UsageError(f"--revoke goes with --devices: garrison serve --devices --revoke {revoke}")
+        raise UsageError(f"--revoke needs --devices: garrison serve --devices --revoke {revoke}")
     if devices_:
         show_devices(find_home(home), revoke)
         return
     if (tls_cert is None) != (tls_key is None):
-        raise UsageError("--tls-cert and --tls-key go together")
+        raise UsageError("pass both --tls-cert and --tls-key")
     state = find_home(home)
     if run is not None:
         existing_run(state, run)
@@ -106,7 +106,7 @@ def serve(port: int, run: str | None, address: str, hostnames: tuple[str, ...], 
         pair_with(state, running.origin, str(may))
         return
     notify = read_config(state).notify()
-    # In a thread: a service that does not answer must not delay the page.
+    # in a thread: a service that does not answer must not delay the page
     Thread(target=send_held, args=(state, notify, dict(os.environ), time.time()), daemon=True).start()
     tokens = load_tokens(state, new=new_tokens)
     token = tokens[READ if read_only else WRITE]
@@ -143,7 +143,7 @@ def show_devices(home: Path, revoke: str | None) -> None:
 
 
 def offer_pairing(home: Path, origin: str, may: str) -> bool:
-    """Show a code for a phone; False, with what to do instead, if the page has no address that can pair one."""
+    """Show a code for a phone; print advice and return False if no address of the page can pair one."""
     kind = _reach(origin)
     if kind == "plain":
         topic = devices.make_topic()
@@ -164,7 +164,7 @@ def offer_pairing(home: Path, origin: str, may: str) -> bool:
 
 
 def _reach(origin: str) -> str:
-    """Return where a page can make keys: `secure` everywhere, `loopback` on its machine, `plain` nowhere."""
+    """Return where a page can create keys: `secure` everywhere, `loopback` on its machine, `plain` nowhere."""
     if origin.startswith("https://"):
         return "secure"
     host = urlsplit(origin).hostname or ""
@@ -172,7 +172,7 @@ def _reach(origin: str) -> str:
 
 
 def pair_with(home: Path, origin: str, may: str) -> None:
-    """Show a code for the server that is at work, and wait until a device has used it, or it has expired."""
+    """Show a code for the running server, and wait until a device has used it or it has expired."""
     known = {device.id for device in devices.list_devices(home)}
     if not offer_pairing(home, origin, may):
         return
@@ -180,6 +180,6 @@ def pair_with(home: Path, origin: str, may: str) -> None:
     paired = next((device for device in devices.list_devices(home) if device.id not in known), None)
     if paired is None:
         devices.withdraw_offer(home)
-        print_message("no device was paired; the code is no longer good")
+        print_message("no device was paired; the code has expired")
     else:
         print_message(f"paired {paired.name}, which may {paired.may}")

@@ -1,4 +1,4 @@
-"""`garrison install-service`: the user units for systemd, or cron's lines, which resume runs after a reboot."""
+"""`garrison install-service`: systemd user units, or cron's lines, which resume runs after a reboot."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from garrison.system import systemd
 UNITS = ("garrison@.service", "garrison-up.service", "garrison-up.timer")
 TIMER = "garrison-up.timer"
 WRITTEN_PROGRAM = "%h/.local/bin/garrison"
-"""Program in the units as they are kept; replaced by where garrison is installed."""
+"""Program in the unit templates, replaced by the path of the installed garrison."""
 ENABLE = (("systemctl", "--user", "daemon-reload"), ("systemctl", "--user", "enable", "--now", TIMER))
 
 
 @click.command(cls=Command, examples=(
     ("garrison install-service", "write the units, and print how to enable them"),
     ("garrison install-service --enable", "write and enable them"),
-    ("garrison install-service --print", "only look; nothing is written"),
+    ("garrison install-service --print", "print without writing"),
     ("garrison install-service --cron", "print the lines for crontab -e"),
 ))
-@click.option("--user", is_flag=True, help="Write user units although no user manager of systemd answers here.")
-@click.option("--print", "print_only", is_flag=True, help="Print the units; write nothing.")
-@click.option("--cron", is_flag=True, help="Print cron's lines instead; write nothing.")
+@click.option("--user", is_flag=True, help="Write user units even if no systemd user manager answers here.")
+@click.option("--print", "print_only", is_flag=True, help="Print the units without writing them.")
+@click.option("--cron", is_flag=True, help="Print cron's lines instead, without writing them.")
 @click.option("--enable", is_flag=True, help="Also enable and start the timer.")
 @home_option
 def install_service(home: str | None, *, user: bool, print_only: bool, cron: bool, enable: bool) -> None:
     """Let systemd (or cron) resume unfinished runs after a reboot, and restart launchers that die.
 
-    The units are user units, nothing needs root. They are not enabled without --enable.
+    The units are user units; root is not needed. They are enabled only with --enable.
     """
     program = find_program()
     stated = stated_home(home, os.environ)
@@ -71,11 +71,11 @@ def install_service(home: str | None, *, user: bool, print_only: bool, cron: boo
         _enable()
     else:
         click.echo("next: " + " && ".join(shlex.join(words) for words in ENABLE))
-    click.echo("and:  loginctl enable-linger     (else everything ends when you log out)")
+    click.echo("and:  loginctl enable-linger     (otherwise everything ends when you log out)")
 
 
 def find_program() -> Path:
-    """Return the `garrison` command that a unit is to call, by the name that survives an upgrade."""
+    """Return the `garrison` command for a unit, by the name that survives an upgrade."""
     called = shutil.which(sys.argv[0]) if Path(sys.argv[0]).name == "garrison" else None
     program = Path(os.path.abspath(called)) if called else Path(sys.executable).with_name("garrison")  # noqa: PTH100  # a link of pipx stays one
     if not program.is_file():
@@ -84,9 +84,9 @@ def find_program() -> Path:
 
 
 def stated_home(home: str | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the home that a unit has to name, None for the one that it finds by itself. Pure."""
+    """Return the home to name in a unit, None for the one found by default. Pure."""
     found = find_home(home, environ)
-    # systemd and cron have neither of these, whatever this shell has.
+    # systemd and cron have neither of these variables
     by_itself = find_home(None, {name: value for name, value in environ.items() if name not in (
         "GARRISON_HOME", "XDG_STATE_HOME")})
     return None if found == by_itself else found
@@ -98,7 +98,7 @@ def units_folder(environ: Mapping[str, str]) -> Path:
 
 
 def fill_unit(text: str, program: Path, home: Path | None) -> str:
-    """Return a unit with the program where it is installed, and with the home if it must be named. Pure."""
+    """Return a unit with the installed program's path, and with the home if it must be named. Pure."""
     text = text.replace(WRITTEN_PROGRAM, _word(str(program)))
     if home is not None:
         text = text.replace("[Service]\n", f"[Service]\nEnvironment={_word(f'GARRISON_HOME={home}')}\n")
@@ -106,7 +106,7 @@ def fill_unit(text: str, program: Path, home: Path | None) -> str:
 
 
 def _word(text: str) -> str:
-    """Return a word of a unit: `%` begins a specifier, blanks are quoted."""
+    """Return a word of a unit: `%` starts a specifier, spaces are quoted."""
     text = text.replace("%", "%%")
     if not any(letter in text for letter in " \t\"'\\"):
         return text
@@ -116,7 +116,7 @@ def _word(text: str) -> str:
 def cron_lines(program: Path, home: Path | None) -> list[str]:
     """Return the lines for a crontab, in which `%` ends a command. Pure."""
     stated = f"GARRISON_HOME={shlex.quote(str(home))} " if home is not None else ""
-    # cron mails whatever a command prints, and this one runs every minute.
+    # cron mails all output of a command, and this one runs every minute
     command = f"{stated}{shlex.quote(str(program))} up >/dev/null 2>&1".replace("%", "\\%")
     return [f"@reboot    {command}", f"* * * * *  {command}"]
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 turn_option = click.option("--turn-graph", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                            metavar="FILE", help="Graph for turns (default: the shipped turn.dot).")
 workdir_option = click.option("--workdir", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
-                              metavar="DIR", help="Directory in which its tools work, as far as its tier allows any "
+                              metavar="DIR", help="Directory in which its tools work, if its tier allows any "
                                                   "(default: the current one).")
 heartbeat_option = click.option("--heartbeat-graph", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                                 metavar="FILE", help="Graph for heartbeats (default: the shipped heartbeat.dot).")
@@ -47,7 +47,7 @@ def session_folder(home: Path, session: str) -> Path:
 
 @click.group(cls=Group)
 def session() -> None:
-    """Talk to sessions whose flow is a graph: one graph for messages, one for their own initiative."""
+    """Talk to sessions whose flow is a graph: one for messages, one for heartbeats."""
 
 
 @session.command(examples=(
@@ -57,7 +57,7 @@ def session() -> None:
 @click.option("--agent-id", metavar="ID", help="Agent of the session (default: its name).")
 @click.option("--tier", default="established", show_default=True, metavar="TIER",
               help="Trust tier (see session/trust.toml).")
-@click.option("--goal", "goals", multiple=True, metavar="TEXT", help="Goal that it begins with (repeatable).")
+@click.option("--goal", "goals", multiple=True, metavar="TEXT", help="Initial goal (repeatable).")
 @home_option
 def start(name: str, agent_id: str | None, tier: str, goals: tuple[str, ...], home: str | None) -> None:
     """Create the session NAME."""
@@ -158,7 +158,7 @@ def list_command(as_json: bool, home: str | None) -> None:
 @sandbox_option
 @home_option
 def restore(name: str, workdir: Path, home: str | None) -> None:
-    """Finish the turn in which the session's process died. `send` does so too."""
+    """Finish the turn in which the session's process died, as `send` also does."""
     async def count_turns(opened: Session) -> int:
         return opened.state.turn_count
 
@@ -177,7 +177,7 @@ def _use(home: Path, name: str, work: Callable[[Session], Coroutine[object, None
 
 async def _open(stack: AsyncExitStack, home: Path, name: str, turn_graph: Path | None, heartbeat_graph: Path | None,
                 initiative: Initiative | None, workdir: Path | None) -> Session:
-    """Open a session with the home's Claude as its model, and tools in `workdir` as its trust tier allows."""
+    """Open a session with the home's Claude as its model, and tools in `workdir` as allowed by its trust tier."""
     from garrison.agents.graph.graph import claude, graph_settings
     from garrison.cli.pipeline_worktree import confined_commands
     from garrison.node.session_attempt import tools_of
@@ -206,7 +206,7 @@ async def _open(stack: AsyncExitStack, home: Path, name: str, turn_graph: Path |
 
 
 def check_runs(home: Path) -> dict[str, str]:
-    """Return what the latest runs do and wait for: the background check of a session's heartbeats."""
+    """Return the activities and waits of the latest runs, for a session's heartbeats."""
     from garrison.views.run_view import RunReader
 
     reader = RunReader(home)

@@ -1,4 +1,4 @@
-"""`garrison setup`: list and remove what is kept of a repository's set-ups."""
+"""`garrison setup`: list and remove kept set-ups of a repository."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from garrison.system.terminal_text import format_size
 from garrison.values import Value
 
 _SHORT = 8
-"""Characters of a digest that are shown as the set-up's name."""
+"""Characters of a digest shown as the set-up's name."""
 
 target_dir_option = click.option("--target-dir", metavar="DIR", type=click.Path(path_type=Path),
                                  help="Repository (default: the one you are in).")
@@ -31,21 +31,21 @@ target_dir_option = click.option("--target-dir", metavar="DIR", type=click.Path(
 
 @click.group(cls=Group)
 def setup() -> None:
-    """List and remove what set-ups of a repository left.
+    """List and remove kept set-ups of a repository.
 
-    Set-up runs once; what it left is kept and laid under every worktree and gate slot. `--fresh-setup` of a launch runs
-    it again.
+    Set-up runs once; its output is kept and mounted under every worktree and gate slot. `--fresh-setup` of a launch
+    runs it again.
     """
 
 
 def _store(target_dir: Path | None, home: str | None) -> Path:
-    """Return the folder with what is kept of a repository; Refused if it is none."""
+    """Return the folder of a repository's kept set-ups; Refused if this is not a repository."""
     repo = validate_repository(target_dir or Path.cwd())
     return setups.store_of(trees_root(os.environ) / Git(repo, home=find_home(home)).key)
 
 
 class KeptSetup(Value):
-    """A set-up that is kept, as `show --json` prints it; times are in seconds since 1970."""
+    """Kept set-up for `show --json`; times are in seconds since 1970."""
 
     name: str
     command: str
@@ -65,15 +65,15 @@ class KeptSetup(Value):
 
 
 @setup.command("show", examples=(
-    ("garrison setup show", "what is kept of the repository you are in"),
+    ("garrison setup show", "kept set-ups of the repository you are in"),
     ("garrison setup show --target-dir ~/src/project --json", "of another one, for programs"),
 ))
 @target_dir_option
 @output_options
 def show_command(target_dir: Path | None, as_json: bool, home: str | None) -> None:
-    """List what is kept, the latest used first.
+    """List kept set-ups, latest used first.
 
-    AGE: since the set-up ran. TOOK: how long it ran. USED BY: worktrees (RUN/NODE) and gate slots over it.
+    AGE: since the set-up ran. TOOK: its duration. USED BY: worktrees (RUN/NODE) and gate slots over it.
     """
     store = _store(target_dir, home)
     used, kept, now = setups.users_of(store.parent), setups.list_kept(store), time.time()
@@ -95,7 +95,7 @@ def show_command(target_dir: Path | None, as_json: bool, home: str | None) -> No
 @target_dir_option
 @output_options
 def clear_command(names: tuple[str, ...], target_dir: Path | None, as_json: bool, home: str | None) -> None:
-    """Remove what is kept, or only the named set-ups. What a worktree or gate slot uses stays.
+    """Remove all kept set-ups, or the named ones. Those used by a worktree or gate slot stay.
 
     The next launch runs the set-up again.
     """
@@ -117,12 +117,12 @@ def clear_command(names: tuple[str, ...], target_dir: Path | None, as_json: bool
 
 
 def _check_name(name: str, kept: Sequence[SetupLayer], used: Mapping[str, Sequence[str]]) -> None:
-    """Refuse a name that is not that of exactly one set-up, or of one in use."""
+    """Refuse a name that does not match exactly one set-up, or matches one in use."""
     found = [layer for layer in kept if name and layer.digest.startswith(name)]
     if not found:
-        raise Refused(f"no set-up {name!r} of this repository is kept; `garrison setup show` lists what is")
+        raise Refused(f"no set-up {name!r} of this repository is kept; `garrison setup show` lists the kept ones")
     if len(found) > 1:
-        raise Refused(f"{name!r} begins the names of {len(found)} set-ups; type more of it (`garrison setup show`)")
+        raise Refused(f"{name!r} matches {len(found)} set-ups; type more of the name (`garrison setup show`)")
     if users := used.get(found[0].folder):
         raise Refused(f"set-up {name} is used by {', '.join(users)}; stop that run first, or launch the next one with "
                       "--fresh-setup")

@@ -1,7 +1,7 @@
 """Signals: `garrison signals` lists and sends them, `signal_protocol.py` writes, reads and waits for them.
 
-A bare role is resolved to a full name by the payload: `node_id` decides which runner or orchestrator, the run decides
-which guardian, launcher or processor. The functions return records, which the commands print as JSON; refusals are
+A bare role is resolved to a full name with the payload: by `node_id` for a runner or orchestrator, by the run for a
+guardian, launcher or processor. The functions return records, which the commands print as JSON; refusals are
 GarrisonErrors.
 """
 
@@ -46,14 +46,14 @@ from garrison.system.clock import SystemClock, wait_until
 from garrison.values import Value, fields_of
 
 _INBOX_FOLDERS = {"waiting": "", "taken": "taken", "refused": "refused"}
-"""State of a signal → folder of the inbox that holds it."""
+"""State of a signal → folder of the inbox."""
 _NODE_ROLES = ("runner", "orchestrator")
 _WORD = re.compile(r"[A-Za-z0-9_@.-]{1,120}")
-"""A side or type of a signal in a folder of the caller's own; it becomes part of a file's name."""
+"""Side or type of a signal in a folder of the caller, used in file names."""
 APPLIED_WITHIN = 2.0
 """Seconds to wait for the guardian to apply a signal."""
 DECIDED_WITHIN = 15.0
-"""Seconds to wait for the guardian to take or refuse a request; one that was killed is back by then."""
+"""Seconds to wait for the guardian to take or refuse a request; a killed guardian is back by then."""
 _POLL = 0.05
 """Seconds between two reads of an inbox while waiting."""
 
@@ -65,17 +65,17 @@ def write_signal(source: str, target: str, type: str, payload: Mapping[str, obje
                  signals_dir: str | os.PathLike[str] | None = None, *, home: str | None = None) -> str:
     """Write a signal into its recipient's inbox and return the path of its file.
 
-    Without a node to tell (`node_id` is empty, as after an empty merge queue) nothing is written and '' returned.
+    Without a node to notify (`node_id` is empty, as after an empty merge queue) nothing is written and '' returned.
 
-    The run is `payload["run_id"]`, else that of a full name, else GARRISON_RUN; else it follows from the records and
-    inboxes: a name that is by hand, or in one run only, belongs there, and any other is refused.
+    The run is `payload["run_id"]`, else the run of a full name, else GARRISON_RUN; else it is derived from the records
+    and inboxes: a name by hand, or in only one run, belongs there, and others are refused.
 
     Args:
         source: sender as role (`runner`), name (`runner-impl_auth`) or full name (`runner-impl_auth@run`).
         target: recipient, in the same forms.
         type: one of the signal types.
         payload: content; `node_id` and `run_id` in it resolve bare roles.
-        signals_dir: folder of the caller's own, into which the signal is written as the original does.
+        signals_dir: folder of the caller for the signal, in the original's form.
     """
     body = payload or {}
     if (folder := own_folder(signals_dir)) is not None:
@@ -98,7 +98,7 @@ def write_signal(source: str, target: str, type: str, payload: Mapping[str, obje
 
 
 def own_folder(signals_dir: str | os.PathLike[str] | None) -> Path | None:
-    """Return a folder of the caller's own; None for the home's inboxes, as prompts name the folder near the scripts."""
+    """Return a folder of the caller; None for the home's inboxes, since prompts name the folder near the scripts."""
     if signals_dir is None:
         return None
     source, folder = checkout(), Path(os.path.abspath(signals_dir))  # noqa: PTH100
@@ -107,13 +107,13 @@ def own_folder(signals_dir: str | os.PathLike[str] | None) -> Path | None:
 
 def _write_into(folder: Path, source: str, target: str, type: str, payload: Mapping[str, object]) -> str:
     if bad := [word for word in (source, target, type) if not _WORD.fullmatch(word)]:
-        raise UsageError(f"not a name: {bad[0]!r}; a signal's file has it in its name")
+        raise UsageError(f"not a name: {bad[0]!r}; it is used in the file name of a signal")
     atomic.make_directory(folder / "processed")
     with atomic.locked(folder / ".lock"):
         while True:
             stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
             path = folder / f"{stamp}-{source}-{target}-{type}.json"
-            # Two within one microsecond, or a clock that was set back, must not write the same file.
+            # two calls within one microsecond, or after the clock was set back, must not write the same file
             if not os.path.lexists(path):
                 break
         atomic.write(path, json.dumps({"source": source, "target": target, "signal_type": type, "timestamp": stamp,
@@ -122,11 +122,11 @@ def _write_into(folder: Path, source: str, target: str, type: str, payload: Mapp
 
 
 def read_signal(path: str | os.PathLike[str]) -> Signal:
-    """Return the signal in a file; NotFound if the file is gone, RecordCorrupt if it holds no signal."""
+    """Return the signal in a file; NotFound if the file is gone, RecordCorrupt if it contains no signal."""
     try:
         return signal_records.read(Path(path))
     except FileNotFoundError:
-        raise NotFound(f"no signal {path}; it may have been taken (look in taken/ next to it)") from None
+        raise NotFound(f"no signal {path}; it may have been taken (see taken/ next to it)") from None
 
 
 @guarded("signal-protocol wait")
@@ -134,7 +134,7 @@ def wait_for_signal(target: str, timeout: float = 60.0, types: Sequence[str] | N
                     home: str | None = None) -> Signal | None:
     """Return the oldest signal waiting for `target`, of one of `types`; None after `timeout` seconds.
 
-    The signal is removed from the inbox, unless another living process owns that inbox and has to act on it.
+    The signal is removed from the inbox, unless another living process owns the inbox and has to handle it.
     """
     store = resolve.open_store(home)
     body = {} if run is None else {"run_id": run}
@@ -155,7 +155,7 @@ def _take_oldest(store: Store, recipient: Key, types: Sequence[str] | None) -> S
     with atomic.locked(folder / ".waiting.lock"):  # two waiting callers must not get the same signal
         for posted in signal_records.list_pending(store.home, recipient):
             if posted.signal is not None and (types is None or posted.signal.signal_type in types):
-                # What a living process has to act on is shown and stays: taken here, it would be lost.
+                # signals for a living process are shown and stay: taking them here would lose them
                 if not _is_read_by_other_process(store, recipient):
                     signal_records.acknowledge(posted.path)
                 return posted.signal
@@ -170,10 +170,10 @@ def _is_read_by_other_process(store: Store, key: Key) -> bool:
 
 
 def _run_of(store: Store, body: Mapping[str, object], target: str, source: str = "") -> str:
-    """Return the run that names and payload refer to; '' for what is by hand.
+    """Return the run of names and payload; '' for records by hand.
 
-    A name without a run is the full name of a record by hand; else it belongs to the only place that has a record or an
-    inbox of that name. A mere role is that of the source's place; only for it the one run at work will do.
+    A name without a run is the full name of a record by hand; else it belongs to the only place with a record or inbox
+    of that name. A bare role belongs to the source's place, or else to the only run at work.
     """
     given = body.get("run_id") or next((name.partition("@")[2] for name in (target, source) if "@" in name), "")
     if given or resolve.current_run():
@@ -181,7 +181,7 @@ def _run_of(store: Store, body: Mapping[str, object], target: str, source: str =
     node = _node_of(body)
     role, name = _parts(target, node)
     places = _places(store, role, name)
-    if source and not name and _parts(source, node)[1]:  # a mere role is that of the source's own chain
+    if source and not name and _parts(source, node)[1]:  # a bare role belongs to the source's chain
         own = _places(store, *_parts(source, node))
         places = own if len(own) == 1 else places & own or places
     if not places:
@@ -202,7 +202,7 @@ def _node_of(body: Mapping[str, object]) -> str | None:
 
 
 def _parts(name: str, node: str | None) -> tuple[str, str]:
-    """Return role and name that a role, name or full name means; the name is '' if only the role is known."""
+    """Return the role and name of a role, name or full name; the name is '' if only the role is known."""
     if name not in ROLES:
         key = Key.parse(name)
         return key.role, key.name
@@ -210,9 +210,9 @@ def _parts(name: str, node: str | None) -> tuple[str, str]:
 
 
 def _places(store: Store, role: str, name: str) -> set[str]:
-    """Return the runs that have a record or an inbox of that role and name, else those that will have one.
+    """Return the runs with a record or inbox of that role and name, else those that will have one.
 
-    '' stands for by hand, which counts alone for a name.
+    '' stands for by hand, which takes precedence for a name.
     """
     known = {*store.keys(Identity), *_inboxes(store.home)}
     if found := {key.run for key in known if key.role == role and name in ("", key.name)}:
@@ -225,7 +225,7 @@ def _places(store: Store, role: str, name: str) -> set[str]:
 
 
 def _resolve_name(store: Store, name: str, run: str, node: str | None, *, must_exist: bool) -> Key:
-    """Return the key that a role or name refers to in `run`; a sender, or a waiting caller, needs no record."""
+    """Return the key of a role or name in `run`; a sender, or a waiting caller, needs no record."""
     if name not in ROLES:
         key = Key.parse(name)
         return Key(key.role, key.name, run)
@@ -268,19 +268,19 @@ def _attempt(store: Store, run: str, node: str | None, body: Mapping[str, object
 
 
 def wait_until_applied(signal: Path) -> None:
-    """Wait a moment for the guardian to apply a signal; a busy one applies it later."""
+    """Wait briefly for the guardian to apply a signal; a busy guardian applies it later."""
     wait_until(lambda: not signal.exists(), APPLIED_WITHIN, 0.02)
 
 
 def await_decision(store: Store, run: str, posted: Path) -> bool:
-    """Wait for the guardian of a run to apply a request; return whether it has, False if it will do so later.
+    """Wait for the guardian of a run to apply a request; return False if it will do so later.
 
-    Refused, with its reason, if it does not. A request that came too late, in a run that is over, is withdrawn.
+    Refused, with the reason, if it refuses. A request that comes too late, in an ended run, is withdrawn.
     """
     deadline = time.monotonic() + DECIDED_WITHIN
     while posted.exists():
         is_alone = not resolve.is_run_supervised(store, run)
-        # Nobody will read it in a run that is over; one that is resumed much later must not obey it.
+        # no process reads it in an ended run, and a run resumed much later must not obey it
         if is_alone and resolve.state_of(store, run).over:
             signal_records.refuse(posted, f"run {run} is over")
             break
@@ -310,7 +310,7 @@ def signals() -> None:
     ("garrison signals list --run crew-1", "all signals of a run, oldest first"),
     ("garrison signals list --unacked --json", "those not yet taken, for programs"),
 ))
-@click.option("--unacked", is_flag=True, help="Only signals that were not taken yet.")
+@click.option("--unacked", is_flag=True, help="Only signals not yet taken.")
 @run_option
 @output_options
 def list_command(unacked: bool, run: str | None, as_json: bool, home: str | None) -> None:
@@ -338,8 +338,8 @@ def list_command(unacked: bool, run: str | None, as_json: bool, home: str | None
 def send(name: str, value: str | None, run: str | None, home: str | None) -> None:
     """Send the signal NAME to the pipeline of a run, so that a wait.signal node continues.
 
-    VALUE (JSON, else text; default true) becomes `signal.NAME` in the pipeline's context. A signal that no node waits
-    for yet is kept for the first one that does.
+    VALUE (JSON, else text; default true) becomes `signal.NAME` in the pipeline's context. A signal is kept until a node
+    waits for it.
     """
     store = resolve.open_store(home)
     if run is not None and not resolve.is_launched(store.home, run):
@@ -360,7 +360,7 @@ def send(name: str, value: str | None, run: str | None, home: str | None) -> Non
 
 
 class ListedSignal(Value):
-    """A signal in an inbox."""
+    """Signal in an inbox."""
 
     signal: Signal
     to: str
@@ -375,7 +375,7 @@ class ListedSignal(Value):
         return f"{source['role']}-{source['name']}#{source.get('incarnation', '?')}"
 
     def body(self) -> dict[str, object]:
-        """Return it as JSON values: the fields of the signal, and where it lies."""
+        """Return it as JSON values: the fields of the signal, and its place."""
         place = {name: value for name, value in fields_of(self).items() if name != "signal"}
         return {**record.to_dict(self.signal), **place}
 
@@ -444,7 +444,7 @@ def _parse_payload(_ctx: click.Context, _param: click.Parameter, text: str) -> d
               help="JSON object; node_id and run_id in it resolve bare roles.")
 @click.option("--timeout", type=SECONDS, default=0.0, help="Seconds to wait for a recipient that has not registered.")
 @click.option("--signals-dir", metavar="DIR",
-              help="Folder of the caller's own, in the original's form (default: the home).")
+              help="Folder of the caller, in the original's form (default: the home).")
 @quiet_option
 @home_option
 @click.pass_context
@@ -481,7 +481,8 @@ def read_command(path: str, home: str | None) -> None:
 @click.option("--run", metavar="RUN", help="Run, if TARGET exists in several.")
 @home_option
 def wait_command(target: str, timeout: float, types: tuple[str, ...], run: str | None, home: str | None) -> None:
-    """Wait for a signal to TARGET and take it. Exit 1 if none comes; TARGET is a role, role-name or role-name@run."""
+    """Wait for a signal to TARGET and take it. Exit code 1 if none comes. TARGET: a role, role-name or
+    role-name@run."""
     signal = wait_for_signal(target, timeout, types or None, run, home)
     if signal is None:
         raise NotFound(f"no signal for {target} came within {timeout:g} s")

@@ -47,12 +47,12 @@ _task_options = combined(
     click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]),
                  help="Where the agent works: in a tmux session, or as a plain process."),
 )
-"""What describes a node's task."""
+"""Options that describe a node's task."""
 
 
 @click.command(cls=Command, examples=(
     ('spawn_runner.py --node touch_up --prd PRD-1 --target-dir ~/src/project --command "make fmt" --wait',
-     "one node in an ad-hoc run; exit 0 once its branch is enqueued"),
+     "one node in an ad-hoc run; exit code 0 once its branch is enqueued"),
 ))
 @_task_options
 @click.option("--target-dir", default=".", metavar="DIR", type=click.Path(path_type=Path),
@@ -61,7 +61,7 @@ _task_options = combined(
               help="Attempt in an existing run.")
 @click.option("--acceptance", metavar="CMD", help="Command that accepts the work, run in its own worktree.")
 @click.option("--setup", metavar="CMD", help="Command that prepares a fresh worktree.")
-@click.option("--wait", is_flag=True, help="Return when the runner has ended; exit 0 if the branch is enqueued.")
+@click.option("--wait", is_flag=True, help="Return when the runner has ended; exit code 0 if the branch is enqueued.")
 @sandbox_option
 @home_option
 def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt: int, home: str | None, wait: bool,
@@ -74,7 +74,7 @@ def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt
     launch, task = _launch_and_task(runtime, node, prd, target_dir, run, attempt, options)
     key = Key("runner", node, launch.run_id)
     spawn.replace_dead(runtime, key)
-    # What the dead one left has ended by now: two runners of a node would work in one worktree.
+    # the dead one's processes have ended: otherwise two runners of a node would work in one worktree
     leased = spawn.spawn_runner(runtime, launch, task, parent=_parent(launch))
     identity = _wait_active(runtime, leased)
     click.echo(json.dumps({
@@ -94,14 +94,14 @@ def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt
 @click.option("--repo-root", default=".", metavar="DIR", type=click.Path(path_type=Path),
               help="Repository (default: the one you are in).")
 @click.option("--session-name", metavar="NAME",
-              help="Name to print as the session's; the session itself is named after node and run.")
+              help="Session name to print; the session itself is named after node and run.")
 @click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, metavar="N",
               help="Respawns allowed.")
 @sandbox_option
 @home_option
 def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str | None, run: str | None,
                        home: str | None, **options: str | None) -> None:
-    """Start the orchestrator of one node in the terminal; the prompt tells it how far a dead predecessor got."""
+    """Start the orchestrator of one node in the terminal; its prompt describes a dead predecessor's progress."""
     runtime = Runtime.real(find_home(home))
     launch, task = _launch_and_task(runtime, node, prd, repo_root, run, 1, options)
     key = Key("orchestrator", node, launch.run_id)
@@ -119,7 +119,7 @@ def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str |
     if previous is not None:
         _check_respawns(previous, launch)
         close_sessions(terminal, previous, runtime.home)
-        # Only now: its processes have ended, so a lock file has no owner any more.
+        # only now: its processes have ended, so a lock file has no owner
         git.clear_locks(worktree, branch)
     leased = spawn.spawn_orchestrator(runtime, launch, task, worktree, terminal, parent=_parent(launch))
     identity = _wait_active(runtime, leased)

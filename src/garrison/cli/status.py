@@ -1,7 +1,7 @@
-"""`garrison status`: show runs, their progress, processes and failures, and where to look.
+"""`garrison status`: show runs, their progress, processes, failures and next steps.
 
 The command reads through `views.run_view`. The render functions are pure: views become lines of spans, which contain
-only cleaned text. A run's first line is its summary; the last ones say what failed and where to look.
+only cleaned text. A run's first line is its summary; the last ones show failures and next steps.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from garrison.views.run_view import RunInFull, RunReader, RunView, show_run, sho
 from garrison.views.waits import describe_wait
 
 RECENT = 5
-"""Runs listed alongside unfinished ones, unless all are asked for."""
+"""Maximum number of finished runs listed, unless all are requested."""
 SCREEN = 23
-"""Lines of a small terminal, without the prompt's: a run of twelve nodes fits."""
+"""Lines of a small terminal without the prompt: a run of twelve nodes fits."""
 FINISHED = 8
-"""Finished runs listed while watching all."""
+"""Maximum number of finished runs listed while watching all."""
 
 
 @click.command(cls=Command, renamed={"--limits": "--verbose"}, examples=(
@@ -64,20 +64,20 @@ FINISHED = 8
 ))
 @click.argument("run", required=False, shell_complete=completion.runs)
 @click.option("-w", "--watch", "every", is_flag=False, flag_value="1", metavar="[SECONDS]",
-              help="Redraw every SECONDS (default 1) until the run is over; on a pipe, print a line whenever something "
-                   "happened. Exits with the run's exit code.")
+              help="Redraw every SECONDS (default 1) until the run is over; on a pipe, print a line per event. Exits "
+                   "with the run's exit code.")
 @click.option("-v", "--verbose", is_flag=True,
-              help="Show phases, all processes, and the limits and timeouts with what is used of them.")
+              help="Show phases, all processes, and limits and timeouts with their usage.")
 @click.option("--all", "everything", is_flag=True, help="List all runs of the home, of every repository.")
-@click.option("--dot", is_flag=True, help="Print RUN's graph as it was started, with each node's status.")
+@click.option("--dot", is_flag=True, help="Print RUN's original graph with each node's status.")
 @json_option
 @home_option
 def status(run: str | None, every: str | None, home: str | None, *, verbose: bool, everything: bool, dot: bool,
            as_json: bool) -> int:
-    """Show the runs of the repository you are in that are unfinished, in full, and the last five; or RUN alone.
+    """Show the unfinished runs of the repository you are in, in full, and the last five; or only RUN.
 
-    ATTEMPT is a node's attempt, and how many it may have; RESTARTS how often its runner or agent was started again.
-    Processes are listed if something is wrong with them.
+    ATTEMPT is a node's attempt and their maximum number; RESTARTS is how often its runner or agent was restarted.
+    Processes are listed if they have problems.
     """
     place = find_home(home)
     seconds, run = _interval(every, run)
@@ -99,7 +99,7 @@ def status(run: str | None, every: str | None, home: str | None, *, verbose: boo
         print_json(show_run(views[0]) if run else list(map(show_run, views)))
     elif views:
         if not run and not everything and all(is_elsewhere(view.repo) for view in views):
-            print_message("this repository has no run yet; those of others:")
+            print_message("this repository has no run yet; other repositories:")
         here = stdout_terminal()
         show(command.picture(views, here.columns), here)
     else:
@@ -119,7 +119,7 @@ def _print_graph(run: str | None, home: str | None) -> int:
 
 
 def _interval(every: str | None, run: str | None) -> tuple[float | None, str | None]:
-    """Return the seconds between two refreshes, None without --watch, and the run: `--watch RUN` names one too."""
+    """Return the seconds between two refreshes, None without --watch, and the run, also from `--watch RUN`."""
     if every is None:
         return None, run
     try:
@@ -134,20 +134,20 @@ def _interval(every: str | None, run: str | None) -> tuple[float | None, str | N
 
 
 class StatusTable:
-    """One call of the command; while watching, with the last views."""
+    """State of one call of the command; while watching, with the last views."""
 
     def __init__(self, reader: RunReader, run: str | None, verbose: bool, *, everything: bool) -> None:
         self.reader, self.run, self.verbose, self.everything = reader, run, verbose, everything
         self.last: dict[str, RunView] = {}
         self.total = 1
-        """Number of runs, when they were last read."""
+        """Number of runs at the last read."""
         self.watched: dict[str, int | None] = {}
-        """Run that is or was shown in full → its exit code, None while it continues."""
+        """Run shown in full → its exit code, None while it continues."""
 
     def read(self, *, details: bool = False) -> list[RunView]:
-        """Read the named run, or those that may be shown: unfinished ones (else the last) with details.
+        """Read the named run, or the runs to show: unfinished ones (else the last) with details.
 
-        With `details`, or if everything is asked for, all are read, the former in full.
+        With `details`, or if everything is requested, all are read, the former in full.
         """
         if self.run is not None:
             return [self.reader.read(self.run)]
@@ -156,12 +156,12 @@ class StatusTable:
         views = self.reader.read_each(runs if details or self.everything else self._shown(runs), details=details)
         if details:
             return views
-        # Twice for these few: a run in full costs several times a listed one, and which are shown follows from all.
+        # reads these few twice: a run in full costs several times a listed one, and the choice depends on all
         in_full = shown_in_full(views if self.everything else of_this_folder(views), self.watched)
         return [self.reader.read(view.run_id) if view.run_id in in_full else view for view in views]
 
     def _shown(self, runs: Sequence[str]) -> list[str]:
-        """Return the runs that may be shown: the last ones of this repository, and all but those that are done."""
+        """Return the runs that may be shown: the last ones of this repository, and all that are not done."""
         def is_here(run: str) -> bool:
             launch = self.reader.launch(run)
             return launch is not None and is_of_this_folder(launch.repo)
@@ -193,7 +193,7 @@ class StatusTable:
             show(render_limits(self.reader.default_limits(), here.columns), here)
 
     def watch(self, seconds: float, *, as_json: bool) -> int:
-        """Watch until the run, or all runs that were shown in full, are over; return the highest exit code."""
+        """Watch until the run, or all runs shown in full, are over; return the highest exit code."""
         if not self.reader.runs():
             raise NotFound(f"no run in {self.reader.home} to watch; in a repository, `garrison run TASK` starts one")
         if stdout_terminal().interactive and not as_json:
@@ -229,7 +229,7 @@ class StatusTable:
 
 
 def _exit_code(view: RunView) -> int | None:
-    """Return the exit code of a finished run without living processes; None while something may happen."""
+    """Return the exit code of a finished run without living processes; None while it may change."""
     if view.adhoc:
         runner = view.process("runner")
         return None if runner is None or runner.living else int(runner.departure is not Departure.DONE)
@@ -254,17 +254,17 @@ STYLES: Mapping[str, str] = {
 BLOCKS: Mapping[str, str] = {"landed": "█", "no change": "=", "kept": "+", "undone": "u", "landing": "▓",
                              "working": "▒", "failed": "!", "waiting": "░", "parked": "p", "skipped": "-",
                              "stopped": "s"}
-"""Place of a node → its part of the bar; each is distinct without colours."""
+"""Place of a node → its character in the bar; distinct without colours."""
 WORDS: Mapping[str, str] = {"landing": "waiting to land"}
-"""Place of a node → its words in the legend, where they are not the place itself."""
+"""Place of a node → its words in the legend, if different."""
 FOREIGN_MOVES = 5
-"""Latest moves of the target outside the queue that are shown."""
+"""Maximum number of moves of the target outside the queue shown, latest ones."""
 BAR = 30
-"""Columns of a progress bar, at most."""
+"""Maximum width of a progress bar."""
 MAX_NAME = 48
-"""Columns of a node's name, at most."""
+"""Maximum width of a node's name."""
 DOING = 32
-"""Columns that a node's activity needs before its name is shown in full, as one types it."""
+"""Minimum width of a node's activity for showing its full name."""
 RUNS = ("RUN", "STATUS", "PROGRESS", "PIPELINE", "STARTED", "REPOSITORY", "REASON")
 NODES = ("NODE", "STATUS", "AGE", "DOING")
 NODES_IN_FULL = ("NODE", "STATUS", "PHASE", "ATTEMPT", "RESTARTS", "AGE", "DOING")
@@ -273,12 +273,12 @@ LIMITS = ("LEVEL", "LIMIT", "USED", "SET BY", "OF")
 
 
 def of_this_folder(views: Sequence[RunView]) -> Sequence[RunView]:
-    """Return the runs of the repository one is in; all if it has none."""
+    """Return the runs of the current repository; all if it has none."""
     return [view for view in views if is_of_this_folder(view.repo)] or views
 
 
 def list_recent(views: Sequence[RunView]) -> list[RunView]:
-    """Return the runs of the repository one is in, of all if it has none: the last ones and all unfinished ones."""
+    """Return the last and all unfinished runs of the current repository; of all if it has none."""
     here = of_this_folder(views)
     shown = {view.run_id for view in here[-RECENT:]}
     shown |= {view.run_id for view in here if view.status in UNFINISHED or view.hint}
@@ -294,15 +294,15 @@ def render_overview(views: Sequence[RunView], columns: int | None) -> list[Line]
 
 
 def shorten_recent(views: Sequence[RunView], most: int) -> list[RunView]:
-    """Return at most so many runs, at least one of them: the oldest go first, and those that are done with."""
+    """Return at most so many runs, but at least one, dropping finished and oldest ones first."""
     over = len(views) - max(1, most)
     left_out = [view.run_id for view in views if not view.hint][:max(0, over)]
     return [view for view in views if view.run_id not in left_out]
 
 
 def render_recent(views: Sequence[RunView], more: int, columns: int | None) -> list[Line]:
-    """Return a line for each run of this repository that is not shown in full, with the command that helps or why it
-    ended, and how many more there are."""
+    """Return a line for each run of this repository that is not shown in full, with advice or its end, and the number
+    of further runs."""
     names = max((terminal_text.width(view.run_id) for view in views), default=0)
     lines = [fit([StyledText(terminal_text.pad(view.run_id, names) + GAP, "head"),
                   StyledText(f"{view.status:11}{GAP}", STYLES.get(view.status, "")),
@@ -314,9 +314,9 @@ def render_recent(views: Sequence[RunView], more: int, columns: int | None) -> l
 
 
 def render_run(view: RunView, columns: int | None, *, verbose: bool = False, room: int = SCREEN) -> list[Line]:
-    """Return what the user needs about one run, which was read with details, what to do last; `verbose`: everything.
+    """Render one run that was read with details, next steps last; `verbose`: everything.
 
-    On a terminal the ends of failed nodes' outputs are shown if `room` lines hold them as well, else the reasons alone.
+    On a terminal the ends of failed nodes' outputs are shown if they fit into `room` lines, else only the reasons.
     """
     assert view.details is not None
     head = list(_head(view, columns, verbose=verbose))
@@ -362,7 +362,7 @@ def _head(view: RunView, columns: int | None, *, verbose: bool) -> Iterator[Line
 
 
 def _last(view: RunView, columns: int | None, most: int | None) -> list[Line]:
-    """Return what is to be done now: what waits for a signal, for the user (at most so many), and for the run."""
+    """Return the next steps: waits for a signal, for the user (at most so many), and for the run."""
     lines = [line for gate in view.gates if gate.kind == SIGNAL
              for line in wrapped(f"{gate.node} {gate.summary()}", columns, "due", "  ", most=2)]
     waits = [describe_wait(wait, view.run_id) for wait in view.waits]
@@ -397,8 +397,8 @@ def _bar(counts: Mapping[str, int], total: int, columns: int | None) -> Line:
 
 
 def bar_shares(counts: Mapping[str, int], total: int, room: int) -> dict[str, int]:
-    """Return how many of `room` columns each place takes: all are used, and every place with nodes gets one if there
-    is room.
+    """Return how many of `room` columns each place takes: all are used, with at least one per non-empty place if
+    possible.
     """
     cells = {place: count * room // total for place, count in counts.items()}
     for place, count in counts.items():
@@ -411,7 +411,7 @@ def bar_shares(counts: Mapping[str, int], total: int, room: int) -> dict[str, in
 
 
 def _nodes(details: RunInFull, columns: int | None, *, verbose: bool, explained: bool) -> list[Line]:
-    """Return a line for each node; failed ones are `explained` below, with the end of their output."""
+    """Return a line for each node; failed ones are `explained` below with the end of their output."""
     if not details.nodes:
         return []
     below = {failed.node for failed in details.failed} if explained else ()
@@ -430,9 +430,9 @@ def _nodes(details: RunInFull, columns: int | None, *, verbose: bool, explained:
 
 
 def _doing(node: NodeView, *, is_numbered: bool) -> str:
-    """Return a node's activity, when its probe is due if it is parked, and how long its agent has been silent.
+    """Return a node's activity, the time of the next probe if it is parked, and the silence of its agent.
 
-    A later attempt than the first is named, unless a column has its number.
+    The attempt is named from the second on, unless a column has it.
     """
     doing, left = node.doing, node.parking.probe_in_s if node.parking else None
     if node.attempt > 1 and not is_numbered:
@@ -443,7 +443,7 @@ def _doing(node: NodeView, *, is_numbered: bool) -> str:
 
 
 def _restarts(node: NodeView) -> str:
-    """Return how often a node's runner and agent were started again, alongside once in each attempt; '' if never."""
+    """Return how often a node's runner and agent were restarted within attempts; '' if never."""
     return str(sum(max(number - node.attempt, 0) for number in fields_of(node.incarnations).values()) or "")
 
 
@@ -465,7 +465,7 @@ def _failure(view: RunView, node: FailedNode, columns: int | None) -> Iterator[L
     yield from wrapped(f"{node.node} failed in attempt {node.attempt}: {why}", columns, "bad", "  ")
     for line in terminal_text.clean_lines(node.tail)[-5:]:
         yield fit(raw("    " + line.expandtabs()), columns)
-    look = f"look: garrison logs {node.node} --run {view.run_id}"
+    look = f"see: garrison logs {node.node} --run {view.run_id}"
     yield [StyledText("  "), *fit(raw(look), None if columns is None else columns - 2)]
     yield [StyledText("  "), *raw(terminal_text.clean(node.folder), "dim")]
 
@@ -487,7 +487,7 @@ def _state(word: str) -> StyledText:
 
 
 def changed_lines(old: RunView | None, new: RunView) -> list[str]:
-    """Return what changed between two views of a run, one line each; without an old view, everything."""
+    """Return the changes between two views of a run, one per line; without an old view, everything."""
     before = {node.node: _node_line(node) for node in old.details.nodes} if old and old.details else {}
     lines = [summary(new)] if old is None or summary(old) != summary(new) else []
     if new.hint and (old is None or old.hint != new.hint):

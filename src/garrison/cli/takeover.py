@@ -1,4 +1,4 @@
-"""`garrison takeover`: work in the session of a node's agent yourself; the agent waits."""
+"""`garrison takeover`: work in the session of a node's agent; the agent waits."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ from garrison.values import replace
 @node_options
 def takeover(node: str, run: str | None, home: str | None) -> int:
     """Take over the session of NODE's agent, with the interactive CLI of Claude in the node's worktree, or with the
-    program that the profile of an ACP agent names.
+    program named in the profile of an ACP agent.
 
-    The agent's turn is interrupted and nothing of it runs while you are there. When you leave, it continues, knowing
-    what was said and that the user took over. You have the CLI's own tools; report_result is the agent's alone.
+    The agent's turn is interrupted, and it is suspended while you are there. When you leave, it continues in the
+    session and is informed that you took over. You have the CLI's own tools, without report_result.
 
     For a node that works as a session (`session=true`), your CLI gets its conversation as text. The agent does not see
-    what you say there; what you change stays in its worktree. It repeats the step that was interrupted.
+    what you say there, but your changes stay in its worktree. It repeats the interrupted step.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused(f"takeover needs a terminal; `garrison answer {node} TEXT` answers the agent's question")
@@ -95,7 +95,7 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
 
 
 def _take_over_acp(runtime: Runtime, key: Key, task: Task, worktree: Path, settings: AcpSettings, turn: int) -> int:
-    """Run the program of an ACP agent's profile in the agent's place, on its session; `turn` is the agent's number."""
+    """Run the program of an ACP agent's profile in the agent's place, on its session; `turn` is the agent's index."""
     node, launch = key.name, runtime.launch(key.run)
     opener_of(node, task.agent, settings)
     files = AttemptFiles(runtime.files(key.run).attempt(node, task.attempt))
@@ -138,7 +138,7 @@ def _task_and_worktree(runtime: Runtime, key: Key) -> tuple[Task, Path]:
 
 
 def _claude_settings(runtime: Runtime, task: Task) -> tuple[ClaudeSettings, bool]:
-    """Return the settings of the node's Claude, and whether it works in a session of garrison's own."""
+    """Return the settings of the node's Claude, and whether it works in a garrison session."""
     beside = registry.session_options(task.agent, task.node, task.attributes, runtime.home) is not None
     profile = registry.model_profile(task.agent, runtime.home)
     if not isinstance(profile, ClaudeProfile):
@@ -149,7 +149,7 @@ def _claude_settings(runtime: Runtime, task: Task) -> tuple[ClaudeSettings, bool
 
 def _environment(runtime: Runtime, launch: Launch, task: Task, worktree: Path,
                  settings: ClaudeSettings) -> Mapping[str, str]:
-    """Return the agent's environment without the marker of its incarnation: what has that is killed with it."""
+    """Return the agent's environment without the marker of its incarnation, with which processes are killed."""
     agents = {**worktree_environment(runtime, launch, task, worktree, ""),
               **Git(Path(launch.repo), home=runtime.home).author(worktree),
               **cli_process.cli_environment(settings, runtime.home)}
@@ -162,7 +162,7 @@ def _print_pause(runtime: Runtime, key: Key) -> None:
 
 
 def refuse_on_host(runtime: Runtime, key: Key, task: Task) -> None:
-    """Refuse to take over a session on a host, with the command that does it there."""
+    """Refuse to take over a session on a host, naming the command to run there."""
     from garrison.views.remote import on_host  # few nodes are on a host
 
     found = on_host(runtime.home, runtime.files(key.run).attempt(key.name, task.attempt), key.name)
@@ -178,7 +178,7 @@ def refuse_on_host(runtime: Runtime, key: Key, task: Task) -> None:
 def _terminal_restored() -> Iterator[None]:
     """Leave Ctrl-C to the CLI while it runs, and restore the terminal's mode, which a killed CLI does not."""
     mode = termios.tcgetattr(sys.stdin)
-    # A handler instead of SIG_IGN: the CLI would inherit an ignored signal.
+    # a handler instead of SIG_IGN: the CLI would inherit an ignored signal
     previous = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield
@@ -189,31 +189,31 @@ def _terminal_restored() -> Iterator[None]:
 
 # ---- program takeover ------------------------------------------------------------------------------------------------
 
-# Takeover of an ACP agent's session by the user: the program that its profile names opens the session in the agent's
-# own place, since only there is what the agent keeps of it, and what it left there is not trusted outside.
+# Takeover of an ACP agent's session by the user: the program in its profile opens the session in the agent's sandbox,
+# since only there the agent's session data exists, which is not trusted outside.
 #
-# The program has its own terminal in the sandbox (`system.pseudo_terminal`); this process passes the keys.
+# The program has its own terminal in the sandbox (`system.pseudo_terminal`); this process forwards the keys.
 
 
 _POLL = 0.1
-"""Seconds between two looks at the program."""
+"""Seconds between two polls of the program."""
 
 
 def opener_of(node: str, agent: str, settings: AcpSettings) -> tuple[str, ...]:
-    """Return the words that open a session of an agent; Refused if its profile names none."""
+    """Return the command that opens a session of an agent; Refused if its profile has none."""
     if not settings.takeover:
-        raise Refused(f"agent {agent} of {node} has no program that opens its session: [agents.{agent}] names none in "
-                      f"takeover; `garrison tell {node} TEXT` tells the session something")
+        raise Refused(f"agent {agent} of {node} has no program that opens its session: [agents.{agent}] has no "
+                      f"takeover; `garrison tell {node} TEXT` sends the session a message")
     return settings.takeover
 
 
 def run_program(node: str, agent: str, files: AttemptFiles, settings: AcpSettings, assignment: Assignment,
                 keep: Callable[[], object]) -> int:
-    """Run the program on the held session to its end; return its exit code.
+    """Run the program on the suspended session to its end; return its exit code.
 
     Args:
-        assignment: place and environment of the agent's own program, with its own folder.
-        keep: called often while it runs, to serve its network.
+        assignment: place and environment of the agent's program, with a separate folder.
+        keep: called regularly while it runs, to serve its network.
     """
     session_id = holder.session_of(node, files)  # it may have reported while it was being suspended
     holder.end_orphan(files)
@@ -227,13 +227,13 @@ def run_program(node: str, agent: str, files: AttemptFiles, settings: AcpSetting
             keep()
             time.sleep(_POLL)
     finally:
-        questions.settle(files, "The user has taken the session over; what they said is above.")
+        questions.settle(files, "The user took over the session; their messages are above.")
     if End(outcome.exit_code).kind is EndKind.NOT_RUN:
-        raise Refused(f"{words[0]} cannot be run in the place of agent {agent}: it is not there, or its sandbox does "
-                      f"not show it; correct takeover or read of [agents.{agent}]")
+        raise Refused(f"{words[0]} cannot be run in the sandbox of agent {agent}: it is missing or not visible there; "
+                      f"correct takeover or read of [agents.{agent}]")
     return outcome.exit_code or 0
 
 
 def fill_session(words: tuple[str, ...], session: str, env: Mapping[str, str], where: str) -> tuple[str, ...]:
-    """Return the words of a takeover with the session's id and the variables that they name. Pure."""
+    """Return the command of a takeover with session id and variables filled in. Pure."""
     return tuple(expand(word, env, where).replace(SESSION, session) for word in words)

@@ -1,4 +1,4 @@
-"""Lists of tasks, as people write them (Markdown, or one a line), and the graph of the run that does them. Pure."""
+"""Lists of tasks (Markdown, or one per line), and the graph of the run that does them. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 MAX_NAME = 32
-"""Characters of a name made of a task's words."""
+"""Maximum length of a name made from a task's words."""
 MAX_LABEL = 72
 MAX_TASKS = 500
-"""Tasks of one run."""
+"""Maximum number of tasks of one run."""
 MAX_BYTES = 4 << 20
-"""Bytes of a file with tasks."""
+"""Maximum size of a file with tasks."""
 _MOST_OFFERS = 8
-"""Headings that a message names."""
+"""Maximum number of headings named in a message."""
 _TERMINALS = ("start", "exit")
 _ITEM = re.compile(r"(?P<indent> *)(?:[-*+]|(?P<number>\d{1,6})[.)])(?: +|$)(?:\[(?P<tick>.)\](?: +|$))?(?P<text>.*)")
 _HEADING = re.compile(r" {0,3}(#{1,6})(?: +(.*?))?(?: +#+)? *$")
@@ -34,25 +34,25 @@ _FENCE = re.compile(r" *(```|~~~)")
 _ID = re.compile(r"(?:\*\*|`)?([A-Z][A-Z]{0,7}-?\d{1,6})\b(?:\*\*|`)?[:.]?")
 _AFTER = re.compile(r"\s*\((?:after|depends on|needs)\s+([^()]+)\)\s*[.;]?\s*$", re.IGNORECASE)
 _TICK = re.compile(r"\[(.)\](?: +|$)")
-"""Box before a task of a list that is not a list of Markdown."""
+"""Box before a task of a list that is not Markdown."""
 _BEFORE_TICK = re.compile(r"(?P<item>\s*(?:(?:[-*+]|\d{1,6}[.)])(?:[ \t]+|$))?)(?:\[\s\][ \t]*)?")
-"""What stands before a task's words, up to and with an empty box."""
+"""Prefix of a task's words, up to and including an empty box."""
 _NESTED = 2
-"""Columns by which an item or line is further in than the item that it belongs to."""
+"""Minimum additional indent in columns of an item or line that belongs to an item."""
 
 
 class ListedTask(Value):
-    """A task of a list."""
+    """Task of a list."""
 
     text: str
-    """Its words and what is nested below, without tick and without what it waits for."""
+    """Its words and nested text, without tick and dependencies."""
     line: int
     """Number of its first line in the file, from 1."""
     marks: tuple[str, ...] = ()
-    """What others call it: its number in the list, and an id such as T001 with which it begins."""
+    """Its names for other tasks: its number in the list, and an id such as T001 at its start."""
     ticked: bool = False
     after: tuple[str, ...] = ()
-    """Marks of the tasks that it waits for."""
+    """Names of the tasks that it waits for."""
     headings: tuple[str, ...] = ()
     """Headings above it, outermost first."""
 
@@ -63,7 +63,7 @@ class ListedTask(Value):
 
 @dataclass
 class _Open:
-    """The item that is being read."""
+    """Item being read."""
 
     task: ListedTask
     indent: int
@@ -72,25 +72,25 @@ class _Open:
 
 
 def words_of(text: str) -> str:
-    """Return a task's text as it is compared: without case and layout."""
+    """Return a task's text for comparison: without case and layout."""
     return " ".join(text.split()).casefold()
 
 
 def decode_text(data: bytes, source: str) -> str:
-    """Return what a file with one task or more holds; UsageError if it is not text, or too large."""
+    """Return the content of a file with tasks; UsageError if it is not text, or too large."""
     if len(data) > MAX_BYTES:
-        raise UsageError(f"{source} is larger than {MAX_BYTES >> 20} MiB; split it, or name the file with the tasks")
+        raise UsageError(f"{source} is larger than {MAX_BYTES >> 20} MiB; split it, or pass the file with the tasks")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{source} is not text in UTF-8; save it as UTF-8, or name the file with the tasks") from error
+        raise UsageError(f"{source} is not text in UTF-8; save it as UTF-8, or pass the file with the tasks") from error
     if "\0" in text:
-        raise UsageError(f"{source} is not text: it has zero bytes; save it as UTF-8, or name the file with the tasks")
+        raise UsageError(f"{source} is not text: it has zero bytes; save it as UTF-8, or pass the file with the tasks")
     return text
 
 
 def read_list(text: str) -> list[ListedTask]:
-    """Return the tasks of a text, ticked ones too: the items of the outermost lists, else one a line."""
+    """Return the tasks of a text, including ticked ones: the items of the outermost lists, else one per line."""
     return _read_items(text) or [
         _finish(ListedTask("", number, ticked=tick is not None and not tick[1].isspace()),
                 [line[tick.end() if tick else 0:]], str(place))
@@ -100,12 +100,12 @@ def read_list(text: str) -> list[ListedTask]:
 
 
 def tick_tasks(data: bytes, landed: Collection[str], source: str) -> tuple[bytes, list[str]]:
-    """Return a list with a tick at each open task whose words (`words_of`) have landed, and the titles of these. Pure.
+    """Return a list with a tick at each open task whose words (`words_of`) have landed, and their titles. Pure.
 
-    Everything else stays as it is, to the byte. UsageError if the list is not text.
+    Everything else is unchanged, byte for byte. UsageError if the list is not text.
     """
     text = decode_text(data, source)
-    # Split as read_list counts lines: splitlines() breaks at form feeds and U+2028 as well.
+    # split lines like read_list: splitlines() also breaks at form feeds and U+2028
     lines, titles = text.splitlines(keepends=True), []
     for task in read_list(text):
         if not task.ticked and words_of(task.text) in landed:
@@ -113,7 +113,7 @@ def tick_tasks(data: bytes, landed: Collection[str], source: str) -> tuple[bytes
             before = _BEFORE_TICK.match(line)
             lines[task.line - 1] = f"{before['item']}[x] {line[before.end():]}" if before else line
             titles.append(task.title)
-    # What decoding dropped, a byte order mark, is put back.
+    # restore a byte order mark, which decoding dropped
     return (data[:len(data) - len(text.encode())] + "".join(lines).encode() if titles else data), titles
 
 
@@ -135,7 +135,7 @@ def _read_items(text: str) -> list[ListedTask]:
         inside = item is not None and (indent >= item.indent + _NESTED or not line)
         opened = _FENCE.match(line)
         if fence or opened:
-            # A fence ends only with its own mark: ~~~ within ``` is text.
+            # a fence ends only with its own mark
             fence = "" if fence and opened and opened[1] == fence else fence or (opened[1] if opened else "")
             if item is not None:
                 item.lines.append(line)
@@ -163,7 +163,7 @@ def _read_items(text: str) -> list[ListedTask]:
 
 
 def _finish(task: ListedTask, lines: Sequence[str], *marks: str) -> ListedTask:
-    """Return a task with its text: what is nested less far in, and without the words that say what it waits for."""
+    """Return a task with its text: nested parts dedented, and without the words for its dependencies."""
     rest = [line for line in lines[1:] if line]
     margin = min((len(line) - len(line.lstrip()) for line in rest), default=0)
     first, after = lines[0].strip(), ()
@@ -175,7 +175,7 @@ def _finish(task: ListedTask, lines: Sequence[str], *marks: str) -> ListedTask:
 
 
 def choose_tasks(tasks: Sequence[ListedTask], sections: Sequence[str], source: str) -> list[ListedTask]:
-    """Return the tasks of the sections that were asked for, ticked ones too; UsageError if it is unclear which."""
+    """Return the tasks of the requested sections, including ticked ones; UsageError if the choice is unclear."""
     if sections:
         wanted = {words.strip().lstrip("#").strip().casefold(): words for words in sections}
         chosen = [task for task in tasks if set(wanted) & {words.casefold() for words in task.headings}]
@@ -183,7 +183,7 @@ def choose_tasks(tasks: Sequence[ListedTask], sections: Sequence[str], source: s
         if missing:
             there = ", ".join(dict.fromkeys(f'"{words}"' for task in tasks for words in task.headings))
             raise UsageError(f"{source} has no list under \"{wanted[min(missing)]}\"; " + (
-                f"there is {there}" if there else "its tasks are under no heading: leave --section out"))
+                f"there is {there}" if there else "its tasks are under no heading: leave out --section"))
         return chosen
     offers = offer_sections(tasks)
     if len(offers) > 1:
@@ -194,10 +194,10 @@ def choose_tasks(tasks: Sequence[ListedTask], sections: Sequence[str], source: s
 
 
 def offer_sections(tasks: Sequence[ListedTask]) -> dict[str, int]:
-    """Return the headings that open tasks stand directly under, and last one above all of them if there is such a
-    one, each with the number of its open tasks; nothing where there is no choice. Pure.
+    """Return the headings directly above open tasks, and last one above all of them, if any, each with the number of
+    its open tasks; empty if there is no choice. Pure.
 
-    A task above the first heading belongs to none of them.
+    A task above the first heading belongs to none.
     """
     open_ = [task for task in tasks if not task.ticked]
     own = Counter(task.headings[-1] if task.headings else "" for task in open_)
@@ -209,15 +209,15 @@ def offer_sections(tasks: Sequence[ListedTask]) -> dict[str, int]:
 
 
 def check_tasks(tasks: Sequence[ListedTask], source: str) -> None:
-    """Check that these tasks can be one run; UsageError names the line and what to do."""
+    """Check that these tasks can be one run; UsageError with the line and advice."""
     if len(tasks) > MAX_TASKS:
-        raise UsageError(f"{source} lists {len(tasks):,} tasks; one run takes {MAX_TASKS} at most: split the list, "
-                         "or take a part with --section")
+        raise UsageError(f"{source} lists {len(tasks):,} tasks; the maximum for one run is {MAX_TASKS}: split the "
+                         "list, or choose a part with --section")
     seen: dict[str, ListedTask] = {}
     for task in (task for task in tasks if not task.ticked):
         if len(task.text) < 2:
             what = f"{task.text} is not a task" if task.text else "this task is empty"
-            raise UsageError(f"{source}, line {task.line}: {what}; say in words what is to be done, or remove it")
+            raise UsageError(f"{source}, line {task.line}: {what}; describe in words what to do, or remove it")
         other = seen.setdefault(words_of(task.text), task)
         if other is not task:
             raise UsageError(f"{source}, lines {other.line} and {task.line} are the same task; remove one of them")
@@ -225,10 +225,10 @@ def check_tasks(tasks: Sequence[ListedTask], source: str) -> None:
 
 def order_tasks(tasks: Sequence[ListedTask], open_: Collection[int], source: str, *, in_order: bool,
                 busy: Mapping[int, str] = MappingProxyType({})) -> dict[int, tuple[int, ...]]:
-    """Return for each open task, by its place in `tasks`, the open ones that it waits for.
+    """Return, for each open task by its index in `tasks`, the open ones that it waits for.
 
-    A ticked or landed one is done and blocks nothing; `busy` has the run that is at work on one. UsageError for a
-    mark that no task or several have, for tasks that wait for each other, and for one that waits for another run's.
+    Ticked or landed tasks are done and block nothing; `busy`: tasks at work → run. UsageError for a missing or
+    ambiguous name, for cycles, and for a task that waits for another run's.
     """
     places: dict[str, list[int]] = {}
     for place, task in enumerate(tasks):
@@ -263,7 +263,7 @@ def order_tasks(tasks: Sequence[ListedTask], open_: Collection[int], source: str
 
 
 def task_name(task: str, taken: Collection[str] = ()) -> str:
-    """Return a node's name made of a task's first words, other than those taken. Pure."""
+    """Return an unused node name made from a task's first words. Pure."""
     plain = unicodedata.normalize("NFKD", task).encode("ascii", "ignore").decode()
     words = re.findall(r"[a-z0-9]+", plain.lower())
     name = ""
@@ -288,7 +288,7 @@ def task_label(task: str, *, whole: bool = False) -> str:
 
 
 def name_tasks(texts: Sequence[str]) -> list[str]:
-    """Return a name for the node of each task, made of its first words without an id such as T001. Pure."""
+    """Return a node name for each task, made from its first words without an id such as T001. Pure."""
     names: dict[str, None] = {}
     for task in texts:
         known = _ID.match(task) if len(texts) > 1 else None
@@ -300,11 +300,11 @@ def name_tasks(texts: Sequence[str]) -> list[str]:
 def task_graph(tasks: Sequence[str], command: str | None = None, acceptance: str | None = None,
                waits: Sequence[Collection[int]] = (), name: str = "", *, allow_empty: bool = False,
                budget: str | None = None, best_of: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the graph of a run with a node for each task, in this order, and an edge for all that it waits for. Pure.
+    """Return the graph of a run with a node for each task, in this order, and edges for dependencies. Pure.
 
     Args:
-        waits: for each task the places of those that it waits for; empty: none waits.
-        name: of the graph; the first node's if empty.
+        waits: for each task the indexes of its dependencies; empty: no dependencies.
+        name: name of the graph; default: the first node's.
         budget: US dollars that each task may spend, `none` for no limit.
         best_of: attributes that give each task candidates.
     """

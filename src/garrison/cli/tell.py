@@ -1,4 +1,4 @@
-"""`garrison tell`: say something to a node's session while it works."""
+"""`garrison tell`: send a message to a node's session while it works."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from garrison.records.run import Task
 @click.argument("text")
 @node_options
 def tell(node: str, text: str, run: str | None, home: str | None) -> None:
-    """Tell NODE's session TEXT at its next turn, without interrupting it.
+    """Send TEXT to NODE's session at its next turn, without interrupting it.
 
     A Claude session reads it with its next tool result, an ACP agent when its turn has ended, before its report counts.
-    `garrison answer` answers a question; `garrison takeover` puts you in the session's place.
+    `garrison answer` answers a question; with `garrison takeover` you work in the session yourself.
     """
     if not text.strip():
-        raise Refused(f"there is nothing to tell {node}; pass a text")
+        raise Refused(f"there is no message for {node}; pass a text")
     runtime = Runtime.real(find_home(home))
     chosen = resolve.run_of_node(runtime.store, node, run)
     state = resolve.state_of(runtime.store, chosen)
     if state.over:
-        raise Refused(f"{resolve.describe_over(node, chosen, state.status)}; no session is left that could read it")
+        raise Refused(f"{resolve.describe_over(node, chosen, state.status)}; no session is left to read it")
     attempt = state.nodes[node].attempt if node in state.nodes else 1
     folder = runtime.files(chosen).attempt(node, attempt)
     task = run_records.load(Task, folder / "task.json")
     if task is None:
-        raise NotFound(f"{node} has not begun; `garrison status {chosen}` shows what it waits for")
+        raise NotFound(f"{node} has not started; `garrison status {chosen}` shows what it waits for")
     agent = present_agent(task.agent, read_failovers(folder))
     if not task.hosts and not registry.has_session(agent, runtime.home):
         raise Refused(f"{node} is done by {agent}, which takes no messages while it works; only a session of "
@@ -51,7 +51,7 @@ def tell(node: str, text: str, run: str | None, home: str | None) -> None:
     files = AttemptFiles(folder)
     _refuse_reported(node, files)
     messages.post(files, text.strip(), runtime.clock.utc())
-    _refuse_reported(node, files)  # a report that came first will not be set aside
+    _refuse_reported(node, files)  # a report that came first stays valid
     living = resolve.is_living(runtime.store, Key("orchestrator", node, chosen))
     print_message(f"{node} gets it at its next turn" + (
         "" if living else f", when its run is resumed: `garrison resume {chosen}`"))
@@ -59,4 +59,4 @@ def tell(node: str, text: str, run: str | None, home: str | None) -> None:
 
 def _refuse_reported(node: str, files: AttemptFiles) -> None:
     if files.report.exists() or files.result.exists():
-        raise Refused(f"{node} has reported its result; no session is left that could read it")
+        raise Refused(f"{node} has reported its result; no session is left to read it")

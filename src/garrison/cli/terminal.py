@@ -1,8 +1,8 @@
 """Terminal of a command: its size and colours, and `--watch`, which redraws a picture in place.
 
-NO_COLOR and TERM=dumb disable colours; FORCE_COLOR enables them on a pipe too; NO_COLOR wins. `redraw` uses the
-alternate screen, which survives resizing; however watching ends, that screen is left and the last picture stays. On a
-pipe, `follow` prints a line per event. Nothing is read between two refreshes.
+NO_COLOR and TERM=dumb disable colours; FORCE_COLOR enables them also on a pipe; NO_COLOR takes precedence. `redraw`
+uses the alternate screen, which survives resizing; however watching ends, that screen is left and the last picture
+stays. On a pipe, `follow` prints a line per event. Nothing is read between two refreshes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def write(output: str) -> None:
 
 
 def _control(output: str) -> None:
-    """Write what the terminal is to obey."""
+    """Write a control sequence."""
     _write(output, trusted_stdout())
 
 
@@ -76,12 +76,12 @@ def show(lines: list[Line], terminal: OutputTerminal) -> None:
 
 
 class Sleeper:
-    """Sleep until a time or until the terminal changes; SIGTERM and SIGHUP end the process gracefully."""
+    """Sleeps until a time or until the terminal changes; SIGTERM and SIGHUP end the process gracefully."""
 
     def __init__(self) -> None:
         self.suspended = False
-        # select() continues after a signal whose handler raises nothing (PEP 475): only a byte in this pipe ends the
-        # sleep. It is there as well if the signal came just before select().
+        # select() continues after a signal whose handler does not raise (PEP 475): only a byte in this pipe ends the
+        # sleep, even if the signal came just before select().
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         self._old = {number: signal.signal(number, self._handle) for number in (
@@ -129,12 +129,12 @@ def redraw(picture: Callable[[OutputTerminal], list[Line]], exit_code: Callable[
 
 
 def frame(lines: list[Line], terminal: OutputTerminal) -> str:
-    """Return one frame: every line to its end, the rest of the screen cleared; omitted lines are counted. Pure."""
+    """Return one frame: every line cleared to its end, then the rest of the screen; omitted lines are counted. Pure."""
     rows = (terminal.rows or len(lines)) - 1
     if len(lines) > rows:
         lines = [*lines[: rows - 1], raw(f"… {len(lines) - rows + 1} more lines; `garrison status` prints all", "dim")]
     body = spell_obeyed(text([fit(line, terminal.columns) for line in lines], colours=terminal.colours))
-    # Drawn over the last picture, line by line: a screen that is cleared first flickers.
+    # draw over the last picture, line by line: clearing the screen first would flicker
     return "\x1b[H" + body.replace("\n", "\x1b[K\n") + "\x1b[J"
 
 
@@ -154,13 +154,13 @@ def _suspend(sleeper: Sleeper) -> None:
     """Handle Ctrl-Z: leave the screen to the shell, and enter it again when the process continues."""
     sleeper.suspended = False
     _control(LEAVE)
-    # Not SIGTSTP: its handler is ours.
+    # not SIGTSTP: its handler is ours
     os.kill(os.getpid(), signal.SIGSTOP)
     _control(ENTER)
 
 
 def follow(new_lines: Callable[[], list[str]], exit_code: Callable[[], int | None], seconds: float) -> int:
-    """Print new lines every `seconds`, until `exit_code` returns a code."""
+    """Print new lines every `seconds` until `exit_code` returns a code."""
     while True:
         for line in new_lines():
             write(line + "\n")

@@ -1,8 +1,8 @@
-"""`garrison tick`: tick in its list of tasks what a run has landed. Its launcher calls it at the run's end.
+"""`garrison tick`: tick a run's landed tasks in its list. The launcher calls it at the run's end.
 
-A list that the target branch tracks is ticked by a commit through the merge queue, tested like any entry. Other lists,
-and one that its user has changed without a commit, are ticked where they are. Every step can be repeated: what is
-ticked is not ticked again, and a commit that lost to another change of the list is made again on top of that.
+A list tracked by the target branch is ticked by a commit through the merge queue, tested like any entry. Other lists,
+and lists with uncommitted changes, are ticked in place. Every step can be repeated: ticked tasks are not ticked again,
+and a commit that lost to another change of the list is rebuilt on top of it.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ if TYPE_CHECKING:
     from garrison.run.state import RunState
 
 _TRIES = 5
-"""Changes of a list by others, one after another, after which it is left as it is."""
+"""Number of consecutive changes of a list by others after which ticking is given up."""
 _FILES = ("100644", "100755")
-"""Modes of git for what is a file; a link is not followed to what an agent made it name."""
+"""git's modes of files; links, which an agent may have created, are not followed."""
 
 
 @click.command(cls=Command, examples=(
-    ("garrison tick", "what the latest run with a list has landed, if it ended without ticking it"),
+    ("garrison tick", "the latest run with a list, if it ended without ticking it"),
 ))
 @click.argument("run", required=False, metavar="[RUN]", shell_complete=completion.runs)
 @home_option
 def tick(run: str | None, home: str | None) -> None:
-    """Tick what has landed in the list of tasks that RUN (default: the latest) was started from with --tick.
+    """Tick landed tasks in the list from which RUN (default: the latest) was started with --tick.
 
-    A run does this by itself at its end. A list that git tracks is ticked by a commit that the gate tests.
+    A run does this itself at its end. A list tracked by git is ticked by a commit that the gate tests.
     """
     runtime = Runtime.real(find_home(home))
     settle_mode(runtime.home)
     launch = runtime.launch(run or _latest_run_with_list(runtime))
     if not launch.tick:
-        raise Refused(f"run {launch.run_id} was begun without --tick; `garrison run --tasks FILE --tick` ticks what "
-                      "has landed")
+        raise Refused(f"run {launch.run_id} was started without --tick; `garrison run --tasks FILE --tick` ticks "
+                      "landed tasks")
     click.echo(tick_landed(runtime, launch, Path(launch.tick)))
 
 
 def _latest_run_with_list(runtime: Runtime) -> str:
-    """Return the latest run of the repository one is in that was started with --tick, else the latest one of all."""
+    """Return the latest run started with --tick in the current repository, else of all."""
     for run in reversed(list_runs(runtime.home)):
         with contextlib.suppress(GarrisonError, OSError):  # a damaged run is doctor's
             launch = runtime.launch(run)
@@ -74,7 +74,7 @@ def _latest_run_with_list(runtime: Runtime) -> str:
 def landed_words(runtime: Runtime, repo: str, base: str = "") -> set[str]:
     """Return the words of all tasks that runs of this home have landed, or found done, in a repository.
 
-    With a `base`, only what is on that branch counts, not what waits on a run's own.
+    With a `base`, only work on that branch counts, not work on a run's own branch.
     """
     words: set[str] = set()
     for launch, state, prompts in _runs_of(runtime, repo):
@@ -87,14 +87,14 @@ def landed_words(runtime: Runtime, repo: str, base: str = "") -> set[str]:
 
 
 def words_under_way(runtime: Runtime, repo: str) -> dict[str, str]:
-    """Return the words of all tasks that runs at work in a repository have, each with its run."""
+    """Return the words of all tasks of runs at work in a repository → run."""
     return {words: launch.run_id for launch, state, prompts in _runs_of(runtime, repo, at_work=True)
             if state.status not in FINAL for words in prompts.values()}
 
 
 def _runs_of(runtime: Runtime, repo: str, *,
              at_work: bool = False) -> Iterator[tuple[Launch, RunState, dict[str, str]]]:
-    """Yield each run in a repository, or each that is `at_work`, with its state and the words of its nodes' tasks."""
+    """Yield each run in a repository (or only those `at_work`), with its state and the words of its nodes' tasks."""
     for run in list_runs(runtime.home):
         with contextlib.suppress(GarrisonError, OSError):  # a damaged run is doctor's
             launch = runtime.launch(run)
@@ -106,9 +106,9 @@ def _runs_of(runtime: Runtime, repo: str, *,
 
 
 def tick_landed(runtime: Runtime, launch: Launch, path: Path) -> str:
-    """Tick in a list what has landed in the repository of a run; return what was done, in a line.
+    """Tick landed tasks of a run's repository in a list; return a line on the result.
 
-    GarrisonError if the list is gone, is not text any more, or its commit does not pass the gate.
+    GarrisonError if the list is gone, is no longer text, or its commit does not pass the gate.
     """
     words, name = landed_words(runtime, launch.repo, launch.base), path.name
     queue = resolve.open_queue(launch.repo, launch.base, str(runtime.home))
@@ -116,7 +116,7 @@ def tick_landed(runtime: Runtime, launch: Launch, path: Path) -> str:
     for _ in range(_TRIES):
         rest = _tracked_name(queue, path)
         if not rest or _is_edited(queue, rest):
-            beside = f", next to uncommitted changes of yours; `git commit {rest}` keeps both" if rest else ""
+            beside = f", next to your uncommitted changes; `git commit {rest}` commits both" if rest else ""
             titles = _tick_in_place(path, words)
             return f"{name}: {_count(titles)} ticked{beside}" if titles else f"{name}: nothing to tick"
         made = _commit_ticks(queue, rest, words)
@@ -127,10 +127,10 @@ def tick_landed(runtime: Runtime, launch: Launch, path: Path) -> str:
                             f"Tick {_count(titles)} of {rest}")
         if entry.status == "landed":
             return f"{name}: {_count(titles)} ticked by {entry.commit[:10]} on {queue.target}"
-        if entry.status in WITHDRAWABLE:  # the checkout cannot be moved: somebody edits the list
+        if entry.status in WITHDRAWABLE:  # the checkout cannot be updated: somebody edits the list
             if not _is_edited(queue, rest):
                 raise GarrisonError(f"{name} is not ticked: {entry.reason or 'its commit waits'}; {again}")
-        # A conflict is a commit of others to the list: the next round ticks that.
+        # a conflict means that others committed to the list: the next round ticks theirs
         elif entry.status != "conflict":
             raise GarrisonError(f"{name} is not ticked: {entry.reason or entry.status}; {again}")
     raise GarrisonError(f"{name} is not ticked, since others keep changing it; {again}")
@@ -141,7 +141,7 @@ def _count(titles: Collection[str]) -> str:
 
 
 def _tracked_name(queue: MergeQueue, path: Path) -> str:
-    """Return a file's name in the repository if the target branch has it as a file, else ''."""
+    """Return a file's name in the repository if the target branch contains it as a file, else ''."""
     path = path.resolve()
     if not path.is_relative_to(queue.repo):
         return ""
@@ -157,15 +157,15 @@ def _is_edited(queue: MergeQueue, name: str) -> bool:
 
 
 def _commit_ticks(queue: MergeQueue, name: str, words: Collection[str]) -> tuple[str, list[str]] | None:
-    """Return a commit on top of the target that ticks a list, and what it ticks; None if there is nothing to tick.
+    """Return a commit on top of the target that ticks a list, with the ticked tasks; None if there are none.
 
-    The same call on the same tip makes the same commit, so that one that was killed can be repeated.
+    Deterministic for the same tip, so that it can be repeated after a kill.
     """
     git = queue.git
     tip = git.branch_tip(queue.target)
     found = git.find_text(tip, name) if tip is not None else None
     if tip is None or found is None:
-        raise Refused(f"{queue.target} has no {name} any more; nothing is ticked")
+        raise Refused(f"{queue.target} no longer has {name}; nothing is ticked")
     mode, text = found
     data, titles = tick_tasks(text.encode(errors="surrogateescape"), words, name)
     if not titles:
@@ -175,7 +175,7 @@ def _commit_ticks(queue: MergeQueue, name: str, words: Collection[str]) -> tuple
 
 
 def _tick_in_place(path: Path, words: Collection[str]) -> list[str]:
-    """Tick a list where it is, and return what was ticked; a change by somebody else is read again, never replaced."""
+    """Tick a list in place, and return the ticked tasks; concurrent changes are read again, never overwritten."""
     path = path.resolve()
     for _ in range(_TRIES):
         try:
@@ -185,13 +185,13 @@ def _tick_in_place(path: Path, words: Collection[str]) -> list[str]:
                 return titles
             with atomic.replacing(path) as descriptor:
                 atomic.write_all(descriptor, data)
-                # The new file takes the name of the old one, with its rights as well.
+                # the new file takes the old one's name and mode
                 os.fchmod(descriptor, before.st_mode & 0o777)
                 with contextlib.suppress(PermissionError):
                     os.fchown(descriptor, before.st_uid, before.st_gid)
                 os.fsync(descriptor)
                 os.close(descriptor)
-                # The last look before the rename: editors take no lock, and what one of them wrote would be lost.
+                # check again before the rename: editors take no lock, and their changes would be lost
                 if path.read_bytes() != read:
                     raise _ChangedError
         except _ChangedError:
@@ -203,4 +203,4 @@ def _tick_in_place(path: Path, words: Collection[str]) -> list[str]:
 
 
 class _ChangedError(Exception):
-    """Somebody wrote a list while it was being ticked."""
+    """A list was changed while it was being ticked."""

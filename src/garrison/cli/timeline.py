@@ -1,7 +1,7 @@
-"""`garrison timeline`: where the time and the money of a run went, as bars, as a picture or as JSON.
+"""`garrison timeline`: show how a run spent time and money, as bars, as a picture or as JSON.
 
-Each kind of span has its own character, so that a bar reads without colours; a cell shows what took most of it.
-The picture is built as a tree, so that no name or reason can become markup; it has no script and loads nothing.
+Each kind of span has its own character, so that bars are readable without colours; a cell shows its longest span. The
+picture is built as a tree, so that names and reasons cannot become markup; it has no scripts and loads nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from garrison.views.run_timeline import FOR_PEOPLE, Lane, MarkKind, RunTimeline,
 
 
 @click.command(cls=Command, examples=(
-    ("garrison timeline", "the latest run: a bar for each node, then durations, queue and costs"),
+    ("garrison timeline", "the latest run: a bar per node, then durations, queue and costs"),
     ("garrison timeline crew-1 --svg crew-1.svg", "the same as a picture"),
     ("garrison timeline crew-1 --json | jq '.estimate.seconds'", "for programs; times are seconds since the epoch"),
 ))
@@ -41,9 +41,9 @@ from garrison.views.run_timeline import FOR_PEOPLE, Lane, MarkKind, RunTimeline,
 @json_option
 @home_option
 def timeline(run: str | None, svg: Path | None, as_json: bool, home: str | None) -> None:
-    """Show when each node of RUN (default: the latest) worked, waited for people, queue, limits or an agent, and died.
+    """Show when each node of RUN (default: the latest) worked, died, and waited for people, queue, limits or an agent.
 
-    Also: how long the rest may take (without waits for people), how fast the merge queue is, and what was spent.
+    Also shows the estimated rest (without waits for people), the speed of the merge queue, and costs.
     """
     place = find_home(home)
     runs = list_runs(place)
@@ -69,26 +69,26 @@ def timeline(run: str | None, svg: Path | None, as_json: bool, home: str | None)
 # ---- as text
 
 WIDTH = 100
-"""Columns where the output is not a terminal."""
+"""Width if the output is not a terminal."""
 BARS: Mapping[SpanKind, tuple[str, str]] = {
     SpanKind.READY: ("·", "dim"), SpanKind.STARTING: ("░", "busy"), SpanKind.WORKING: ("█", "good"),
     SpanKind.CHECKING: ("▓", "busy"), SpanKind.RESTARTING: ("x", "bad"), SpanKind.ASKS: ("?", "due"),
     SpanKind.SIGNAL: ("~", "due"), SpanKind.LIMIT: ("$", "bad"), SpanKind.PARKED: ("p", "due"),
     SpanKind.QUEUED: ("-", "dim"), SpanKind.TESTING: ("=", "busy"), SpanKind.APPROVAL: ("a", "due"),
     SpanKind.STOPPED: ("_", "dim")}
-"""Kind of a span → the character of its bar, and its style."""
+"""Kind of a span → character and style of its bar."""
 WORDS: Mapping[SpanKind, str] = {
     SpanKind.READY: "waiting for a free agent", SpanKind.ASKS: "waiting for your answer",
     SpanKind.SIGNAL: "waiting for a signal", SpanKind.LIMIT: "waiting for a limit",
     SpanKind.QUEUED: "in the merge queue", SpanKind.TESTING: "tested by the gate"}
-"""Kind of a span → its words, where they are not the kind itself."""
+"""Kind of a span → its words, if different."""
 SIGNS: Mapping[MarkKind, tuple[str, str]] = {
     MarkKind.DIED: ("†", "bad"), MarkKind.FAILED: ("✗", "bad"), MarkKind.REJECTED: ("✗", "bad"),
     MarkKind.CONFLICT: ("✗", "bad"), MarkKind.RETRY: ("↻", "due"), MarkKind.LANDED: ("✓", "good"),
     MarkKind.NO_CHANGE: ("=", "good"), MarkKind.KEPT: ("+", "good")}
-"""Kind of a mark → its sign and style; the others are not shown."""
+"""Kind of a mark → its sign and style; others are not shown."""
 COSTS = 8
-"""Nodes and models whose costs are listed."""
+"""Maximum number of nodes and models with listed costs."""
 
 
 def words_of(kind: SpanKind) -> str:
@@ -96,7 +96,7 @@ def words_of(kind: SpanKind) -> str:
 
 
 def length(seconds: float) -> str:
-    """Return a length of time in two units: `3 s`, `12 min`, `2 h 05`, `1 d 3 h`."""
+    """Return a duration in two units: `3 s`, `12 min`, `2 h 05`, `1 d 3 h`."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -122,7 +122,7 @@ def headline(made: RunTimeline) -> str:
 
 
 def render(made: RunTimeline, columns: int | None) -> list[Line]:
-    """Return everything, `columns` wide."""
+    """Render everything, `columns` wide."""
     room = columns or WIDTH
     lines = [*wrapped(headline(made), room, "head"), []]
     lines += bars(made, room) if any(lane.spans for lane in made.lanes) else [raw("nothing has started", "dim")]
@@ -132,7 +132,7 @@ def render(made: RunTimeline, columns: int | None) -> list[Line]:
 
 
 def bars(made: RunTimeline, columns: int) -> list[Line]:
-    """Return the axis, a bar for each node, and the characters that occur."""
+    """Return the axis, a bar per node, and the legend."""
     names = max(4, *(terminal_text.width(terminal_text.clean(lane.node)) for lane in made.lanes))
     named = min(names, max(8, columns // 4))
     room = max(8, columns - named - 2 - 9)
@@ -174,7 +174,7 @@ def _bar(lane: Lane, made: RunTimeline, room: int, step: float) -> Line:
 
 
 def _legend(made: RunTimeline, columns: int) -> list[Line]:
-    """Return the characters that occur with their words, as many on a line as fit."""
+    """Return the legend of the characters used, with as many per line as fit."""
     kinds = {each.kind for lane in made.lanes for each in lane.spans}
     signs = {mark.kind for lane in made.lanes for mark in lane.marks}
     parts = [[StyledText(BARS[kind][0], BARS[kind][1]),
@@ -194,7 +194,7 @@ def _legend(made: RunTimeline, columns: int) -> list[Line]:
 
 
 def _durations(made: RunTimeline, columns: int) -> list[Line]:
-    """Return where the nodes' time went, the most first."""
+    """Return how the nodes spent their time, longest first."""
     spent = sorted(((kind, made.seconds[kind]) for kind in BARS if made.seconds.get(kind)), key=lambda item: -item[1])
     if not spent:
         return []
@@ -229,9 +229,9 @@ def _costs(made: RunTimeline, columns: int) -> list[Line]:
 # ---- as a picture
 
 NAMED, BAR, ROW, EDGE = 180, 900, 24, 16
-"""Pixels: the column of names, that of bars, the height of a row, the margin."""
+"""Pixels: width of the names, width of the bars, height of a row, margin."""
 COST = 90
-"""Height of the curve of costs."""
+"""Height of the cost curve."""
 COLOURS: Mapping[SpanKind, tuple[str, str]] = {
     SpanKind.READY: ("#dadad2", "#3d4341"), SpanKind.STARTING: ("#9cc3de", "#3f6480"),
     SpanKind.WORKING: ("#2f7fb5", "#4d9fd6"), SpanKind.CHECKING: ("#6a9f7c", "#5f9d77"),
@@ -240,11 +240,11 @@ COLOURS: Mapping[SpanKind, tuple[str, str]] = {
     SpanKind.PARKED: ("#b39b32", "#b8a44b"), SpanKind.QUEUED: ("#b9abdd", "#5c5086"),
     SpanKind.TESTING: ("#7a5fc0", "#9a84de"), SpanKind.APPROVAL: ("#d9a441", "#d9ae5c"),
     SpanKind.STOPPED: ("#aeb2ac", "#575e5b")}
-"""Kind of a span → its colour, light and dark; the page has the same."""
+"""Kind of a span → its colour, light and dark, as on the page."""
 LINES = ("#2f7fb5", "#d98a1f", "#7a5fc0", "#6a9f7c", "#c9443e", "#8a8f8b")
-"""Colours of the curves of costs, by model."""
+"""Colours of the cost curves, by model."""
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-"""Characters that XML forbids, or that nobody should see raw."""
+"""Characters that XML forbids, or that should not be shown raw."""
 _BASE = ("svg{font:12px system-ui,sans-serif}text{fill:#1d1f1e}.soft{fill:#565a57}.paper{fill:#fff}"
          ".line{stroke:#d9d9d2}.cost{fill:none;stroke-width:2}.bad{fill:#a3211c}.good{fill:#20663f}.due{fill:#8a4300}")
 _DARK = ("text{fill:#e6e9e7}.soft{fill:#a5aca8}.paper{fill:#1b1e1d}.line{stroke:#343a38}.bad{fill:#ff9d96}"

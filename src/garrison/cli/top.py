@@ -1,6 +1,6 @@
-"""`garrison top`: a live screen of a home; without a terminal, with `--once` or `--json`, one frame of it.
+"""`garrison top`: live screen of a home; without a terminal, with `--once` or `--json`, a single frame.
 
-Textual is imported only where there is a screen to draw.
+Textual is imported only to draw a screen.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ BETWEEN = 0.25
 @click.option("--run", metavar="RUN", shell_complete=completion.runs,
               help="Only this run (default: the active ones, else the last).")
 @click.option("--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, metavar="SECONDS",
-              help="Time between two refreshes; longer where refreshing costs more than 3 % of a core.")
+              help="Time between two refreshes; longer if refreshing takes more than 3 % of a core.")
 @click.option("--once", is_flag=True, help="Print one frame as text and exit; this is the default without a terminal.")
 @json_option
 @home_option
 def top(run: str | None, interval: float, once: bool, as_json: bool, home: str | None) -> int:
     """Watch the processes of the home's runs: state, ages, CPU and memory, and the queue, costs and deaths.
 
-    BEAT is the time since the last heartbeat, STARTS counts how often a node's runner and agent were started. Keys run
-    the commands of the same name: attach, logs, why, agents respawn, park and unpark.
+    BEAT is the time since the last heartbeat, STARTS the number of starts of a node's runner and agent. Keys run the
+    commands of the same name: attach, logs, why, agents respawn, park and unpark.
     """
     place = find_home(home)
     reader = FrameReader(place, existing_run(place, run) if run is not None else None)

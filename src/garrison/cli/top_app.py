@@ -1,7 +1,7 @@
-"""Textual application of `garrison top`: its widgets show what `top_render` rendered; a thread observes.
+"""Textual application of `garrison top`: its widgets show the lines of `top_render`; a thread observes.
 
-Nothing is decided here: a key runs one of garrison's own commands and shows its output. Moving, scrolling, typing and
-the mouse are the widgets' own.
+It has no logic: a key runs a garrison command and shows its output. The widgets handle moving, scrolling, typing and
+    the mouse.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from garrison.views.usage import next_pause
 
 STYLES: Mapping[str, str] = {
     "": "", "head": "bold", "dim": "dim", "good": "green", "busy": "yellow", "due": "cyan", "bad": "bold red"}
-"""Styles of `render`, in the terminal's own colours: they suit light and dark ones."""
+"""Styles of `render` in the terminal's colours, for light and dark themes."""
 KEYS_FIT = 80
-"""Width from which the keys take one line."""
+"""Minimum width for the keys on one line."""
 BEFORE = "\n-- garrison {}: Ctrl-C returns to garrison top --\n"
 AFTER = "\n-- Enter returns to garrison top -- "
 
 
 @dataclass(frozen=True)
 class RowCommand:
-    """A garrison command for the selected row.
+    """garrison command for the selected row.
 
     `ask`: question to confirm first; `terminal`: it takes over the terminal; `waits`: its output stays until a key is
     pressed; `text`: its output is shown over the table.
@@ -53,7 +53,7 @@ class RowCommand:
 
     word: str
     argv: Callable[[TopRow], list[str] | None]
-    """Row → the words after `garrison`; None if the action does not apply to it."""
+    """Row → arguments of `garrison`; None if the action does not apply to it."""
     ask: str = ""
     terminal: bool = False
     waits: bool = False
@@ -78,19 +78,19 @@ ACTIONS: Mapping[str, RowCommand] = {
     "r": RowCommand("respawn", _of_node("agents", "respawn"),
                     ask="End the agent of {name} (run {run}), and start its successor?"),
     "p": RowCommand("park", _of_node("agents", "park"),
-                    ask="Park {name} (run {run}), so that nothing restarts it until it is unparked?"),
+                    ask="Park {name} (run {run}), so that it is not restarted until it is unparked?"),
     "u": RowCommand("unpark", _of_node("agents", "unpark"), ask="Unpark {name} (run {run}), so that it may run again?"),
 }
 """Key → its action."""
 
 
 def _text(*lines: Line) -> Text:
-    """Return rendered lines as a widget shows them."""
+    """Return rendered lines for a widget."""
     return Text("\n").join(Text.assemble(*((part.text, STYLES[part.style]) for part in line)) for line in lines)
 
 
 class Rows(DataTable[Text]):
-    """The table of runs, processes and nodes, each a line of `top_render.table`."""
+    """Table of runs, processes and nodes, with lines of `top_render.table`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "cursor_down", "move", key_display="↑↓"), Binding("up,k", "cursor_up", show=False),
@@ -98,16 +98,16 @@ class Rows(DataTable[Text]):
         Binding("end,G", "scroll_bottom", show=False), Binding("enter", "select_cursor", "info", key_display="⏎")]
 
     def fill(self, lines: Mapping[str, Line], index: int) -> None:
-        """Show these lines, by the ids of their rows; only those that changed are drawn again."""
+        """Show these lines by row id, redrawing only changed ones."""
         cells = {row: _text(line) for row, line in lines.items()}
         columns = self.app.size.width
-        # Refilling loses the cursor and draws everything: only where rows came or went, or the width changed.
+        # refilling loses the cursor and redraws everything: only if the rows or the width changed
         if [key.value for key in self.rows] == [*cells] and self.ordered_columns[0].width == columns:
             for row, cell in cells.items():
                 if self.get_cell(row, "line") != cell:
                     self.update_cell(row, "line", cell)
             return
-        # clear() moves the cursor to the first row, which is no choice of the user's.
+        # clear() moves the cursor to the first row, which is not the user's choice
         with self.prevent(DataTable.RowHighlighted):
             self.clear(columns=True).add_column("", key="line", width=columns)
             for row, cell in cells.items():
@@ -116,7 +116,7 @@ class Rows(DataTable[Text]):
 
 
 class TextPane(VerticalScroll):
-    """Text in place of the table: a row's details, or what a command printed."""
+    """Text in place of the table: a row's details, or a command's output."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "scroll_down", "scroll", key_display="↑↓"), Binding("up,k", "scroll_up", show=False),
@@ -125,7 +125,7 @@ class TextPane(VerticalScroll):
 
 
 class Keys(Footer):
-    """The keys, on two lines where the screen is narrow."""
+    """The keys, on two lines on a narrow screen."""
 
     def compose(self) -> ComposeResult:
         yield from super().compose()
@@ -162,19 +162,19 @@ class Top(App[None]):
         self.reader, self.interval = reader, interval
         self.frame: Frame | None = None
         self.selected = ""
-        """Id of the row that was selected last; it stays while a filter hides the row."""
+        """Id of the last selected row, kept while a filter hides it."""
         self._title = ""
         """Title of the text in place of the table, '' if there is none."""
         self._note: Line = []
         """The latest message: a command's last line, or why it failed."""
         self._question = ""
-        """Question that `y` confirms."""
+        """Question confirmed by `y`."""
         self._pending: Callable[[], None] | None = None
         self._failure: Line = []
         """Why the last refresh failed, empty if it did not."""
 
     def compose(self) -> ComposeResult:
-        """Lay the widgets out from top to bottom; one of table and text is shown, the input while one types."""
+        """Lay out the widgets from top to bottom; either table or text is shown, the input only during typing."""
         yield Static(id="header")
         yield Static(id="head")
         yield Rows(cursor_type="row", cell_padding=0, show_header=False)
@@ -186,7 +186,7 @@ class Top(App[None]):
         yield Keys(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Start refreshing; a signal that ends us leaves the terminal as it was."""
+        """Start refreshing; a signal that ends us restores the terminal."""
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, partial(self.exit, return_code=128 + number))
         self.query_one(Rows).focus()
@@ -219,7 +219,7 @@ class Top(App[None]):
     # ---- drawing
 
     def draw(self) -> None:
-        """Show the frame, as the filter and the size of the terminal leave it."""
+        """Show the frame, limited by the filter and the size of the terminal."""
         if self.frame is None:
             return
         columns, left = self.size.width, self.size.height - 5 - self.query_one(Keys).outer_size.height
@@ -240,7 +240,7 @@ class Top(App[None]):
         self.query_one(f"#{name}", Static).update(_text(*lines))
 
     def _message(self, frame: Frame) -> Line:
-        """Return a question, a command's message, a problem, the filter, or what the selected row is doing."""
+        """Return a question, a command's message, a problem, the filter, or the activity of the selected row."""
         words, row = self.query_one(Input).value, self._row()
         if self._question:
             return raw(f"{self._question}  y: yes, any other key: no", "due")
@@ -253,7 +253,7 @@ class Top(App[None]):
         return [span(row.name, "head"), StyledText(": "), span(first_line(row.doing) or row.state)] if row else []
 
     def on_resize(self, event: events.Resize) -> None:
-        """Draw for the terminal's new size, once the keys have theirs."""
+        """Draw for the terminal's new size, after the keys."""
         self.screen.set_class(event.size.width < KEYS_FIT, "-narrow")
         self.call_after_refresh(self.draw)
 
@@ -287,7 +287,7 @@ class Top(App[None]):
         self.draw()
 
     def on_data_table_row_selected(self) -> None:
-        """Show everything known about the selected row."""
+        """Show all details of the selected row."""
         if row := self._row():
             self.read(f"run {row.run}" if row.kind == "run" else f"{row.name} of run {row.run}", "\n".join(
                 f"{name:<10} {terminal_text.clean(text)}" for name, text in row.details()))
@@ -307,7 +307,7 @@ class Top(App[None]):
         self._type(typing=False)
 
     def on_input_changed(self) -> None:
-        """Show the rows that match what is typed."""
+        """Show the rows that match the typed text."""
         self.draw()
 
     def _type(self, *, typing: bool) -> None:
@@ -319,13 +319,13 @@ class Top(App[None]):
     # ---- acting
 
     def check_action(self, action: str, _parameters: tuple[object, ...]) -> bool:
-        """Return whether a key acts on the table: not on text in its place, nor where it answers or is typed."""
+        """Return whether a key acts on the table: not while text replaces it, nor during a question or typing."""
         if action == "filter" and (self._pending or self.query_one(Input).display):
             return False
         return not (self._title and action in ("act", "filter"))
 
     def on_key(self, event: events.Key) -> None:
-        """Take a key as the answer to a question, or drop the message that it follows."""
+        """Use a key as the answer to a question, or drop the current message."""
         pending, self._pending, self._question = self._pending, None, ""
         self.say("")
         if pending:
@@ -334,7 +334,7 @@ class Top(App[None]):
                 pending()
 
     def action_act(self, key: str) -> None:
-        """Run the command of a key for the selected row, after a question if it has one."""
+        """Run the command of a key for the selected row, after its question, if any."""
         action, row = ACTIONS[key], self._row()
         argv = action.argv(row) if row else None
         if row is None or argv is None:
@@ -366,7 +366,7 @@ class Top(App[None]):
         self.call_from_thread(self.say, note, bad=done.returncode != 0)
 
     def _hand_over(self, action: RowCommand, argv: Sequence[str]) -> None:
-        """Give the terminal, including Ctrl-C, to a command until it ends; show why it failed."""
+        """Hand the terminal, including Ctrl-C, to a command until it ends; show why it failed."""
         try:
             with self.suspend(), _ctrl_c_ignored():
                 if action.waits:
@@ -386,7 +386,7 @@ class Top(App[None]):
 def run_here(argv: Sequence[str], env: Mapping[str, str], *, keep: bool) -> tuple[int, str]:
     """Run one of our commands on this terminal; return its exit code and the last line of its stderr.
 
-    `keep`: its output, stderr included, stays until Enter, unless Ctrl-C ended it.
+    `keep`: its output, including stderr, stays until Enter, unless Ctrl-C ended it.
     """
     done = subprocess.run(garrison_argv(*argv), env=dict(env), check=False, text=True, errors="replace",
                           stderr=None if keep else subprocess.PIPE)

@@ -1,7 +1,7 @@
 """Lines of `garrison top`: render the parts of a frame of `views.top_frame`, on a screen or for `--once`. Pure.
 
-All text is cleaned when it becomes a span, so that nothing an agent wrote can control the terminal. Each state has its
-own symbol and word; colours only help.
+All text is cleaned when it becomes a span, so that agents' text cannot control the terminal. Each state has its own
+symbol and word, in addition to colours.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ STYLES: Mapping[str, str] = {**STATUS_STYLES, "working": "good", "asks": "due", 
                              "kept": "dim", "done": "good", "starting": "busy", "alive": "good"}
 """State → its style."""
 LEAST_DOING = 24
-"""Least width of the column DOING; other columns give way to it."""
+"""Minimum width of the column DOING; other columns shrink first."""
 NO_RUN = "no run yet; in a repository, `garrison run TASK` starts one"
 WIDE = 110
-"""Width from which queue and deaths are side by side."""
+"""Minimum width for queue and deaths side by side."""
 WAITS = 4
-"""What waits for the user that is listed below the table, at most."""
+"""Maximum number of waits for the user listed below the table."""
 
 
 class Column(Value):
-    """A column of the table; `right`: its values are aligned to the right."""
+    """Column of the table; `right`: its values are right-aligned."""
 
     key: str
     title: str
@@ -51,7 +51,7 @@ COLUMNS = (
     Column("starts", "STARTS", 6), Column("age", "AGE", 4, True), Column("beat", "BEAT", 4, True),
     Column("cpu", "CPU%", 4, True), Column("memory", "MEM", 4, True), Column("cost", "COST", 6, True))
 GIVE_WAY = ("phase", "attempt", "starts", "cost", "age", "beat", "memory", "cpu")
-"""Columns in the order in which they are left out on a narrow screen; a row's details show them all."""
+"""Columns in the order in which a narrow screen leaves them out; a row's details show all."""
 
 
 # ---- selecting
@@ -72,7 +72,7 @@ def _searched(row: TopRow) -> str:
 
 
 def index_of(rows: Sequence[TopRow], row: str) -> int:
-    """Return the index of a row; if it is gone (or none was selected), that of the first node, else 0."""
+    """Return the index of a row; if it is gone (or none was selected), the first node's, else 0."""
     indexes = {each.id: index for index, each in enumerate(rows)}
     first = next((index for index, each in enumerate(rows) if each.kind == "node"), 0)
     return indexes.get(row, first)
@@ -110,7 +110,7 @@ def header(frame: Frame, columns: int) -> list[Line]:
 
 
 def _joined(parts: Sequence[tuple[int, Line]], columns: int) -> Line:
-    """Join as many parts as fit, those with the lowest rank first."""
+    """Join as many parts as fit, lowest rank first."""
     kept = list(parts)
     while len(kept) > 1 and sum(width(part) + 3 for _, part in kept) - 3 > columns:
         kept.remove(max(kept, key=lambda part: part[0]))
@@ -121,7 +121,7 @@ def _joined(parts: Sequence[tuple[int, Line]], columns: int) -> Line:
 
 
 def _end_of(text: str, columns: int) -> str:
-    """Return the end of a path that is too long, which tells more than its beginning."""
+    """Return the end of a long path, which tells more than its start."""
     if terminal_text.width(text) <= columns:
         return text
     while terminal_text.width(text) > columns - 1:
@@ -194,7 +194,7 @@ def below(frame: Frame, columns: int, most: int) -> list[Line]:
 
 
 def waiting(frame: Frame, columns: int, most: int) -> list[Line]:
-    """Render what waits for the user: its number, then each with its question or reason."""
+    """Render waits for the user: their number, then each with its question or reason."""
     lines = [[StyledText("waits for you", "due"), StyledText(f"  {len(frame.waits)}", "due")]]
     several = len({wait.run for wait in frame.waits}) > 1
     for wait in frame.waits[:max(0, most - 1)]:
@@ -237,7 +237,7 @@ def landing(frame: Frame, columns: int, most: int) -> list[Line]:
 
 
 def events(frame: Frame, columns: int, most: int) -> list[Line]:
-    """Render the latest deaths, respawns and parkings, youngest first: when, what, which agent, why."""
+    """Render the latest deaths, respawns and parkings, latest first: time, kind, agent, reason."""
     found = frame.events
     title: Line = [StyledText("deaths and respawns", "head"), *([] if found else raw("  none", "dim"))]
     lines = [fit(title, columns)]
@@ -254,7 +254,7 @@ def events(frame: Frame, columns: int, most: int) -> list[Line]:
 
 
 def plain(frame: Frame, columns: int | None) -> list[Line]:
-    """Render one frame with nothing left out, for pipes and `--once`; not cut where `columns` is None."""
+    """Render one complete frame for pipes and `--once`; not cut if `columns` is None."""
     room = columns or 400
     lines = [*header(frame, room), [], *table(frame.rows, room)]
     if not frame.rows:

@@ -1,4 +1,4 @@
-"""`garrison undo`: take back what a node or a run has landed, by a revert that is tested and landed like any entry."""
+"""`garrison undo`: revert what a node or a run has landed; the revert is tested and landed like any entry."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 UNDOES = "Garrison-Undoes"
-"""Trailer of a revert: the entry that it takes back."""
+"""Trailer of a revert: the reverted entry."""
 
 
 @click.command(cls=Command, examples=(
-    ("garrison undo add_tests", "a commit that takes back what add_tests has landed, if it passes the gate"),
-    ("garrison undo crew-1", "all that run crew-1 has landed, in one commit"),
+    ("garrison undo add_tests", "a commit that reverts add_tests, if it passes the gate"),
+    ("garrison undo crew-1", "everything that crew-1 landed, in one commit"),
 ))
 @click.argument("name", metavar="NODE|RUN", shell_complete=completion.runs)
 @node_options
 def undo(name: str, run: str | None, home: str | None) -> None:
-    """Take back what NODE, or all of RUN, has landed: by a commit on top, tested by the gate like any other work.
+    """Revert what NODE, or all of RUN, has landed, by a new commit that is tested like any other work.
 
-    Nothing is rewritten. Exit code 0 once it has landed; refused where later changes touch the same lines.
+    The history is not rewritten. Exit code 0 once it has landed; refused if later changes touch the same lines.
     """
     runtime = Runtime.real(find_home(home))
     settle_mode(runtime.home)
@@ -46,8 +46,8 @@ def undo(name: str, run: str | None, home: str | None) -> None:
     of = name if is_run else resolve.run_of_node(runtime.store, name, run)
     launch = runtime.launch(of)
     if launch.land not in (LAND_NODE, LAND_RUN) or (launch.land == LAND_RUN and not is_run):
-        raise Refused(f"run {of} lands as a whole; `garrison undo {of}` takes all of it back"
-                      if launch.land == LAND_RUN else f"run {of} has landed nothing here that could be taken back")
+        raise Refused(f"run {of} lands as a whole; `garrison undo {of}` reverts all of it"
+                      if launch.land == LAND_RUN else f"run {of} has landed nothing here that could be reverted")
     queue = resolve.open_queue(launch.repo, launch.base, str(runtime.home))
     landed = [entry for entry in queue.entries() if entry.run == of and entry.status == "landed"
               and (is_run or entry.node == name)]
@@ -63,9 +63,9 @@ def undo(name: str, run: str | None, home: str | None) -> None:
 
 
 def enqueue_revert(queue: MergeQueue, landed: Sequence[MergeEntry], name: str) -> MergeEntry:
-    """Enqueue one commit that takes back these entries, the last first; Refused where later changes are in its way.
+    """Enqueue one commit that reverts these entries, last first; Refused if later changes are in the way.
 
-    The same call on the same tip makes the same entry, so that one that was killed can be repeated.
+    Deterministic for the same tip, so that it can be repeated after a kill.
     """
     git = queue.git
     tip = git.branch_tip(queue.target)
@@ -75,22 +75,22 @@ def enqueue_revert(queue: MergeQueue, landed: Sequence[MergeEntry], name: str) -
     undone = git.run("log", f"--grep=^{UNDOES}: ", form, tip, "--").out.split()
     landed = [entry for entry in landed if entry.id not in undone]
     if not landed:
-        raise Refused(f"{name} is undone already")
+        raise Refused(f"{name} is already undone")
     tree = git.tree_of(tip)
     date = int(from_iso(landed[-1].landed_at or landed[-1].updated_at))
     for entry in sorted(landed, key=lambda each: each.landed_at, reverse=True):
-        # A merge of three: the landing is the base, its inverse one side, what the branch is now the other. Unlike `git
-        # revert` it needs no checkout, and says which files conflict.
+        # A three-way merge: the landing is the base, its inverse one side, the current branch the other. Unlike `git
+        # revert` it needs no checkout, and names the conflicting files.
         commit, before = find_landing(git, entry, tip)
         inverse = git.commit_tree(git.tree_of(before), [commit], "inverse of a landing\n", date=date, signed=False)
         present = git.commit_tree(tree, [tip], "what is undone so far\n", date=date, signed=False)
         merged = git.merge_tree(present, inverse)
         if merged.tree is None:
-            raise Refused(f"{entry.node} cannot be undone by itself, since later changes touch the same lines of "
-                          f"{', '.join(merged.conflicts[:5])}; `git revert -m 1 {commit[:10]}` lets you decide each")
+            raise Refused(f"{entry.node} cannot be undone automatically, since later changes touch the same lines of "
+                          f"{', '.join(merged.conflicts[:5])}; `git revert -m 1 {commit[:10]}` lets you resolve each")
         tree = merged.tree
     if tree == git.tree_of(tip):
-        raise Refused(f"{name} is not on {queue.target} any more; there is nothing to undo")
+        raise Refused(f"{name} is no longer on {queue.target}; there is nothing to undo")
     title = f"Undo {landed[0].title or name}" if len(landed) == 1 else f"Undo {name}"
     lines = "\n".join(f"{UNDOES}: {entry.id}" for entry in landed)
     revert = git.commit_tree(tree, [tip], f"{title}\n\n{lines}\n", date=date)
@@ -98,13 +98,13 @@ def enqueue_revert(queue: MergeQueue, landed: Sequence[MergeEntry], name: str) -
 
 
 def find_landing(git: Git, entry: MergeEntry, tip: str) -> tuple[str, str]:
-    """Return the commit with which an entry landed, and the one before it, by its trailer.
+    """Return the landing commit of an entry, and its predecessor, by its trailer.
 
-    Refused for one that landed as commits of its own, of which only the last bears the trailer, and for one that the
-    branch no longer has.
+    Refused for an entry that landed as separate commits, of which only the last has the trailer, and for one that the
+    branch no longer contains.
     """
     if entry.strategy not in STRATEGIES[:2]:
-        raise Refused(f"{entry.node} has landed by {entry.strategy}, as commits of its own; revert these by hand")
+        raise Refused(f"{entry.node} has landed by {entry.strategy}, as separate commits; revert them by hand")
     form = f"--format=%H %P%x09%(trailers:key={TRAILER},valueonly,separator=%x2C)"
     for line in git.run("log", f"--grep=^{TRAILER}: {entry.id}$", form, tip, "--").out.splitlines():
         commits, _, names = line.partition("\t")

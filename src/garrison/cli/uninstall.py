@@ -1,4 +1,4 @@
-"""`garrison uninstall`: show what garrison has on this machine, then remove it; saved work stays unless you say so."""
+"""`garrison uninstall`: show garrison's data on this machine, then remove it; saved work stays by default."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from garrison.system import systemd, untrusted
 from garrison.system.git import Git
 
 SAVED = ("refs/garrison/", "refs/heads/garrison/")
-"""Where a repository has rescue refs, archives and pins, and the branches of nodes."""
+"""Prefixes of a repository's rescue refs, archives and pins, and of the branches of nodes."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Something of garrison's on this machine."""
+    """Part of garrison's data on this machine."""
 
     what: str
     where: str
@@ -45,34 +45,34 @@ class Part:
 
 
 @click.command(cls=Command, examples=(
-    ("garrison uninstall --dry-run", "only what would be removed"),
+    ("garrison uninstall --dry-run", "only show what would be removed"),
     ("garrison uninstall", "shows it and asks; saved work stays in the repositories"),
     ("garrison uninstall --saved-work --yes", "everything, without a question"),
 ))
-@click.option("--saved-work", is_flag=True, help="Also rescue refs, archives and branches: work that never landed.")
-@click.option("--dry-run", is_flag=True, help="Print what would be removed, remove nothing.")
+@click.option("--saved-work", is_flag=True, help="Also remove rescue refs, archives and branches: unlanded work.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed without removing it.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @home_option
 def uninstall(home: str | None, *, saved_work: bool, dry_run: bool, yes: bool) -> None:
-    """Remove what garrison has on this machine: service units, guard hooks, worktrees, and the home with its records.
+    """Remove garrison's data from this machine: service units, guard hooks, worktrees, and the home with its records.
 
-    What is in a worktree is saved in its repository first. The program itself is removed by the command that this
-    prints at its end. Refused while a run is at work, and while other machines are hosts of this home.
+    Work in worktrees is saved in the repositories first. Afterwards the command that removes the program is printed.
+    Refused while a run is at work, and while other machines are hosts of this home.
     """
     runtime = Runtime.real(find_home(home))
     statuses = run_statuses(runtime) if runtime.home.is_dir() else {}
     _refuse_what_is_in_use(runtime.home, list(statuses.values()))
     found = find_repositories(runtime.home, None, None, lambda why: print_message(f"note: {why}")) if statuses else []
     repositories = [each.git for each in found]
-    # In the order of removal: timers first, which would start a run again; the home last, whose records say what is in
-    # the worktrees and where.
+    # In removal order: timers first, which would start a run again; the home last, whose records describe the
+    # worktrees.
     parts = [*_units(), *_guards(repositories), *_runs(runtime, list(statuses.values())),
              *_trees(runtime, repositories), *_refs(runtime.home, repositories, wanted=saved_work),
              *_home(runtime.home)]
     print_table(("WHAT", "WHERE", ""), [(part.what, part.where, "goes" if part.remove else "stays") for part in parts],
-                "garrison has nothing on this machine but the program itself")
+                "garrison has no data on this machine")
     if is_called_by_cron():
-        print_message("your crontab calls `garrison up`: take those lines out with `crontab -e`")
+        print_message("your crontab calls `garrison up`: remove those lines with `crontab -e`")
     gone = [part for part in parts if part.remove is not None]
     if dry_run:
         return
@@ -89,7 +89,7 @@ def _refuse_what_is_in_use(home: Path, statuses: list[RunStatus]) -> None:
         raise Refused(f"run {living[0]} is at work; `garrison stop {living[0]}` stops it"
                       + (f" (and {len(living) - 1} more)" if living[1:] else ""))
     if names := [host.name for host in list_hosts(home)[0]]:
-        raise Refused(f"{names[0]} is a host of this home; `garrison host remove {names[0]}` comes first")
+        raise Refused(f"{names[0]} is a host of this home; first run `garrison host remove {names[0]}`")
 
 
 def _units() -> Iterator[Part]:
@@ -117,20 +117,20 @@ def _guards(repositories: list[Git]) -> Iterator[Part]:
 
 
 def _runs(runtime: Runtime, statuses: list[RunStatus]) -> Iterator[Part]:
-    """Yield the runs: what their worktrees have is saved, and their branches are archived."""
+    """Yield the runs: work in their worktrees is saved, and their branches are archived."""
     def remove() -> None:
         for status in statuses:
             try:
                 cleanup.remove_run(runtime, cleanup.plan_cleanup(runtime, status, CleanupOptions()))
             except (GarrisonError, OSError) as error:
-                raise Refused(f"run {status.run} stays, and so does all that follows: {error}") from error
+                raise Refused(f"run {status.run} and everything after it stays: {error}") from error
 
     if statuses:
-        yield Part("runs", f"{len(statuses)}, with their worktrees and branches; what never landed is saved", remove)
+        yield Part("runs", f"{len(statuses)}, with their worktrees and branches; unlanded work is saved", remove)
 
 
 def _trees(runtime: Runtime, repositories: list[Git]) -> Iterator[Part]:
-    """Yield what is kept for the repositories: set-ups and gate slots. Other homes may share it."""
+    """Yield the repositories' kept set-ups and gate slots, which other homes may share."""
     folders = [(git, trees_root(runtime.environ) / git.key) for git in repositories]
     is_shared = bool(other_homes(runtime.home))
     for git, folder in folders:
@@ -150,7 +150,7 @@ def _refs(home: Path, repositories: list[Git], *, wanted: bool) -> Iterator[Part
     for git in repositories:
         def remove(git: Git = git) -> None:
             for prefix in SAVED:
-                for ref in git.refs(prefix):  # with what was saved meanwhile
+                for ref in git.refs(prefix):  # including newly saved work
                     git.run("update-ref", "-d", ref)
             if not is_shared and (own := git.common / "garrison").is_dir():  # locks, and objects of nested repositories
                 untrusted.remove_tree(own)
@@ -160,7 +160,7 @@ def _refs(home: Path, repositories: list[Git], *, wanted: bool) -> Iterator[Part
 
 
 def _home(home: Path) -> Iterator[Part]:
-    is_checkouts = (home.parent / ".git").exists()  # whose README.md is garrison's own file
+    is_checkouts = (home.parent / ".git").exists()  # its README.md is garrison's own file
 
     def remove() -> None:
         for path in home.iterdir():
@@ -175,4 +175,4 @@ def _home(home: Path) -> Iterator[Part]:
     if home.is_dir():
         yield Part("home: records, logs, log-ins, config.toml", str(home), remove)
     if (own := homes_list().parent).is_dir() and own != home and not other_homes(home):
-        yield Part("what it found out about this machine", str(own), lambda: untrusted.remove_tree(own))
+        yield Part("cached facts about this machine", str(own), lambda: untrusted.remove_tree(own))

@@ -1,7 +1,7 @@
-"""`garrison verify`: check a run by its events, git, the gates' attestations and its costs, with the checker of runs.
+"""`garrison verify`: check a run's events, git history, gate attestations and costs with the run checker.
 
-The checker (`garrison.testing.checker`) imports nothing of the engine; this command only brings it what it reads. The
-same events may come from a file, so that a run can be checked elsewhere, with the repository alongside it.
+The checker (`garrison.testing.checker`) is independent of the engine; this command only provides its input. The events
+may come from a file, so that a run can be checked elsewhere, with a copy of the repository.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ from garrison.views.event_log import EventLog
 from garrison.views.usage import call_lines
 
 EXIT_SECONDS = 5.0
-"""Longest wait for the exit of processes whose run has just ended."""
+"""Maximum wait for the exit of processes whose run has just ended."""
 _LOOK_SECONDS = 0.2
 
 
 @click.command(cls=Command, examples=(
-    ("garrison verify crew-1", "compare what a run recorded with git and with what its gate runs attested"),
+    ("garrison verify crew-1", "compare a run's records with git and its gates' attestations"),
     ("garrison verify crew-1 --json", "the findings, for programs"),
     ("garrison events crew-1 --json > events.jsonl; garrison verify --events events.jsonl --repository clone",
-     "check a run elsewhere, by its events alone"),
+     "check a run elsewhere, from its events alone"),
 ))
 @click.argument("run", required=False, shell_complete=completion.runs)
 @click.option("--events", "events_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
               help="Read the events from FILE (`garrison events RUN --json`) instead of the home.")
 @click.option("--repository", type=click.Path(path_type=Path), metavar="DIR",
-              help="The repository. [default: the one that the launch recorded]")
+              help="Repository (default: the recorded one).")
 @click.option("--attestations", "attestation_files", multiple=True, metavar="FILE",
               type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="With --events: the file `attestations` of a queue (repeatable).")
@@ -69,15 +69,15 @@ _LOOK_SECONDS = 0.2
 def verify(run: str | None, events_file: Path | None, repository: Path | None, attestation_files: tuple[Path, ...],
            costs_file: Path | None, as_json: bool, home: str | None) -> int:
     """Check that RUN kept garrison's promises: each landed commit was tested, each node landed once or failed with a
-    reason, no process ran twice at a time, no commit is lost, the limits held, nothing is left behind.
+    reason, no process ran twice at a time, no commit is lost, limits were kept, nothing is left behind.
 
-    It compares the run's events with git, with what the gate runs themselves attested, and with what its sessions cost.
-    Each broken promise is one line. Exit code 0: none is broken; 1: one is; 2: the input cannot be read.
+    It compares the run's events with git, with the gates' own attestations, and with session costs. Each broken promise
+    is one line. Exit code 0: none is broken; 1: one is; 2: the input cannot be read.
     """
     if run is not None and events_file is not None:
-        raise UsageError("name a run, or give its events with --events FILE; not both")
+        raise UsageError("pass either RUN or --events FILE")
     if (attestation_files or costs_file) and events_file is None:
-        raise UsageError("--attestations and --costs go with --events; those of a run in the home are found")
+        raise UsageError("--attestations and --costs need --events; a run in the home has its own")
     root: Path | None = None
     if events_file is not None:
         history = _history(_lines(events_file), events_file)
@@ -91,18 +91,18 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
         spending = _spending(call_lines(root, found), root)
     try:
         launch = None
-        with contextlib.suppress(RecordError):  # the copy in the run's events does
+        with contextlib.suppress(RecordError):  # the copy in the run's events is enough
             launch = load_launch(RunFiles(root, found)) if root is not None else None
-        # its repository may have moved since it began
+        # its repository may have moved since the start
         recorded = launch.repo if launch is not None else history.launch.get("repo")
         place = CheckedRepository(repository or Path(recorded or "."))
         if not place.is_there:
-            raise UsageError(f"{place.path} is not a git repository; name the run's with --repository")
+            raise UsageError(f"{place.path} is not a git repository; pass the run's repository with --repository")
         findings = settle(lambda: check(history, place, attestations, home=root, spending=spending))
     except UnreadableAttestations as error:
         raise UsageError(f"{error} (`attestations` in a queue's folder of {root})" if root else str(error)) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{events_file or root}: an event lacks what its kind has, or has another form "
+        raise UsageError(f"{events_file or root}: an event lacks a field of its kind, or has a wrong form "
                          f"({type(error).__name__}: {error}); docs/proof.md describes the form") from error
     if as_json:
         print_json([{"promise": finding.promise.value, "text": finding.text} for finding in findings])
@@ -113,7 +113,7 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
 
 
 def settle(look: Callable[[], list[BrokenPromise]], wait: Callable[[float], None] = time.sleep) -> list[BrokenPromise]:
-    """Return the findings, without what only a process on its way out leaves for a moment.
+    """Return the findings, without transient ones caused by exiting processes.
 
     A run records its end before its guardian and launcher exit.
     """
@@ -127,8 +127,8 @@ def settle(look: Callable[[], list[BrokenPromise]], wait: Callable[[float], None
 
 
 def _run(home: Path, run: str | None) -> str:
-    """Return the run, by default the latest; an unknown one is a malformed call here: exit code 1 says that a promise
-    is broken.
+    """Return the run, by default the latest. An unknown run is a usage error here, since exit code 1 means a broken
+    promise.
     """
     try:
         return latest_run(open_store(home), run)
@@ -151,11 +151,11 @@ def _spending(lines: Iterable[str], source: Path | None) -> tuple[SpentCall, ...
 
 
 def _event_lines(home: Path, run: str) -> Iterator[str]:
-    """Yield the run's events as `garrison events --json` prints them."""
+    """Yield the run's events in the form of `garrison events --json`."""
     log = EventLog(home, run, find_unrecorded(home))
     yield from (json.dumps(asdict(event)) for event in log.read())
     for problem in sorted(log.problems):
-        raise UsageError(f"{problem}; `garrison doctor` says how to repair it")
+        raise UsageError(f"{problem}; `garrison doctor` shows how to repair it")
     for gap in log.gaps:
         raise UsageError(f"{gap}, and some may have been about run {run}: without them it cannot be checked")
 
@@ -171,7 +171,7 @@ def _history(lines: Iterator[str] | list[str], source: Path) -> History:
 
 
 def _print_since_whole(history: History, repository: CheckedRepository, attestations: Attestations) -> None:
-    """Name what has landed on the run's target since it last passed the whole gate, where gates by path ran at all."""
+    """Print what has landed on the run's target since it last passed the whole gate, if gates by path ran."""
     ref = repository.ref_of(str(history.launch.get("base", "")))
     if not ref or not any(run.gates for run in attestations.runs):
         return
@@ -181,7 +181,7 @@ def _print_since_whole(history: History, repository: CheckedRepository, attestat
     elif landed:
         click.echo(f"landed since the last whole gate, by gates of their paths: {', '.join(landed)}")
     else:
-        click.echo("the whole gate has passed on what landed last")
+        click.echo("the whole gate has passed on the last landing")
 
 
 def _print(findings: list[BrokenPromise], history: History, attestations: Attestations) -> None:
@@ -193,10 +193,10 @@ def _print(findings: list[BrokenPromise], history: History, attestations: Attest
                f"{len(attestations.runs)} attestations in these queues")
     undone = sum(len(event.entries) * (-1 if event.data.get("again") else 1) for event in history.of("undone"))
     if undone:
-        click.echo(f"{undone} of the landings were undone since: somebody moved the target back")
+        click.echo(f"{undone} of the landings have since been undone: somebody moved the target back")
     if not attestations.since:
-        click.echo("no gate run attested what it tested; the queue's own verdicts were used")
+        click.echo("there are no attestations of gate runs; the queue's own verdicts were used")
     if not history.end:
-        click.echo("the run has not ended: what only its end must bring was not checked")
+        click.echo("the run has not ended: promises about its end were not checked")
     kept = [promise.value for promise in Promise if promise not in {finding.promise for finding in findings}]
     click.echo(f"{len(findings)} finding{'s' * (len(findings) != 1)}; promises kept: {', '.join(kept)}")

@@ -1,4 +1,4 @@
-"""`garrison wait`: wait for a run without a model's turn; the exit code says what came."""
+"""`garrison wait`: wait for a run without using a model's turn; the exit code is the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from garrison.views.run_view import RunReader, show_run
 from garrison.views.waits import describe_wait
 
 NEEDED, TIMED_OUT = 3, 124
-"""Exit codes: something waits for you; the time is over. 0, 1 and 130 are the run's own: done, failed, stopped."""
+"""Exit codes: something waits for you; time-out. 0, 1 and 130 are the run's: done, failed, stopped."""
 POLL = 0.5
 _BROKEN = frozenset({Status.CORRUPT, Status.INTERRUPTED, Status.PARKED})
 
@@ -27,13 +27,13 @@ _BROKEN = frozenset({Status.CORRUPT, Status.INTERRUPTED, Status.PARKED})
     ("garrison wait crew-1 --timeout 600 || garrison why crew-1", "124 after ten minutes"),
 ))
 @click.argument("run", required=False, shell_complete=completion.runs)
-@click.option("--timeout", type=SECONDS, metavar="SECONDS", help="How long at most (default: until it is over).")
-@click.option("--over", "until_over", is_flag=True, help="Keep waiting while something waits for you.")
+@click.option("--timeout", type=SECONDS, metavar="SECONDS", help="Time limit (default: none).")
+@click.option("--over", "until_over", is_flag=True, help="Keep waiting even if something waits for you.")
 @output_options
 def wait(run: str | None, timeout: float | None, *, until_over: bool, as_json: bool, home: str | None) -> int:
     """Wait until RUN (default: the latest here) is over or needs you; the exit code says which.
 
-    0 done, 1 failed or interrupted, 130 stopped, 3 something waits for you, 124 the time is over.
+    0 done, 1 failed or interrupted, 130 stopped, 3 something waits for you, 124 time-out.
     """
     place = find_home(home)
     chosen = resolve.latest_run(resolve.open_store(home), run)

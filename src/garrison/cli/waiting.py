@@ -1,4 +1,4 @@
-"""List what waits for the user: what `garrison answer` and `garrison review` print when no node is named."""
+"""Lists of waits for the user, printed by `garrison answer` and `garrison review` without a node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from garrison.views.waits import PersonWait, ShownWait
 
 
 class ListedWait(Value):
-    """Something that waits in a run; of work to approve its outcome, unless that cannot be read."""
+    """Wait in a run; for work to approve with its outcome, if readable."""
 
     run: str
     wait: PersonWait
@@ -57,7 +57,7 @@ def _outcome(runtime: Runtime, run: str, node: str) -> ShownOutcome | None:
 
 
 def waiting_lines(found: Sequence[ListedWait], *, approvals: bool) -> list[str]:
-    """Return each thing that waits and the command that settles it, or that nothing does. Pure but for the clock."""
+    """Return each wait and the command that settles it, or a line that there is none. Pure except for the clock."""
     lines = []
     for run, wait, outcome in ((each.run, each.wait, each.outcome) for each in found):
         age = f" ({age})" if (age := age_of(wait.since)) else ""
@@ -79,9 +79,9 @@ def is_meant(wait: PersonWait, *, approvals: bool) -> bool:
 
 
 def confirm_irreversible(question: Question, text: str, *, yes: bool) -> None:
-    """Ask before an irreversible option is taken; Refused without a terminal to ask at, or if the answer is no.
+    """Ask before choosing an irreversible option; Refused without a terminal, or if the answer is no.
 
-    `yes`: it is confirmed already.
+    `yes`: already confirmed.
     """
     labels = question.irreversible_labels(text)
     if not labels or yes:

@@ -1,7 +1,7 @@
-"""`garrison why`: what happened to a node or a run, and what to do now; with --all every step, with --replay the proof.
+"""`garrison why`: what happened to a node or a run, and what to do; with --all every step, with --replay the proof.
 
-It reads the run's journals, so that what it prints can be checked against them: --replay shows what each decision was
-based on, and decides again by today's rules.
+The output is derived from the run's journals and can be checked against them: --replay shows the observations behind
+each decision, and decides again by today's rules.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ from garrison.views.run_view import RunReader, RunView
 from garrison.views.waits import describe_settling, describe_wait
 
 FACTS = 3
-"""Lines before those that say how it is now and what to do."""
+"""Maximum number of lines before the current state and the next step."""
 _INDENT = " " * 10
 
 
 @click.command(cls=Command, examples=(
-    ("garrison why add_tests", "what became of its attempts, how it is now, and what to do: at most five lines"),
-    ("garrison why add_tests --all", "all that happened to the node, its runner and its agent"),
-    ("garrison why add_tests --replay", "with what each decision was based on, decided again by today's rules"),
+    ("garrison why add_tests", "its attempts, current state, and what to do: at most five lines"),
+    ("garrison why add_tests --all", "everything that happened to the node, its runner and its agent"),
+    ("garrison why add_tests --replay", "with each decision's observations, decided again by today's rules"),
     ("garrison why guardian", "why the guardian was restarted"),
     ("garrison why --run crew-1 --last 20", "the last twenty decisions and events of a whole run"),
     ("garrison why add_tests --json | jq '.[] | select(.same == false)'", "decisions that today's rules contradict"),
 ))
 @click.argument("name", required=False, metavar="[NODE|AGENT]", shell_complete=completion.nodes)
 @run_option
-@click.option("--all", "everything", is_flag=True, help="Tell everything: processes, signals, decisions, with times.")
+@click.option("--all", "everything", is_flag=True, help="Show everything: processes, signals, decisions, with times.")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N lines of everything.")
-@click.option("--replay", is_flag=True, help="Show what each decision was based on, and decide again by today's rules.")
+@click.option("--replay", is_flag=True, help="Show each decision's observations, and decide again by today's rules.")
 @output_options
 def why(name: str | None, run: str | None, last: int | None, home: str | None, *, everything: bool, replay: bool,
         as_json: bool) -> int:
-    """Explain what happened to NODE or AGENT (`role-name`, or a role that exists once), why, and what to do now.
+    """Explain what happened to NODE or AGENT (`role-name`, or a role that exists once), why, and what to do.
 
-    For a node everything is listed; without a name, or with a run's, the run. Supervisors journal every decision with
-    all that it was based on: with --replay it is shown, and each decision is made again; if today's rules decide
-    otherwise, a line says so.
+    Without a name, or with the name of a run, it explains the run. Supervisors journal every decision with its
+    observations: --replay shows these and makes each decision again; a line reports if the current rules decide
+    differently.
     """
     store = open_store(home)
     chosen, nodes, names = resolve_work(store, name, run)
@@ -87,7 +87,7 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
             print_message(replayed)
     view = RunReader(store.home, os.environ, unrecorded).read(chosen)
     shown = view.details.nodes if view.details else ()
-    about = nodes[:1] or ([each.node for each in shown] if len(shown) == 1 and not names else [])  # the run is its task
+    about = nodes[:1] or ([each.node for each in shown] if len(shown) == 1 and not names else [])  # the only node
     node = next((each for each in shown if each.node in about), None)
     earlier = {} if everything or node is None else explain.earlier_attempts(events, node.node)
     of_run = view.lands.reason if view.lands and not nodes and view.status not in FINAL else ""
@@ -100,7 +100,7 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
 
 
 def resolve_work(store: Store, name: str | None, run: str | None) -> tuple[str, list[str], frozenset[str]]:
-    """Return the run, the node with those of the pipeline that it runs, and the agents asked about (none: all)."""
+    """Return the run, the node with the nodes of its pipeline, and the requested agents (none: all)."""
     if name is None or (run is None and _is_run(store, name)):
         return latest_run(store, run or name), [], frozenset()
     if "@" in name:
@@ -140,7 +140,7 @@ def _picture(lines: Sequence[explain.ExplainedLine], columns: int | None, *, rep
                 shown += [[StyledText(_INDENT), *part] for part in
                           wrapped(f"{label}  {words}", columns and columns - len(_INDENT), "dim", " " * 6)]
         if replay and line.same is False:
-            shown.append([StyledText(f"{_INDENT}replayed: today's rules decide otherwise", "bad")])
+            shown.append([StyledText(f"{_INDENT}replayed: today's rules decide differently", "bad")])
     return shown
 
 
@@ -154,17 +154,17 @@ def _replayed(lines: Sequence[explain.ExplainedLine]) -> str:
 
 
 def state_words(place: str, doing: str) -> str:
-    """Return where a node is and what it is doing, without naming the place twice. Pure."""
+    """Return a node's place and activity, without naming the place twice. Pure."""
     return doing if doing.startswith(place) else f"{place}: {doing}" if doing else place
 
 
 def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str], of_run: str = "", files: str = ""
               ) -> list[str]:
-    """Return what became of a node and its `earlier` attempts, how it is now, and what to do, in five lines. Pure.
+    """Explain a node's `earlier` attempts, its current state, and what to do, in five lines. Pure.
 
     Args:
-        of_run: what its run waits for, where that has no other node.
-        files: how what it changes compares with what it was to change.
+        of_run: what its run waits for, if it has no other node.
+        files: comparison of its changed files with the expected ones.
     """
     facts = [f"attempt {number} did not land: {shorten_reason(reason) or 'no reason was recorded'}"
              for number, reason in earlier.items()]
@@ -188,7 +188,7 @@ def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str], of_run:
 
 
 def tell_run(view: RunView, names: Sequence[str] = ()) -> list[str]:
-    """Return what failed or waits in a run (or at `names`), how it is now, and what to do, in five lines. Pure."""
+    """Explain failures and waits of a run (or of `names`), its current state, and what to do, in five lines. Pure."""
     waits = [wait for wait in view.waits if wait.node in names] or list(view.waits)
     told = [wait.node for wait in waits]
     facts = [f"{failed.node} failed: {shorten_reason(failed.reason)}" for failed in
@@ -213,8 +213,7 @@ def _step_of_run(view: RunView) -> str:
 
 
 def cut(lines: Sequence[str], columns: int | None) -> list[Line]:
-    """Return the lines, of which all but the last, what to do now, are cut, and at most so many that all are five on a
-    screen."""
+    """Return the lines, cutting all except the last one (what to do), so that they take at most five on a screen."""
     step = wrapped(lines[-1], columns, "head", "  ")
     room = max(2, FACTS + 2 - len(step) - len(lines[:-2]))
     last = [*wrapped(lines[-2], columns, "head", "  ", most=room), *step]

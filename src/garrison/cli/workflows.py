@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RUN_TIMEOUT = 7 * 24 * 3600.0
-"""Seconds after which a run of the command line ends; each step has its own timeout."""
+"""Time limit in seconds of a run from the command line; each step has its own timeout."""
 workdir_option = click.option("--workdir", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
                               metavar="DIR", help="Directory in which tools work (default: the current one).")
 keep_option = click.option("--keep", is_flag=True, help="Keep the session's state even after success.")
@@ -43,7 +43,7 @@ _RENAMED = {"--tree": "--workdir"}
 
 @click.group(cls=Group)
 def workflow() -> None:
-    """Run tools in dependency order, with results passed from step to step."""
+    """Run tools in dependency order, passing results from step to step."""
 
 
 # ------------------------------------------------------------------------------------------------------ run and resume
@@ -63,12 +63,12 @@ def workflow() -> None:
 @output_options
 def run(file: Path, values: tuple[str, ...], session: str | None, workdir: Path, keep: bool, as_json: bool,
         home: str | None) -> None:
-    """Run the workflow in FILE. Exit 1 if a critical step failed; the session can be resumed then."""
+    """Run the workflow in FILE. Exit code 1 if a critical step failed; the session can then be resumed."""
     from garrison.workflow.workflow_file import read_workflow
 
     inputs = {key: json_or_text(value) for key, value in parse_pairs(values, "--set").items()}
     flow, servers = read_workflow(file, inputs)
-    # In the session's record: resumed from elsewhere, it works in the same folder.
+    # stored in the session's record: when resumed from elsewhere, it works in the same folder
     flow.metadata = {**flow.metadata, "tree": str(workdir.resolve())}
     _carry_out(find_home(home), workdir, servers, flow, lambda agent: agent.execute_workflow(flow, session), keep=keep,
                as_json=as_json)
@@ -80,7 +80,7 @@ def run(file: Path, values: tuple[str, ...], session: str | None, workdir: Path,
 @sandbox_option
 @output_options
 def resume(session: str, keep: bool, as_json: bool, home: str | None) -> None:
-    """Resume a session that failed or died; completed steps are not repeated."""
+    """Resume a failed or dead session; completed steps are not repeated."""
     resume_session(session, home, keep=keep, as_json=as_json)
 
 
@@ -112,9 +112,9 @@ def _read_session(home: Path, session: str) -> tuple[WorkflowState, Workflow]:
 
 @contextmanager
 def stdout_for_results() -> Iterator[None]:
-    """Send what tools and their programs write on stdout to stderr: stdout is for the results."""
+    """Redirect the stdout of tools and their programs to stderr: stdout is for results."""
     sys.stdout.flush()
-    # The descriptor as well, not only sys.stdout: programs that tools start inherit that.
+    # the descriptor as well as sys.stdout: child processes of tools inherit it
     saved = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -130,8 +130,8 @@ async def load_tools(stack: AsyncExitStack, workdir: Path, servers: Mapping[str,
                      flow: Workflow | None = None, commands: CheckoutCommands | None = None) -> dict[str, Tool]:
     """Return the built-in tools, the tools of MCP `servers` (closed with `stack`), and the Python functions of `flow`.
 
-    `commands` confines what `command.run` and `git.log` run. Servers and functions are the user's own programs: they
-    run as the user.
+    `commands` confines the programs of `command.run` and `git.log`. Servers and functions are the user's own programs
+    and run as the user.
     """
     from garrison.workflow.tools import Toolbox
 
@@ -151,7 +151,7 @@ async def load_tools(stack: AsyncExitStack, workdir: Path, servers: Mapping[str,
 
 def _carry_out(home: Path, workdir: Path, servers: Mapping[str, ServerSpec], flow: Workflow,
                work: Callable[[WorkflowAgent], Awaitable[WorkflowResult]], *, keep: bool, as_json: bool) -> None:
-    """Have an agent with the workflow's tools work, and print what came of it."""
+    """Run an agent with the workflow's tools, and print the result."""
     from garrison.cli.pipeline_worktree import confined_commands
     from garrison.records import atomic
     from garrison.workflow.agent import AgentConfig, WorkflowAgent
@@ -242,7 +242,7 @@ def show(session: str, as_json: bool, home: str | None) -> None:
 @workdir_option
 @home_option
 def validate(file: Path, workdir: Path, home: str | None) -> None:
-    """Check the workflow in FILE. Prints what each step waits for; MCP servers are started to list their tools."""
+    """Check the workflow in FILE. Prints the dependencies of each step; MCP servers are started to list their tools."""
     from garrison.workflow import validation as rules
     from garrison.workflow.workflow_file import read_workflow
 
@@ -256,7 +256,7 @@ def validate(file: Path, workdir: Path, home: str | None) -> None:
 @workdir_option
 @output_options
 def tools(file: Path | None, workdir: Path, as_json: bool, home: str | None) -> None:
-    """List the built-in tools, and those of the servers that FILE names."""
+    """List the built-in tools, and those of the servers in FILE."""
     from garrison.workflow.workflow_file import read_workflow
 
     flow, servers = read_workflow(file) if file is not None else (None, {})
@@ -273,7 +273,7 @@ def tools(file: Path | None, workdir: Path, as_json: bool, home: str | None) -> 
 
 
 @workflow.command(renamed=_RENAMED, examples=(
-    ('garrison workflow plan "list this repository\'s TODOs in TODO.md" -o todo.yaml', "a plan to read, then to run"),
+    ('garrison workflow plan "list this repository\'s TODOs in TODO.md" -o todo.yaml', "a plan to read, then run"),
 ))
 @click.argument("command")
 @click.option("--servers", type=click.Path(path_type=Path), metavar="FILE",
@@ -283,7 +283,7 @@ def tools(file: Path | None, workdir: Path, as_json: bool, home: str | None) -> 
 @workdir_option
 @home_option
 def plan(command: str, servers: Path | None, output: Path | None, workdir: Path, home: str | None) -> None:
-    """Let an agent break COMMAND into a workflow. It is checked (tools, arguments, order) and printed, not run."""
+    """Let an agent break COMMAND into a workflow, which is checked (tools, arguments, order) and printed, not run."""
     import yaml
 
     from garrison.records import atomic
@@ -312,9 +312,9 @@ async def _plan(command: str, servers: Path | None, workdir: Path, home: Path) -
 
 
 class ProgressPrinter:
-    """Print each `Progress` on stderr: lines above a progress bar on a terminal, else one JSON object a line.
+    """Prints each `Progress` on stderr: lines above a progress bar on a terminal, else one JSON object per line.
 
-    A context manager, because the bar has to be closed. With `as_json`, a terminal gets JSON too.
+    A context manager, because the bar has to be closed. With `as_json`, a terminal also gets JSON.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -342,7 +342,7 @@ class ProgressPrinter:
 
 
 def _bar(total: int) -> Bar:
-    """Return a progress bar, below which nothing stays."""
+    """Return a transient progress bar."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeElapsedColumn

@@ -1,4 +1,4 @@
-"""Delegation: a front agent answers the user, or has specialists work and includes their results in its answer.
+"""Delegation: a front agent answers the user, alone or with the results of specialists.
 
     async with AgentOrchestrator(crew, Conversation(folder)) as butler:
         async for event in butler.stream("What died since yesterday?"):

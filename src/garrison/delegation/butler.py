@@ -1,9 +1,9 @@
-"""`AgentOrchestrator`: the user's message in, events out, in the order that `models.EventSequence` enforces.
+"""`AgentOrchestrator`: handle the user's messages and emit events in the order enforced by `models.EventSequence`.
 
-Thin: `prompts` asks the questions, parses the answers and builds what a specialist gets. The crew is an agent graph in
-which the butler directs everyone, so each specialist's prompt names its supervisor; a session starts when its agent is
-first needed. The butler classifies in its own session, whose answers must follow a schema. Messages of one conversation
-are handled one after the other.
+Thin: `prompts` builds the questions, parses the answers and builds the context of a specialist. The crew is an agent
+    graph directed by the butler, so each specialist's prompt names its supervisor; a session starts when its agent is
+    first needed. The butler classifies in a separate session, whose answers must follow a schema. Messages of one
+    conversation are handled one at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 S = AgentState
 IDLE_SECONDS = 300.0
-"""Time after an answer for which the sessions of a conversation wait for the next message, which starts them again."""
+"""Time after an answer for which the sessions of a conversation wait for the next message, which restarts them."""
 CANCELLED = "This was cancelled."
 """The butler's answer to a cancelled message."""
 Listener = Callable[[ChatEvent], None]
@@ -54,9 +54,9 @@ class AgentOrchestrator:
     """Handle the messages of one conversation; an async context manager that ends every session it started.
 
     `model` applies to agents whose table names none, `metadata` to every session. `tools` returns a specialist's
-    functions, `preferences` the person's preferences, `known` the names (runs, nodes) that count as entities in a
-    message. `confirm` keeps what the tools propose; `on_message` is called when a message begins. After `idle` seconds
-    without one, all sessions end; the next message starts them again, with the conversation.
+    functions, `preferences` the user's preferences, `known` the names (runs, nodes) that count as entities in a
+    message. `confirm` keeps the proposals of the tools; `on_message` is called when a message starts. After `idle`
+    seconds without a message, all sessions end; the next message restarts them with the conversation.
     """
 
     def __init__(self, crew: Crew, conversation: Conversation | None = None, *, connect: Connect = claude,
@@ -71,7 +71,7 @@ class AgentOrchestrator:
         self.states: dict[str, AgentState] = dict.fromkeys(crew.names, S.IDLE)
         self.graph = AgentGraph("crew", connect=connect, sleep=sleep)
         self._classification = AgentGraph("classification", connect=connect, sleep=sleep)
-        """The butler again, in a session whose answers must follow a schema."""
+        """The butler's session whose answers must follow a schema."""
         self._tools, self._preferences, self._known = tools, preferences, known
         self._metadata, self._model, self._clock = metadata or {}, model, clock
         self._confirm, self._on_message = confirm, on_message
@@ -83,7 +83,7 @@ class AgentOrchestrator:
         self._is_cancelled = False
         self._idle = idle
         self._resting: asyncio.Task[None] | None = None
-        """Waits to end the sessions."""
+        """Ends the sessions after a while."""
         self._is_ending = False
 
     async def __aenter__(self) -> Self:
@@ -136,12 +136,12 @@ class AgentOrchestrator:
         consumer stops.
 
         Args:
-            place: the run, or run and node, from whose page it comes.
+            place: the run, or run and node, of the page where it was sent.
         """
         if not message.strip():
             raise UsageError("the message is empty")
         queue: asyncio.Queue[ChatEvent | None] = asyncio.Queue()
-        # In its own task: a browser that closes its stream must not leave half a turn in the conversation.
+        # in its own task: a browser that closes its stream must not leave half a turn in the conversation
         work = asyncio.create_task(self._process(message, place, queue.put_nowait))
         work.add_done_callback(lambda _: queue.put_nowait(None))
         while (event := await queue.get()) is not None:
@@ -199,10 +199,10 @@ class AgentOrchestrator:
             self._is_ending = False
 
     async def _rouse(self) -> None:
-        """Do not end the sessions, or wait until they have ended."""
+        """Cancel ending the sessions, or wait until they have ended."""
         resting, self._resting = self._resting, None
         if resting is not None:
-            # Sessions that are being ended are waited for: cancelled half-way, some would stay with their processes.
+            # wait for sessions that are ending: cancelled half-way, some would leave processes behind
             if not self._is_ending:
                 resting.cancel()
             await asyncio.gather(resting, return_exceptions=True)
@@ -226,7 +226,7 @@ class AgentOrchestrator:
     async def _handle(self, message: str, place: str, emit: Callable[..., None]) -> None:
         self._on_message()
         emit("agent_start", agent=BUTLER)
-        # Before the message is added: whether it agrees is asked about the proposals of the entry before it.
+        # before adding the message: agreement refers to the proposals of the previous entry
         turns, proposals = self.conversation.turns(), self.proposals
         self.conversation.add(ChatEntry(role="user", content=message, at=self._clock(), agent="user",
                                         about=place or None))
@@ -241,7 +241,7 @@ class AgentOrchestrator:
 
     async def _carry_out(self, proposals: Sequence[Proposal], confirm: Confirmations,
                          emit: Callable[..., None]) -> bool:
-        """Run what the person has agreed to, without a model; return whether all of it succeeded."""
+        """Run the commands that the user agreed to, without a model; return whether all succeeded."""
         text, success = await confirm.carry_out(proposals)
         emit("text", agent=BUTLER, content=text)
         self.conversation.add(ChatEntry(role="assistant", content=text, at=self._clock(),
@@ -249,7 +249,7 @@ class AgentOrchestrator:
         return success
 
     def _drop(self, emit: Callable[..., None]) -> bool:
-        """Say that what was proposed is not done, without a model."""
+        """Report that the proposals were dropped, without a model."""
         emit("text", agent=BUTLER, content=confirmations.DROPPED)
         self.conversation.add(ChatEntry(role="assistant", content=confirmations.DROPPED, at=self._clock()))
         return True
@@ -262,7 +262,7 @@ class AgentOrchestrator:
         except AgentFailure as error:
             return self._give_up(error, emit)
         if note:
-            emit("text", agent=BUTLER, content=f"I could not decide whom to ask, so I answer alone: {note}.\n\n")
+            emit("text", agent=BUTLER, content=f"I could not choose a specialist, so I answer alone: {note}.\n\n")
         delegations = await self._delegate(decision, message, turns, emit) if decision.delegations else ()
         answer, problem = await self._answer(message, turns, [delegation.result for delegation in delegations], emit)
         proposals = self._confirm.take() if self._confirm is not None else ()
@@ -274,7 +274,7 @@ class AgentOrchestrator:
         return not problem
 
     def _give_up(self, error: AgentFailure, emit: Callable[..., None]) -> bool:
-        """Say why nobody can answer before the user has acted; return False."""
+        """Report why no answer is possible until the user acts; return False."""
         text = f"no answer: {error}"
         emit("text", agent=BUTLER, content=text)
         self.conversation.add(ChatEntry(role="assistant", content=text, at=self._clock(), note=text))
@@ -283,8 +283,8 @@ class AgentOrchestrator:
         return False
 
     async def _classify(self, message: str, turns: Sequence[Any]) -> tuple[Classification, str]:
-        """Return what the butler wants delegated, and what went wrong with asking it; AgentFailure if the user must act
-        before any model answers."""
+        """Return the butler's delegations, and a note on problems; AgentFailure if the user must act before any model
+        answers."""
         prompt = prompts.classification_prompt(self.crew, message, turns)
         for _ in range(2):
             try:
@@ -292,7 +292,7 @@ class AgentOrchestrator:
                 return prompts.parse_classification(answer, self.crew), ""
             except prompts.Unreadable as error:
                 prompt, problem = prompts.retry_prompt(str(error)), f"the classification could not be read: {error}"
-            except Exception as error:  # the message is answered without it
+            except Exception as error:  # the message is answered without delegation
                 if isinstance(error, AgentFailure) and error.needs_person:
                     raise
                 return Classification(), f"the classification failed: {error}"
@@ -324,7 +324,7 @@ class AgentOrchestrator:
 
     async def _run_specialist(self, specialist: Specialist, given: DelegationContext,
                               on_text: Callable[[str], None]) -> AgentResult:
-        """Run one specialist; every failure is its result."""
+        """Run one specialist; a failure is also a result."""
         tools: list[str] = []
         spent: list[int] = []
         stream = TextStream(on_text)
@@ -345,7 +345,7 @@ class AgentOrchestrator:
                 answer = await self._ask(specialist.name, prompts.delegation_prompt(given), receive)
             stream.finish()
         except TimeoutError:
-            # The session would still answer the old question, and the next one would wait behind it.
+            # the session would still answer the old question, and block the next one
             await self.graph.stop_agent(specialist.name)
             return self._failed(specialist, f"{specialist.name} had no answer within {specialist.timeout:.0f} s")
         except Exception as error:  # the others continue
@@ -361,7 +361,7 @@ class AgentOrchestrator:
 
     async def _answer(self, message: str, turns: Sequence[Any], results: Sequence[AgentResult],
                       emit: Callable[..., None]) -> tuple[str, str]:
-        """Return the butler's answer, and what went wrong with it; if the butler fails, the specialists' summaries."""
+        """Return the butler's answer, and a note on problems; if the butler fails, the specialists' summaries."""
         texts: list[str] = []
 
         def put(text: str) -> None:
@@ -373,7 +373,7 @@ class AgentOrchestrator:
             stream = TextStream(put)
             answer = await self._ask(BUTLER, prompts.answer_prompt(message, results, known), stream.receive)
             stream.finish()
-        except Exception as error:  # the results are shown without it
+        except Exception as error:  # the results are shown without the butler
             summaries = "\n".join(f"{result.agent_type}: {result.summary}" for result in results)
             rest = f"I could not finish my answer: {error}" + (f"\nResults:\n{summaries}" if summaries else "")
             emit("text", agent=BUTLER, content=rest)
@@ -405,17 +405,17 @@ def _tokens(usage: dict[str, Any]) -> int:
 
 # ---- text stream -----------------------------------------------------------------------------------------------------
 
-# Text of an agent, passed on in pieces while it is being written. Pure but for the callback.
+# Stream an agent's text in pieces while it is being written. Pure except for the callback.
 
 
 PIECE = 40
-"""Characters that are passed on together; less at the end of a line and of the text."""
+"""Size of a piece in characters; pieces may be shorter at the end of a line or of the text."""
 
 
 class TextStream:
-    """Passes on `partial` events in larger pieces, and of the `text` that follows them only what is missing.
+    """Passes on `partial` events in larger pieces, and only the missing rest of the following `text`.
 
-    What may be JSON for the butler is held until the end, and passed on as people read it.
+    Possible JSON for the butler is kept until the end, and passed on in readable form.
     """
 
     def __init__(self, put: Callable[[str], None]) -> None:
@@ -424,7 +424,7 @@ class TextStream:
         self._is_begun = False
 
     def receive(self, event: Mapping[str, Any]) -> None:
-        """Take an event of a session; others than texts are ignored."""
+        """Receive an event of a session; events other than texts are ignored."""
         if event["kind"] == "partial":
             self._written += str(event["text"])
             self._held += str(event["text"])
@@ -432,23 +432,23 @@ class TextStream:
                 self._flush()
         elif event["kind"] == "text":
             text = str(event["text"])
-            # After a broken stream the response is requested again, and may differ.
+            # after a broken stream the response is requested again and may differ
             self._held += text[len(self._written):] if text.startswith(self._written) else f"\n{text}"
             self._written = ""
             self._flush()
 
     def finish(self) -> None:
-        """Pass on what is left."""
+        """Pass on the rest."""
         self._flush(is_last=True)
         data, self._data = self._data, ""
-        before = "…\n" if self._is_begun else ""  # what was said already: below it, an object at the end is left out
+        before = "…\n" if self._is_begun else ""  # already sent: the object at the end is left out below it
         if rest := prompts.readable(before + data).removeprefix(before.rstrip()).lstrip("\n") if data else "":
             self._put(rest)
 
     def _flush(self, *, is_last: bool = False) -> None:
         held, self._held = self._held, ""
         line = held[held.rfind("\n") + 1:]
-        if line and not is_last and _FENCE.startswith(line):  # it may become one
+        if line and not is_last and _FENCE.startswith(line):  # it may become JSON
             held, self._held = held[:-len(line)], line
         if self._data:
             self._data += held
@@ -463,4 +463,4 @@ class TextStream:
 _FENCE = "```json"
 _DATA = re.compile(r"```json\b")
 _DATA_FIRST = re.compile(r"```json\b|\A\s*\{")
-"""Beginning of what may be for the butler; a text that begins with a brace may be nothing else."""
+"""Start of a possible object for the butler; a text that starts with a brace may be only that."""

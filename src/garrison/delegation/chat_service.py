@@ -1,7 +1,7 @@
 """Chat service of a home: its crew with garrison commands as tools, its conversations, preferences and limits.
 
-A tool runs a command in its own process; the command's output is the tool's result. What the sessions cost is
-recorded (`records.budget.Purse`) and limited by `[chat]` of config.toml.
+A tool runs a command in its own process and returns its output. The cost of the sessions is recorded
+(`records.budget.Purse`) and limited by `[chat]` of config.toml.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from garrison.system.machine import garrison_argv
 COMMAND_SECONDS = 120.0
 """Time limit of a tool's command, in seconds."""
 RUN_SECONDS = 7200.0
-"""The same for one that begins a run: its pre-flight may run a set-up and a gate."""
+"""The same for a command that starts a run: its pre-flight may run a set-up and a gate."""
 
 
 def open_chat(home: Path, conversation: str, repo_root: Path | None = None) -> AgentOrchestrator:
@@ -39,7 +39,7 @@ def open_chat(home: Path, conversation: str, repo_root: Path | None = None) -> A
     crew = read_crew(home)
     tools = SpecialistTools(home, _command_runner(home, repo_root))
     for specialist in crew.specialists.values():
-        tools.of(specialist)  # refuse a crew with unknown tools before any model is called
+        tools.of(specialist)  # refuse a crew with unknown tools before calling a model
     return AgentOrchestrator(crew, Conversation(home / "conversations", conversation), tools=tools.of,
                              preferences=tools.preferences.all, known=lambda: _run_and_node_names(home),
                              metadata={**metadata, "max_turns": limits.max_turns}, model=settings.model,
@@ -66,11 +66,11 @@ def _command_runner(home: Path, repo_root: Path | None) -> Any:
             seconds = RUN_SECONDS
         else:
             words = garrison_argv(*argv, home=home)
-        # What a command prints is read by a model, so only the one that needs the keys gets them.
+        # a model reads a command's output, so only the command that needs the keys gets them
         if argv[0] != "run":
             environment = {name: value for name, value in environment.items() if not name.startswith("ANTHROPIC_")}
         code, out, err = await run_to_end(words, seconds, environment)
-        # `git grep` exits with 1 if it has found nothing, which is an answer.
+        # `git grep` exits with 1 if it finds nothing, which is an answer
         if code and not (argv[0] == "git" and code == 1):
             raise Refused(err.strip() or f"`{argv[0]}` ended with exit code {code}")
         return (out + err).strip() or "(nothing)"

@@ -1,7 +1,7 @@
-"""Confirmations: what stops or changes runs is proposed, and done only once the person has agreed in the next message.
+"""Confirmations: commands that stop or change runs are proposed, and run only if the user agrees in the next message.
 
-No model decides whether the person has agreed, and none runs the command: an agent's tool only records a proposal, the
-conversation keeps it, and a message such as `yes` runs it as it was shown. Any other message drops it.
+No model decides whether the user agreed, or runs the command: an agent's tool only records a proposal, the conversation
+keeps it, and a message such as `yes` runs it as shown. Any other message drops it.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from garrison.delegation.models import Proposal
 
 AGREEMENT = frozenset({"yes", "y", "yes please", "yes, please", "ok", "okay", "do it", "yes, do it", "go ahead",
                        "confirm", "confirmed", "agreed"})
-"""Messages that agree to all open proposals, in small letters and without a final point."""
+"""Messages that agree to all open proposals, in lower case and without a final full stop."""
 REFUSAL = frozenset({"no", "n", "no thanks", "no, thanks", "don't", "do not", "cancel", "not now"})
-"""Messages that drop all open proposals and say nothing else, written likewise."""
+"""Messages that only drop all open proposals, in the same form."""
 DROPPED = "Nothing was changed."
-PROPOSED = ("NOT DONE YET. This changes a run, so the person is asked first: `{command}` is shown to them as your "
-            "proposal and runs only if they agree. Do not call it again, and say that it waits for their word.")
+PROPOSED = ("NOT DONE YET. This changes a run, so the user is asked first: `{command}` is shown to them as your "
+            "proposal and runs only if they agree. Do not call it again, and say that it waits for their approval.")
 Run = Callable[[Sequence[str]], Awaitable[str]]
 """Runs `garrison ARGS` and returns the output."""
 
 
 class Confirmations:
-    """Proposals of the message in progress, and the way to carry out those that were agreed to."""
+    """Proposals of the message in progress, and the execution of accepted ones."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -41,7 +41,7 @@ class Confirmations:
         return proposals
 
     async def carry_out(self, proposals: Sequence[Proposal]) -> tuple[str, bool]:
-        """Run the commands one after the other; return what they said, and whether all succeeded."""
+        """Run the commands one after the other; return their output, and whether all succeeded."""
         lines, success = [], True
         for proposal in proposals:
             try:

@@ -1,7 +1,7 @@
 """Conversation log: one JSON line per entry in `conversations/ID.jsonl` of the home.
 
-Two turns are four entries, however many specialists worked on them; delegations are recorded inside the butler's entry.
-A line is written and synced before the next one; a torn last line (a crash during a write) is ignored and cut.
+Two turns are four entries, regardless of specialists; delegations are recorded inside the butler's entry. Each line is
+synced before the next one; a torn last line (a crash during a write) is ignored and cut off.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Conversation:
 
 
 class HeldButler:
-    """Butler of a conversation, opened by its first message, and again once the conversation was continued elsewhere,
-    as by `garrison chat`."""
+    """Butler of a conversation, opened by its first message, and reopened if the conversation was continued elsewhere,
+    for example by `garrison chat`."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._size = file, -1
@@ -61,15 +61,15 @@ class HeldButler:
 
     @property
     def knows_all(self) -> bool:
-        """Return whether a butler is open that knows the whole conversation."""
+        """Return whether the open butler, if any, knows the whole conversation."""
         return self.butler is not None and self._size == _size(self._file)
 
     def note(self) -> None:
-        """Take what the conversation's file holds now for what the butler knows."""
+        """Record that the butler knows the current content of the conversation's file."""
         self._size = _size(self._file)
 
     async def open(self, make: Callable[[], AgentOrchestrator]) -> AgentOrchestrator:
-        """Return the butler, made in a thread if none is open that knows the whole conversation."""
+        """Return the butler, created in a thread unless an open one knows the whole conversation."""
         if self.butler is None or not self.knows_all:
             await self.close()
             self.butler = await asyncio.to_thread(make)
@@ -92,7 +92,7 @@ def _size(file: Path) -> int:
 
 
 def with_place(message: str, place: str) -> str:
-    """Return a message with the page from which the person asked, as agents read it."""
+    """Return a message for agents, with the page from which the user asked."""
     return f"{message}\n\n(asked from the page of {place})" if place else message
 
 
@@ -110,7 +110,7 @@ def _read(path: Path) -> list[ChatEntry]:
         return []
     whole = data.rfind(b"\n") + 1
     if whole < len(data):
-        # Else the next entry would continue the torn line, and neither could be read.
+        # otherwise the next entry would continue the torn line, and neither could be read
         os.truncate(path, whole)
     try:
         return [ChatEntry.model_validate_json(line) for line in data[:whole].splitlines() if line]

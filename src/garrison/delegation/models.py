@@ -1,7 +1,7 @@
 """Data passed between the butler and its specialists, validated at both ends, and the states of an agent. Pure.
 
-Field names are the seed's in Python spelling. JSON is read in both spellings and written in the seed's
-(`relevantEntities`). Agent names are defined by the crew, so they are plain text here and checked against the crew.
+Field names are the original's in Python spelling. JSON is read in both spellings and written in the original one
+(`relevantEntities`). Agent names are defined by the crew, so they are plain text here and checked against it.
 
     idle -> initializing -> loading_context -> processing -> completing -> idle
     processing <-> waiting_for_tool | waiting_for_user | delegating          (delegating: the butler only)
@@ -25,7 +25,7 @@ BUTLER = "butler"
 
 
 class Model(BaseModel):
-    """Base model: reads both spellings, writes the seed's, and refuses unknown fields so that a typo is noticed."""
+    """Base model: reads both spellings, writes the original one, and refuses unknown fields to catch typos."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
 
@@ -34,7 +34,7 @@ class Model(BaseModel):
 
 
 class Preference(Model):
-    """A preference of the person; `confidence` from 0 to 1."""
+    """Preference of the user; `confidence` is from 0 to 1."""
 
     key: str
     value: str
@@ -49,7 +49,7 @@ class ChatTurn(Model):
 
 
 class Interval(Model):
-    """A time interval [start, end) with time zone; None is an open end."""
+    """Time interval [start, end) with time zone; None is an open end."""
 
     words: str
     start: datetime | None = None
@@ -57,7 +57,7 @@ class Interval(Model):
 
 
 class DelegationContext(Model):
-    """Everything that a specialist is given."""
+    """Complete input of a specialist."""
 
     parent_agent: Literal["butler"] = "butler"
     target_agent: str
@@ -65,13 +65,13 @@ class DelegationContext(Model):
     delegation_reasoning: str
     relevant_entities: tuple[str, ...] = ()
     time_constraints: str | None = None
-    """In the person's words."""
+    """In the user's words."""
     intervals: tuple[Interval, ...] = ()
-    """The intervals that those words mean."""
+    """Intervals meant by those words."""
     user_preferences: tuple[Preference, ...] = ()
     conversation_history: tuple[ChatTurn, ...] = ()
     history_cut: int = 0
-    """Number of oldest history entries left out so that the rest fits."""
+    """Number of oldest history entries left out to fit the limit."""
 
 
 class AgentResult(Model):
@@ -87,7 +87,7 @@ class AgentResult(Model):
 
 
 class DelegationRequest(Model):
-    """One delegation that the butler requests."""
+    """Delegation requested by the butler."""
 
     intent: str
     reasoning: str
@@ -96,7 +96,7 @@ class DelegationRequest(Model):
 
 
 class Classification(Model):
-    """Delegations that a message needs; with none, the butler answers it alone."""
+    """Delegations needed for a message; without any, the butler answers alone."""
 
     delegations: tuple[DelegationRequest, ...] = ()
     reasoning: str = ""
@@ -104,7 +104,7 @@ class Classification(Model):
 
 
 class Proposal(Model):
-    """Command that stops or changes runs, which is run only once the person has agreed to it."""
+    """Command that stops or changes runs, run only once the user agrees."""
 
     words: tuple[str, ...]
     """Arguments of `garrison`."""
@@ -114,7 +114,7 @@ class Proposal(Model):
 
 
 class ChatEntry(Model):
-    """One entry of a conversation; delegations of a turn are inside the butler's entry."""
+    """Entry of a conversation; delegations of a turn are inside the butler's entry."""
 
     role: Literal["user", "assistant"]
     content: str
@@ -122,15 +122,15 @@ class ChatEntry(Model):
     agent: str = BUTLER
     delegations: tuple[Delegation, ...] = ()
     about: str | None = None
-    """Run, or run and node, from whose page the person asked."""
+    """Run, or run and node, from whose page the user asked."""
     note: str = ""
     """Error, if anything went wrong."""
     proposals: tuple[Proposal, ...] = ()
-    """Commands that wait for the person's word; the next message decides."""
+    """Commands that wait for the user's approval; the next message decides."""
 
 
 class Delegation(Model):
-    """Record of a delegation: its context and its result."""
+    """Delegation with context and result."""
 
     context: DelegationContext
     result: AgentResult
@@ -179,15 +179,15 @@ def check_transition(agent: str, old: AgentState, new: AgentState) -> AgentState
 
 # ---- events ----------------------------------------------------------------------------------------------------------
 
-# Events of a message, as sent to clients: typed, numbered, timestamped, in a fixed order. Pure.
+# Events of a message for clients: typed, numbered, timestamped, in a fixed order. Pure.
 #
 #     agent_start(butler)  text(butler)*
 #     ( agent_delegate(butler -> x)  agent_start(x)  text(x)*  agent_complete(x) )*  [agent_resume(butler)]
 #     text(butler)*  agent_complete(butler)  done
 #
-# Delegations of one message run concurrently, so their events interleave; each specialist's own are in order, and one
-# `agent_resume` follows the last of them. A failure keeps the order: the butler reports it. A specialist that was
-# cancelled before it started completes without a start.
+# Delegations of one message run concurrently, so their events interleave; each specialist's events are in order, and
+# one `agent_resume` follows the last of all. A failure keeps the order: the butler reports it. A specialist cancelled
+# before its start completes without a start event.
 
 
 class ChatEvent(Model):
@@ -204,7 +204,7 @@ class ChatEvent(Model):
     content: str | None = None
     success: bool | None = None
     proposals: tuple[str, ...] | None = None
-    """Commands that wait for the person's word, on the text that asks for it."""
+    """Commands that wait for the user's approval, on the text that asks for it."""
 
     def as_sse(self) -> str:
         return f"id: {self.id}\ndata: {self.model_dump_json(by_alias=True, exclude_none=True)}\n\n"

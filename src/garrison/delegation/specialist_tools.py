@@ -1,9 +1,8 @@
-"""Tools of the specialists: garrison commands, a search, and the person's preferences.
+"""Tools of the specialists: garrison commands, a search, and the user's preferences.
 
-A tool is a row of a table. Everything that reads or changes runs is a garrison command, run as the user would type it
-and returning what it prints, so that no tool can do more than the user. A model's arguments are words of an argv, never
-of a shell, and none may start with a dash. A tool that stops or changes runs only proposes its command
-(`confirmations`).
+A tool is a row of a table. Everything that reads or changes runs is a garrison command, run as the user would type it,
+so that no tool can do more than the user. A model's arguments are argv words, never shell text, and none may start with
+a dash. A tool that stops or changes runs only proposes its command (`confirmations`).
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ from garrison.values import Value
 Run = Callable[[Sequence[str]], Awaitable[str]]
 """Runs `garrison ARGS` or, if the first word is `git`, git in the repository; returns the output."""
 MAX_ANSWER = 20_000
-"""Characters of a tool's answer; the rest is left out with a note."""
+"""Maximum length of a tool's answer; the rest is replaced by a note."""
 MAX_HITS = 100
 MAX_TRANSCRIPT = 8 << 20
-"""Bytes of a transcript that are searched, its last ones."""
+"""Number of bytes searched at the end of a transcript."""
 _TEXT = {"type": "string"}
 
 
 class ToolCommand(Value):
-    """A tool that runs a command: its words, with {name} for an argument; `optional` arguments add words when given."""
+    """Tool that runs a command: its words, with {name} for an argument; `optional` arguments add words when given."""
 
     about: str
     argv: tuple[str, ...]
     arguments: Mapping[str, str] | None = None
     optional: Mapping[str, tuple[str, tuple[str, ...]]] | None = None
     asks: bool = False
-    """True if it stops or changes runs: the person is asked first."""
+    """True if it stops or changes runs: the user is asked first."""
 
 
 _RUN = {"run": ("the run's id", ("--run", "{run}"))}
@@ -53,10 +52,10 @@ COMMANDS: Mapping[str, ToolCommand] = {
                       ("agents", "list", "--json")),
     "stale_agents": ToolCommand("Agents without a fresh heartbeat, and dead ones.",
                             ("agents", "list", "--stale-only", "300", "--json")),
-    "open_signals": ToolCommand("Signals that were not handled yet.", ("signals", "list", "--json")),
+    "open_signals": ToolCommand("Signals not handled yet.", ("signals", "list", "--json")),
     "why": ToolCommand("Why a node or agent is in its state: observations, rule, action.",
                    ("why", "{name}", "--all"), {"name": "node or agent"}, _RUN),
-    "start_run": ToolCommand("Begin a run: an agent does a task on the repository; it lands if it passes the gate.",
+    "start_run": ToolCommand("Start a run: an agent does a task on the repository; it lands if it passes the gate.",
                          ("run", "--detach", "{task}"), {"task": "the whole task, in the user's words"}, asks=True),
     "hold_node": ToolCommand("Hold a node: its agents stop and are not restarted until it is released.",
                          ("agents", "park", "{node}"), {"node": "the node's name"}, _RUN, asks=True),
@@ -77,7 +76,7 @@ COMMANDS: Mapping[str, ToolCommand] = {
 
 
 class SpecialistTools:
-    """Create the functions of a specialist; `run` runs commands, `home` is the garrison's."""
+    """Create the functions of a specialist; `run` runs commands, `home` is garrison's home."""
 
     def __init__(self, home: Path, run: Run) -> None:
         self._home, self._run = home, run
@@ -85,7 +84,7 @@ class SpecialistTools:
         self.preferences = Preferences(home)
 
     def of(self, specialist: Specialist) -> list[Function]:
-        """Return the functions that a specialist's table names; UsageError for an unknown one."""
+        """Return the functions named in a specialist's table; UsageError for an unknown one."""
         unknown = [name for name in specialist.tools if name not in COMMANDS and name not in _BUILTIN]
         if unknown:
             raise UsageError(f"specialist {specialist.name} uses the unknown tool {unknown[0]!r:.60}; available: "
@@ -104,7 +103,7 @@ class SpecialistTools:
             filled = [_fill(word, given) for word in words]
             return self.confirmations.propose(filled) if command.asks else truncate(await self._run(filled))
 
-        asks = " The person is asked before it happens." if command.asks else ""
+        asks = " The user is asked first." if command.asks else ""
         return Function(name, command.about + asks, schema, call)
 
     def _transcripts(self) -> Function:
@@ -123,7 +122,7 @@ class SpecialistTools:
                         call)
 
     def _preferences(self) -> Function:
-        return Function("preferences", "Known preferences of the person.", _schema({}, []),
+        return Function("preferences", "Known preferences of the user.", _schema({}, []),
                         lambda: json.dumps([preference.as_json() for preference in self.preferences.all()],
                                            ensure_ascii=False))
 
@@ -151,14 +150,14 @@ def _schema(arguments: Mapping[str, str], required: Any) -> dict[str, Any]:
 
 
 def _fill(word: str, given: Mapping[str, object]) -> str:
-    """Return an argv word with its argument filled in; UsageError if it is missing or looks like an option."""
+    """Fill the argument into an argv word; UsageError if it is missing or looks like an option."""
     match = re.fullmatch(r"\{(\w+)\}", word)
     if match is None:
         return word
     value = given.get(match.group(1))
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise UsageError(f"give {match.group(1)}")
-    # A model's word in the place of a name would otherwise be an option, such as another home.
+    # otherwise a model could pass an option, such as another home, in place of a name
     if value.startswith("-"):
         raise UsageError(f"{match.group(1)} may not start with a dash")
     return value
@@ -178,13 +177,13 @@ MAX_CHARACTERS = 500
 
 
 class Preferences:
-    """Preferences of one home; each change is written atomically."""
+    """Preferences of one home, written atomically."""
 
     def __init__(self, home: Path) -> None:
         self.path = home / "preferences.json"
 
     def all(self) -> list[Preference]:
-        """Return all preferences, the most certain first."""
+        """Return all preferences, most certain first."""
         try:
             body = json.loads(self.path.read_bytes())
             preferences = [Preference(key=key, **value) for key, value in body.items()]

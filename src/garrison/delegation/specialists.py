@@ -1,4 +1,4 @@
-"""Crew: the specialists that the butler may delegate to, read from `delegation.toml` and the prompts alongside it.
+"""Crew: the specialists available to the butler, read from `delegation.toml` and its prompts.
 
     [butler]
     prompt = "butler.md"
@@ -7,12 +7,12 @@
     [agents.triage]
     intent = "delegate_triage"
     about = "what died, hangs or waits"
-    prompt = "triage.md"          # alongside the file, or text = "…"
+    prompt = "triage.md"          # next to the file, or text = "…"
     tools = ["agents", "stale"]
     timeout = 120                 # seconds
 
-The shipped crew is in this package; a home's own `delegation.toml` replaces it as a whole. The butler delegates and is
-never delegated to.
+The shipped crew is in this package; a home's own `delegation.toml` replaces it as a whole. The butler cannot be
+delegated to.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Time phrases in a message: find them and compute the interval that each means. Pure: now is an argument.
+"""Time phrases in a message: find them and compute their intervals. Pure: now is an argument.
 
-Phrases that name an interval by words alone ("the past hour", "last week", "tonight", "from 9am to 5pm") are matched
-by a table of rules; `dateparser` finds the moments between them ("tomorrow 3pm", "by Friday"), which become intervals:
-"tomorrow" is the whole day, "3pm" one hour, "by Friday" begins now, "since Monday" is past and ends now.
+A table of rules matches phrases that name an interval ("the past hour", "last week", "tonight", "from 9am to 5pm");
+`dateparser` finds moments in the rest ("tomorrow 3pm", "by Friday"), which become intervals: "tomorrow" is the whole
+day, "3pm" one hour, "by Friday" starts now, "since Monday" is past and ends now.
 
-Hours and minutes are elapsed time, also across a change to summer time; days, weeks and months follow the calendar.
-"Last week" is the one from Monday to Monday, "the past week" the last seven days.
+Hours and minutes are elapsed time, even across a change to summer time; days, weeks and months follow the calendar.
+"Last week" runs from Monday to Monday, "the past week" is the last seven days.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTS = {"morning": (6, 12), "afternoon": (12, 18), "evening": (18, 24), "night"
 
 
 class PhraseSpan(Value):
-    """A phrase's place in the text and its interval [start, end)."""
+    """Position of a phrase in the text, and its interval [start, end)."""
 
     at: int
     to: int
@@ -64,20 +64,20 @@ Bounds = tuple[datetime, datetime] | None
 
 
 def _count_units(match: re.Match[str], now: datetime) -> Bounds:
-    """Return that many units before or after now, or a calendar unit for "last week" and similar."""
+    """Return the given number of units before or after now, or a calendar unit for "last week" and the like."""
     direction, number, unit = (word.lower() if word else "" for word in match.group("way", "number", "unit"))
     back = direction in ("last", "past", "previous")
     if not number and unit in ("day", "week", "month", "year") and direction in ("last", "previous", "next"):
         return _calendar(now, unit, -1 if back else 1)
     if not number and unit.endswith("s") and unit != "hours":
-        return None  # "the last minutes": how many is unknown
+        return None  # "the last minutes": an unknown number
     count = int(number) if number.isdigit() else _NUMBERS.get(number.removesuffix(" of").removeprefix("a "), 1)
     other = _later(now, unit, -count if back else count)
     return None if other is None else (other, now) if back else (now, other)
 
 
 def _later(now: datetime, unit: str, count: int) -> datetime | None:
-    """Return that many units after `now`, or before it; None if the calendar does not reach that far."""
+    """Return the moment `count` units after or before `now`; None if outside the calendar."""
     return _moment(f"in {count} {unit}" if count >= 0 else f"{-count} {unit} ago", now)
 
 
@@ -90,7 +90,7 @@ def _moment(words: str, now: datetime, prefer: str = "future") -> datetime | Non
 
 
 def _calendar(now: datetime, unit: str, by: int) -> Bounds:
-    """Return the calendar day, week, month or year that is `by` units from now's."""
+    """Return the calendar day, week, month or year `by` units from the current one."""
     first = {"day": midnight(now), "week": midnight(now, -now.weekday()), "month": midnight(now).replace(day=1),
              "year": midnight(now).replace(month=1, day=1)}[unit]
     start, end = _later(first, unit, by), _later(first, unit, by + 1)
@@ -125,7 +125,7 @@ def _end_of(match: re.Match[str], now: datetime) -> Bounds:
 
 
 def _range(match: re.Match[str], now: datetime) -> Bounds:
-    """Return the interval from one moment to another; a day named by only one of them applies to both."""
+    """Return the interval between two moments; a day named by only one of them applies to both."""
     days = [_named_day(match[name]) for name in ("first", "last")]
     texts = [re.search(_TIME, match[name], re.IGNORECASE) for name in ("first", "last")]
     offsets = [_days_until(days[0] or days[1] or "today", now), _days_until(days[1] or days[0] or "today", now)]
@@ -159,7 +159,7 @@ def _days_until(day: str, now: datetime) -> int:
 
 
 def _clock_time(now: datetime, days: int, clock: str) -> datetime | None:
-    # dateparser passes over "13pm" without a word
+    # dateparser silently skips "13pm"
     clock = re.sub(r"^(1[3-9]|2[0-3])(:\d\d)? ?[ap]m$", lambda told: told[1] + (told[2] or ":00"), clock, flags=re.I)
     return _moment(f"today {clock or 'midnight'}", midnight(now, days))
 
@@ -191,14 +191,14 @@ _NUMBER_ONLY = re.compile(r"^[\d.,:\s-]{1,4}$")
 _MONTHS = re.compile(r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
                      r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\Z", re.IGNORECASE)
 _OTHER_WORDS = frozenset({"may", "march", "mar", "jan", "dec", "sun", "sat", "mon", "wed", "second", "sec"})
-"""Words that name a time only after a preposition; alone they usually mean something else."""
+"""Words that name a time only after a preposition."""
 _NAMED_BY = re.compile(r"\b(?:by|until|till|before|since|after|from|on|in|during|this|next|last)\s+$", re.IGNORECASE)
 _SHARP = re.compile(SHARP, re.IGNORECASE)
 LANGUAGES = ["en"]
 
 
 def intervals(text: str, now: datetime) -> tuple[Interval, ...]:
-    """Return every time in `text`, in order; `now` has a time zone, and so do the results."""
+    """Return every time in `text`, in order; `now` and the results have time zones."""
     result: list[Interval] = []
     place = 0
     for span in find_spans(text, now):
@@ -239,7 +239,7 @@ def _is_other_word(before: str, words: str) -> bool:
 
 
 def _interval(text: str, at: int, words: str, moment: datetime, now: datetime) -> Interval:
-    """Return the interval of a moment whose words start at `at`; after `since` it is in the past."""
+    """Return the interval of a moment with words from `at`; after `since` it is in the past."""
     lead = _LEADING.match(words)
     head = text[:at] + (lead.group(0) if lead else "")
     core = words[lead.end():] if lead else words
@@ -254,7 +254,7 @@ def _interval(text: str, at: int, words: str, moment: datetime, now: datetime) -
 
 def _apply_bound(text: str, at: int, words: str, start: datetime, end: datetime, due: datetime, now: datetime, *,
                  lead: str = "") -> Interval:
-    """Return the interval, bounded by a `since` or `by` (then it ends at `due`) before it or in `lead`."""
+    """Return the interval, bounded by a `since` or `by` (then it ends at `due`) in front of it or in `lead`."""
     preceding = text[:at] + lead
     for pattern in (_SINCE, _BY):
         match = pattern.search(preceding)
@@ -268,12 +268,12 @@ def _apply_bound(text: str, at: int, words: str, start: datetime, end: datetime,
 
 
 def _localize(words: str, moment: datetime, now: datetime) -> datetime:
-    """Return the moment on the person's clock; "in 2 hours" is elapsed time, and an explicit time zone is kept."""
+    """Return the moment on the user's clock; "in 2 hours" is elapsed time, and an explicit time zone is kept."""
     if moment.tzinfo is not None:
         return moment.astimezone(now.tzinfo)
     if _AGO.search(words):
         return shift(now, moment - now.replace(tzinfo=None))
-    # by way of UTC, since a clock change may skip the hour
+    # via UTC, since a clock change may skip the hour
     return moment.replace(tzinfo=now.tzinfo).astimezone(UTC).astimezone(now.tzinfo)
 
 

@@ -1,12 +1,12 @@
-"""Removal of finished runs: `plan_cleanup` finds what a run left and decides, `remove_run` removes it.
+"""Removal of finished runs: `plan_cleanup` finds the parts of a run and decides, `remove_run` removes them.
 
-Nothing of a living run is removed, and of one that can continue only by force. While a run is removed, the life locks
-of its launcher and guardian are held, so that neither can start. Worktrees and branches go first (what they hold is
-saved), the run's folder last: a removal that is killed can be repeated.
+Living runs are never removed, and runs that can continue only by force. During a removal, the life locks of launcher
+and guardian are taken, so that neither can start. Worktrees and branches go first (their work is saved), the run's
+folder last, so that an interrupted removal can be repeated.
 
-What belongs to no launched run is removed by itself: pipeline runs, sessions, conversations, workflows, quarantined
-records and former parts of the queues' journals that nobody has used for a while (one that a process holds stays), and
-the rescue refs and archives of runs that the home no longer knows, because a former `clean` left them.
+Items outside launched runs are removed separately: pipeline runs, sessions, conversations, workflows, quarantined
+records and archived parts of queue journals that have not been used for a while (except while a process has them
+locked), and the rescue refs and archives of forgotten runs, which an earlier `clean` left.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _RECORDS = (("identities", ".json"), ("identities", ".life"), ("identities", ".l
 
 
 class CleanupOptions(Value):
-    """Which saved work is removed as well: archived branches, rescue refs, and those that never landed."""
+    """Saved work to remove as well: archived branches, rescue refs, and unlanded ones."""
 
     archives: bool = False
     rescues: bool = False
@@ -66,24 +66,24 @@ class CleanupOptions(Value):
 
 @dataclass
 class CleanupPlan:
-    """Parts of one run that are, or were, removed."""
+    """Parts of one run to remove, or removed."""
 
     status: RunStatus
     files: list[Path] = field(default_factory=list)
     worktrees: list[OrphanedWorktree] = field(default_factory=list)
     branches: list[str] = field(default_factory=list)
-    """Branches that are archived."""
+    """Branches to archive."""
     dropped: list[str] = field(default_factory=list)
-    """Those of them whose archive is deleted as well."""
+    """Branches of these whose archive is deleted as well."""
     refs: list[str] = field(default_factory=list)
-    """Archives and rescues that are deleted."""
+    """Archives and rescue refs to delete."""
     kept: list[str] = field(default_factory=list)
-    """Archives and rescues that stay."""
+    """Archives and rescue refs to keep."""
     note: str = ""
-    """Why what it left in its repository stays, '' if it does not."""
+    """Why its parts in the repository stay; '' if they do not."""
     done: bool = False
     rescued: list[str] = field(default_factory=list)
-    """Rescue refs under which the contents of worktrees were saved."""
+    """Rescue refs with the saved contents of worktrees."""
 
     @property
     def run(self) -> str:
@@ -98,7 +98,7 @@ class CleanupPlan:
 
 def select_runs(statuses: Sequence[RunStatus], older_than: float, now: float,
                 ended_at: dict[str, float]) -> list[RunStatus]:
-    """Return the runs that have been over for `older_than` seconds or more. Pure.
+    """Return the runs that ended at least `older_than` seconds ago. Pure.
 
     `ended_at`: run → seconds since 1970.
     """
@@ -106,15 +106,15 @@ def select_runs(statuses: Sequence[RunStatus], older_than: float, now: float,
 
 
 def plan_cleanup(runtime: Runtime, status: RunStatus, options: CleanupOptions) -> CleanupPlan:
-    """Find what a run left; if its repository is gone, what is there is left out, with a note."""
+    """Find the parts of a run; if its repository is gone, only those outside it, with a note."""
     plan = CleanupPlan(status, _files_of_run(runtime, status.run))
     if status.launch is None or not status.launch.repo:
-        plan.note = "its records cannot be read: what it left in its repository stays"
+        plan.note = "its records cannot be read: its parts in the repository stay"
         return plan
     try:
         git = run_repository(runtime.home, status.launch)
         if not status.launch.holds_id and git.rev(f"{RUNS}/{plan.run}"):
-            plan.note = f"what {status.launch.repo} has of a run {plan.run} is another home's and stays"
+            plan.note = f"the run {plan.run} in {status.launch.repo} is another home's and stays"
             return plan
         plan.worktrees = find_worktrees(git, status.launch)
         plan.branches = [ref.removeprefix("refs/heads/") for ref in git.refs(f"refs/heads/garrison/{plan.run}/")]
@@ -129,7 +129,7 @@ def plan_cleanup(runtime: Runtime, status: RunStatus, options: CleanupOptions) -
             for ref, commit in git.rescue_refs(f"{prefix}/{plan.run}/").items():
                 (plan.refs if is_removable(commit, wanted=wanted) else plan.kept).append(ref)
     except GarrisonError as error:
-        plan.note = f"what it left in {status.launch.repo} stays: {error}"
+        plan.note = f"its parts in {status.launch.repo} stay: {error}"
     return plan
 
 
@@ -142,7 +142,7 @@ def _files_of_run(runtime: Runtime, run: str) -> list[Path]:
     files += sorted((runtime.home / "merge-queue").glob(f"*/{queue}"))
     files += [path for path in [runtime.home / "usage" / GATES / run, agent_places.record_of(runtime.home, run)]
               if path.exists()]
-    # The run's folder is last: as long as it is there, every command knows the run, and a removal can be repeated.
+    # the run's folder last: while it exists, every command knows the run, and a removal can be repeated
     return [*sorted(files), *history.gate_logs_of_run(runtime.home, run), runtime.files(run).root]
 
 
@@ -150,7 +150,7 @@ def remove_run(runtime: Runtime, plan: CleanupPlan) -> None:
     """Carry out a plan.
 
     Raises:
-        Refused: the run was started again meanwhile.
+        Refused: the run has been started again.
         GitError: something could not be saved; it stays.
     """
     status = plan.status
@@ -168,7 +168,7 @@ def remove_run(runtime: Runtime, plan: CleanupPlan) -> None:
                               if each.run == plan.run and os.path.realpath(each.home) == home)
         if not plan.note and status.launch is not None:
             clean_repository(runtime, run_repository(runtime.home, status.launch), plan)
-        # Not the plan's list: what was written since goes too.
+        # not the plan's list: also remove what was written since
         for path in _files_of_run(runtime, plan.run):
             if path.is_dir() and not path.is_symlink():
                 remove_run_folder(path)
@@ -178,7 +178,7 @@ def remove_run(runtime: Runtime, plan: CleanupPlan) -> None:
 
 
 def _close_sessions(runtime: Runtime, run: str) -> None:
-    """Close the sessions that are left of a run: its runners died before they could."""
+    """Close the remaining sessions of a run, whose runners died before closing them."""
     for terminal, session in list(open_sessions(runtime.home)):
         with suppress(UsageError):
             if Key.parse(session.name).run == run:
@@ -187,12 +187,12 @@ def _close_sessions(runtime: Runtime, run: str) -> None:
 
 
 def clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
-    """Remove what a run left in its repository, as planned."""
+    """Remove a run's parts from its repository, as planned."""
     for worktree in plan.worktrees:
         ref = save_and_remove(git, worktree, runtime.files(plan.run).latest_attempt(worktree.node) or 1)
         if ref:
             plan.rescued.append(ref)
-    # Worktrees went first, since a branch that is checked out cannot be archived.
+    # worktrees are removed first, since a checked-out branch cannot be archived
     archived = {branch: archive_branch(git, branch) for branch in plan.branches}
     drop_pins(runtime, git, plan)
     locks = git.common / "garrison" / quote(integration_branch(plan.run), safe="")
@@ -200,7 +200,7 @@ def clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
         remove_run_folder(locks)
     kept = {ref for branch, ref in archived.items() if branch not in plan.dropped}
     dropped = {ref for branch, ref in archived.items() if ref and branch in plan.dropped}
-    # An archive may have the name of one that was to go (save_commit keeps a ref that has the commit): it stays then.
+    # a new archive may have the name of one to delete (save_commit reuses a ref with the same commit): keep it
     git.delete_rescues(sorted(dropped.union(plan.refs) - kept))
     if (launch := plan.status.launch) is not None:
         MergeQueue(runtime.home, git.root, launch.base, git=git).remove_idle_slots(Path(launch.trees))
@@ -209,9 +209,9 @@ def clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
 
 
 def drop_pins(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
-    """Drop the merge queue's pins of the run's final entries; work that no other ref has is saved first.
+    """Drop the merge queue's pins of the run's final entries, after saving work that no other ref contains.
 
-    One after another, so that of two pins that alone contain a commit one is saved.
+    One by one, so that if only two pins contain a commit, one is saved.
     """
     for entry in history.final_entries_of_run(runtime.home, plan.run):
         pin = pin_ref(entry.entry, "head")
@@ -237,34 +237,34 @@ def archive_branch(git: Git, branch: str) -> str:
 
 
 def remove_run_folder(path: Path) -> None:
-    """Rename a folder before it is removed: a run with half of its records would be unknown to every command, or would
-    look like one that never started and start again. `temp_files` removes what is left under the temporary name."""
+    """Rename a folder, then remove it: a run with half of its records would be unknown to every command, or look like
+    one that never started and start again. `temp_files` removes leftovers with the temporary name."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    if temporary.exists():  # left by an earlier process with this pid
+    if temporary.exists():  # leftover of an earlier process with this pid
         untrusted.remove_tree(temporary)
     path.rename(temporary)
     untrusted.remove_tree(temporary)
 
 
-# ---- what belongs to no launched run
+# ---- items outside launched runs
 
 FOLDERS = ("pipelines", "plans", "sessions", "conversations", "workflows", "workflows/runs", "workflows/logs",
            "quarantine")
-"""Folders of the home whose entries belong to no launched run."""
+"""Folders of the home with entries outside launched runs."""
 LOCKS = ("owner.lock", "session.lock")
-"""Locks in such an entry that its process holds while it lives."""
+"""Locks in such an entry, taken while its process lives."""
 PREFIXES = {RESCUES: "rescues", ARCHIVE: "archives"}
-"""Where saved work lies → the option that removes it."""
+"""Prefix of saved work → option that removes it."""
 
 
 def find_old_records(home: Path, older_than: float, now: float) -> list[Path]:
-    """Return the entries that nobody has used for `older_than` seconds and no process holds; `now` is since 1970."""
+    """Return the unlocked entries unused for `older_than` seconds; `now` is since 1970."""
     return [path for path in _candidates(home)
             if now - _last_use(path) >= older_than and not _is_used(path)]
 
 
 def _candidates(home: Path) -> Iterator[Path]:
-    """Yield what is removed once it is old enough. The newest former part of a queue's journal stays: it mends a
+    """Yield items to remove once old enough. The newest archived part of a queue's journal stays: it helps to repair a
     damaged journal."""
     for folder in FOLDERS:
         yield from _entries(home / folder)
@@ -278,14 +278,14 @@ def _is_used(path: Path) -> bool:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """Yield the entries of a folder that are not folders of entries themselves."""
+    """Yield the entries of a folder, descending into folders of entries."""
     nested = {Path(name).name for name in FOLDERS if name.startswith(f"{folder.name}/")}
     yield from (folder / name for name in sorted(atomic.list_names(folder))
                 if not name.startswith(".") and name not in nested)
 
 
 def _last_use(path: Path) -> float:
-    """Return the latest modification time of an entry's files, or of an entry without any; seconds since 1970."""
+    """Return the latest modification time of an entry's files, or of the entry if it has none; seconds since 1970."""
     times = []
     for below in path.rglob("*") if path.is_dir() and not path.is_symlink() else ():
         with suppress(OSError):
@@ -295,11 +295,11 @@ def _last_use(path: Path) -> float:
 
 
 def remove_old_record(path: Path) -> None:
-    """Remove one entry; Refused if a process holds it by now."""
+    """Remove one entry; Refused if a process now has it locked."""
     if _is_used(path):
         raise Refused(f"{path} is used by a process; it was not removed")
     if path.is_dir() and not path.is_symlink():
-        if path.parent.name == WORKTREES:  # before the record, which alone says that there is a worktree
+        if path.parent.name == WORKTREES:  # before the record, which is the only trace of the worktree
             _remove_worktree(path.name)
         untrusted.remove_tree(path)
     else:
@@ -307,7 +307,7 @@ def remove_old_record(path: Path) -> None:
 
 
 def _remove_worktree(run: str) -> None:
-    """Remove the worktree of a pipeline run that waited; its work is saved under a rescue ref."""
+    """Remove the worktree of a waiting pipeline run; its work is saved under a rescue ref."""
     worktree = trees_root() / WORKTREES / run
     named = atomic.read(sandbox_folder(worktree) / REPOSITORY)
     if named is not None and worktree.is_dir() and (repository := Path(os.fsdecode(named))).is_dir():
@@ -320,7 +320,7 @@ def find_forgotten_refs(git: Git, known: Collection[str], target: str | None, op
                         older_than: float, now: float) -> list[str]:
     """Return the saved work of runs that are not `known`, committed at least `older_than` seconds ago.
 
-    Only what `target` (a commit) has completely, unless the options include unlanded work.
+    Only work that `target` (a commit) fully contains, unless the options include unlanded work.
     """
     wanted = [prefix for prefix, name in PREFIXES.items() if getattr(options, name)]
     found = []

@@ -1,4 +1,4 @@
-"""Sandbox of this machine: which one holds, and the proof, which tries each escape inside it, as an agent would."""
+"""Sandbox of this machine: which one applies, and the proof, which tries each escape inside it like an agent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from garrison.values import Value
 
 ATTEMPTS = Path(escape_attempts.__file__)
 TOOLS = "tools"
-"""Installation of programs below the home of the trial, which its PATH names."""
+"""Folder of programs below the home of the trial, on its PATH."""
 _MARK = "garrison-doctor-outside"
 _DEADLINE = 60.0
 
@@ -51,7 +51,7 @@ class EscapeVerdicts(Value):
     mode: Mode
     verdicts: tuple[tuple[Escape, EscapeResult], ...]
     means: LayerMeans | None = None
-    """How what a set-up left is laid under worktrees; None where nothing is."""
+    """How set-up output is mounted under worktrees; None if it is not."""
 
     @property
     def escaped(self) -> list[Escape]:
@@ -59,9 +59,9 @@ class EscapeVerdicts(Value):
 
 
 def prove(rights: Rights, environ: Mapping[str, str], home: Path) -> EscapeVerdicts:
-    """Try every escape under these rights; Refused if their mode cannot be held here.
+    """Try every escape under these rights; Refused if their mode is unavailable here.
 
-    Without a sandbox nothing is tried: all would succeed, on the real machine.
+    Without a sandbox nothing is tried: every escape would succeed, on the real machine.
     """
     if rights.mode is Mode.NONE:
         return EscapeVerdicts(Mode.NONE, ())
@@ -85,7 +85,7 @@ def _try_all(rights: Rights, environ: Mapping[str, str], tmux: str) -> dict[str,
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="garrison-doctor-")))
         home = Path(environ.get("HOME") or "/")
-        # In the user's own home, wherever it lies: a folder that is shown may be above it.
+        # in the user's own home, wherever it is: a visible folder may contain it
         user = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".garrison-doctor-", dir=home))
                     ) if os.access(home, os.W_OK) else root / "user"
         facts = stack.enter_context(_targets(root, user))
@@ -105,11 +105,11 @@ def _try_all(rights: Rights, environ: Mapping[str, str], tmux: str) -> dict[str,
         done = subprocess.run(confined.argv, env=dict(confined.env), cwd=worktree, stdin=_pipe(stack),
                               capture_output=True, text=True, errors="replace", timeout=_DEADLINE, check=False,
                               start_new_session=True)
-        # What an attack in a broken sandbox wrote into the system, if this is root.
+        # files that an attack in a broken sandbox wrote into the system, if this is root
         Path("/usr/local/escaped").unlink(missing_ok=True)
         if done.returncode or not done.stdout.strip():
             raise GarrisonError(f"the sandbox could not be tried: exit {done.returncode}: {done.stderr.strip()[-300:]}")
-        # What it wrote may lie in its own copy of a folder: outside counts.
+        # files inside may be in a private copy of a folder: only the outside counts
         succeeded: dict[str, bool] = json.loads(done.stdout)
         for key, folder in (("write_sibling", facts["sibling"]), ("write_home", facts["home"]),
                             ("write_user", facts["user"])):
@@ -126,7 +126,7 @@ def _try_all(rights: Rights, environ: Mapping[str, str], tmux: str) -> dict[str,
 
 
 class _AttackedRepository:
-    """Repository with a worktree, in which git is attacked; nothing is, where there is no git."""
+    """Repository with a worktree, in which git is attacked; without git nothing is."""
 
     def __init__(self, root: Path, worktree: Path, stack: ExitStack, environ: Mapping[str, str]) -> None:
         self.worktree, self.common = worktree, root / "repository/.git" if shutil.which("git") else None
@@ -158,13 +158,13 @@ class _AttackedRepository:
                 for name, path in paths.items()}
 
     def look(self) -> dict[str, bool]:
-        """Return which attacks on git succeeded, after garrison's own git has worked as at the end of an attempt."""
+        """Return which attacks on git succeeded, after garrison's own git has run as at the end of an attempt."""
         if self.common is None:
             return {}
         after = self._files()
         found = {key: any(after[name] != self._before[name] for name in names) for key, names in GIT_FILES.items()}
         with suppress(GarrisonError, untrusted.UnsafeFile, OSError):
-            # Each step may refuse what it finds, which is right: all that counts is what the attack could make happen.
+            # each step may rightly refuse what it finds: only the effects of the attack count
             collect(GitView(self.git, self.worktree))
         with suppress(GarrisonError, untrusted.UnsafeFile, OSError):
             self.git.populate_submodules(self.worktree, connect=connect_for(self.git))
@@ -172,15 +172,15 @@ class _AttackedRepository:
             self.git.commit_all(self.worktree, "what it left")
         is_ours = self.git.branch_tip("main") == self._tip and self.git.current_branch(self.worktree) == "node"
         found["git_obeyed"] = not is_ours or (self.worktree / OBEYED).exists()
-        # A connection waits in the backlog: garrison's own git has called the address that the attack planted.
+        # a connection in the backlog: garrison's own git has called the address that the attack planted
         found["git_submodule"] = bool(select.select([self._server], [], [], 0)[0])
         return found
 
 
 def _pipe(stack: ExitStack) -> int:
-    """Return the read end of a pipe whose other end is closed with this process, however it ends.
+    """Return the read end of a pipe whose other end closes with this process, however it ends.
 
-    What must not outlive this process reads from it: a `kill -9` leaves nothing then.
+    Processes that must not outlive this one read from it, so even `kill -9` leaves none behind.
     """
     theirs, ours = os.pipe()
     stack.callback(os.close, theirs)
@@ -189,7 +189,7 @@ def _pipe(stack: ExitStack) -> int:
 
 
 def examine_sandbox(scope: ExaminedState) -> Iterator[Finding]:
-    """Find which sandbox applies to what this home configures, and why it is not a better one."""
+    """Find which sandbox applies to this home's configuration, and why no better one does."""
     runtime = scope.runtime
     profiles = read_config(runtime.home).table.values.get("agents", {})
     agents = [name for name, table in profiles.items() if isinstance(table, dict)] if isinstance(profiles, dict) else []
@@ -205,7 +205,7 @@ def examine_sandbox(scope: ExaminedState) -> Iterator[Finding]:
 
 @contextmanager
 def _targets(root: Path, user: Path) -> Iterator[AttemptTargets]:
-    """Make what the attempts try to reach: folders with a secret, a process, and servers."""
+    """Create the targets of the attempts: folders with a secret, a process, and servers."""
     sibling, home = root / "trees/sibling", root / "home"
     setup = root / "trees/setups/kept"
     setup.mkdir(parents=True)
@@ -245,11 +245,11 @@ def _targets(root: Path, user: Path) -> Iterator[AttemptTargets]:
 
 
 def _is_left(mark: str) -> bool:
-    """Return whether a process with this word in its command line outlives the sandbox; end it."""
+    """Return whether a process with this word in its command line outlived the sandbox, and end it."""
     def left() -> list[processes.ProcessRow]:
         return [row for row in processes.list_processes() if mark.encode() in _command_line(row.pid)]
 
-    # What was killed with its sandbox stays in /proc until it has been reaped.
+    # processes killed with their sandbox stay in /proc until they are reaped
     if wait_until(lambda: not left(), 2.0):
         return False
     remaining = left()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DoctorCheck(Value):
-    """One row of the doctor's table; an examination may make the findings of several checks."""
+    """Row of the doctor's table; one examination may produce the findings of several checks."""
 
     name: str
     examine: Callable[[ExaminedState], Iterable[Finding]]
@@ -61,13 +61,13 @@ def examine(runtime: Runtime, repo: Path | None = None, wait: Callable[[float], 
 
     Args:
         repo: examine only worktrees of this repository.
-        wait: passes so many seconds before seeming orphans are checked again.
+        wait: sleeps for so many seconds before apparent orphans are checked again.
     """
     scope = ExaminedState(runtime, run_statuses(runtime), repo, wait)
     findings: list[Finding] = []
     examined = set()
     for check in CHECKS:
-        # One examination makes the findings of several rows, which are sorted into theirs below.
+        # an examination may produce findings of several rows, which are assigned to their rows below
         if check.examine not in examined:
             examined.add(check.examine)
             findings += _examine_guarded(scope, check)
@@ -75,7 +75,7 @@ def examine(runtime: Runtime, repo: Path | None = None, wait: Callable[[float], 
 
 
 def _examine_guarded(scope: ExaminedState, check: DoctorCheck) -> list[Finding]:
-    """Return what an examination finds; one that fails is a finding itself, so that the next ones run."""
+    """Return the findings of an examination; its failure is a finding, so that the next ones still run."""
     try:
         return list(check.examine(scope))
     except GarrisonError as error:
@@ -95,7 +95,7 @@ def _apply_fix(runtime: Runtime, finding: Finding) -> Finding:
     try:
         finding.fix.apply(runtime)
     except Fenced:
-        return finding.fixed()  # another process did it meanwhile
+        return finding.fixed()  # another process has done it
     except GarrisonError as error:
         return finding.fixed(str(error))
     except OSError as error:

@@ -46,16 +46,16 @@ if TYPE_CHECKING:
     from garrison.records.run import RunFiles
 
 _LONGEST_LAUNCH = 60.0
-"""Seconds that a launch may take from its claim of an id to its first record."""
+"""Maximum seconds of a launch from claiming an id to its first record."""
 
 
 def examine_files(scope: ExaminedState) -> Iterator[Finding]:
-    """Find files that cannot be used, that are left over from killed writers, or that any user may write."""
+    """Find files that are unusable, left over from killed writers, or writable by any user."""
     runtime = scope.runtime
     yield from _examine_records(runtime, "identities", partial(runtime.store.read, Identity))
     yield from _examine_records(runtime, "hooks", partial(runtime.store.read, Hook))
     names = sorted(name for name in atomic.list_names(runtime.home / "runs") if not name.startswith("."))
-    launched = frozenset(run_records.list_runs(runtime.home))  # after the names: a launch continues meanwhile
+    launched = frozenset(run_records.list_runs(runtime.home))  # after the names, since launches continue
     for run in names:
         yield from _examine_run(runtime, run, is_launched=run in launched)
     queues = known_queues(runtime, scope.repo)
@@ -86,7 +86,7 @@ def _examine_records(runtime: Runtime, folder_name: str, read: Callable[[Key], o
         except UsageError:
             yield judge_file(folder / name, FileState.FOREIGN, "not the name of a record; ignored")
             continue
-        fix = repair_records(key.run) if key.run in launched else None  # of a run that is gone nothing can be rebuilt
+        fix = repair_records(key.run) if key.run in launched else None  # nothing can be rebuilt for a removed run
         yield from _try_reading(folder / name, partial(read, key), held=is_held(runtime.store.life_path(key)), fix=fix)
 
 
@@ -106,12 +106,12 @@ def _examine_run(runtime: Runtime, run: str, *, is_launched: bool) -> Iterator[F
         yield from _try_reading(path, partial(run_records.load, Task, path), fix=repair)
     for path in sorted((files.root / "layers").glob("*.jsonl")):
         if re.search(r"-\d+\Z", path.stem):
-            # An old part of a compacted journal; or that of a process whose name ends so, which is then not examined.
+            # an archived part of a compacted journal (or of a process with such a name, which is not examined)
             continue
         try:
             held = is_held(runtime.store.life_path(Key.parse(f"{path.stem}@{run}")))
         except UsageError:
-            # A name that no process can have: nobody can tell whose it is, so it is not moved.
+            # no process can have this name: its owner is unknown, so it is not moved
             held = True
         yield from _try_reading(path, partial(read_all, path), held=held, fix=repair)
 
@@ -124,7 +124,7 @@ def _read_journal(files: RunFiles) -> None:
 
 def _try_reading(path: Path, read: Callable[[], object], *, held: bool = False, movable: bool = True,
                  advice: str = RESTORE, fix: Fix | None = None) -> Iterator[Finding]:
-    """Yield what is wrong with a file, by reading it."""
+    """Yield the problem of a file by reading it."""
     try:
         read()
     except RecordCorrupt as error:
@@ -140,9 +140,9 @@ def _try_reading(path: Path, read: Callable[[], object], *, held: bool = False, 
 
 
 def _find_open_to_others(runtime: Runtime) -> Iterator[Finding]:
-    """Yield what any user of the machine may write: such a user could tell garrison's processes what to do.
+    """Yield files that any user of the machine may write, and so use to control garrison's processes.
 
-    A home that others may enter is closed: prompts, logs and diffs are in it.
+    A home that others may enter is reported as well: it contains prompts, logs and diffs.
     """
     if runtime.home.exists() and runtime.home.stat().st_mode & 0o077:
         yield Finding("files", Severity.WARNING, f"{runtime.home} is open to other users", close_home(runtime.home))
@@ -156,9 +156,9 @@ def _find_open_to_others(runtime: Runtime) -> Iterator[Finding]:
 
 
 def examine_queues(scope: ExaminedState) -> Iterator[Finding]:
-    """Find what is wrong with queues whose journal can be read; a damaged one is a finding of `files`."""
+    """Find problems of queues with a readable journal; a damaged one is a finding of `files`."""
     for queue in known_queues(scope.runtime, scope.repo).values():
-        with suppress(GarrisonError):  # its journal is damaged, or its repository is gone: other checks say so
+        with suppress(GarrisonError):  # its journal is damaged, or its repository is gone: reported by other checks
             for problem in recovery.find_problems(queue):
                 text = f"{queue.target} of {queue.repo}: {problem.what}"
                 if problem.repaired:
@@ -201,7 +201,7 @@ def _repository_of(journal: Path) -> Path | None:
 
 
 def examine_config(scope: ExaminedState) -> Iterator[Finding]:
-    """Find what a launch would refuse in config.toml, and what nothing reads."""
+    """Find settings in config.toml that a launch would refuse, and unused ones."""
     home = scope.runtime.home
     try:
         problems = check_config(home)
@@ -219,7 +219,7 @@ def examine_config(scope: ExaminedState) -> Iterator[Finding]:
 
 
 def examine_inboxes(scope: ExaminedState) -> Iterator[Finding]:
-    """Find signals for processes of runs that are over, or of which nothing else exists."""
+    """Find signals for processes of ended or removed runs."""
     runtime, folder = scope.runtime, scope.runtime.home / "signals"
     recorded_runs = {key.run for key in runtime.store.keys(Identity)}
     for inbox in sorted(atomic.list_names(folder)):
@@ -229,7 +229,7 @@ def examine_inboxes(scope: ExaminedState) -> Iterator[Finding]:
             yield Finding("signals", Severity.NOTE, f"{folder / inbox} is not an inbox; ignored")
             continue
         status = scope.runs.get(key.run)
-        is_gone = status is None and key.run != "" and key.run not in recorded_runs  # without a run: made by hand
+        is_gone = status is None and key.run != "" and key.run not in recorded_runs  # without a run: created by hand
         waiting = [folder / inbox / name for name in sorted(atomic.list_names(folder / inbox))
                    if name.endswith(".json") and not name.startswith(".")]
         if waiting and (is_gone or (status is not None and status.over)):

@@ -1,4 +1,4 @@
-"""Findings: decide from facts what is wrong, how severe it is, and which fix or advice applies. Pure."""
+"""Findings: derive problems, their severity, and fixes or advice from facts. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ExaminedState(Value):
-    """State of a home that is examined; see `examine.examine`."""
+    """State of an examined home; see `examine.examine`."""
 
     runtime: Runtime
     runs: Mapping[str, RunStatus]
@@ -43,15 +43,15 @@ class Severity(StrEnum):
     """Severity of a finding."""
 
     NOTE = "note"
-    """Nothing is wrong: a fallback is in use, or another process takes care of it."""
+    """No problem: a fallback is in use, or another process takes care of it."""
     WARNING = "warning"
-    """Something is left over, or needed soon."""
+    """A leftover, or something that is needed soon."""
     ERROR = "error"
     """Work cannot continue."""
 
 
 class Finding(Value):
-    """One result of a check: with a fix, with advice for the user, or with neither."""
+    """Result of a check, possibly with a fix or with advice for the user."""
 
     check: str
     severity: Severity
@@ -59,7 +59,7 @@ class Finding(Value):
     fix: Fix | None = None
     advice: str = ""
     outcome: str = ""
-    """`fixed`, or why the fix failed; '' before it was tried."""
+    """`fixed`, or why the fix failed; '' before the try."""
 
     @property
     def wrong(self) -> bool:
@@ -67,7 +67,7 @@ class Finding(Value):
 
     @property
     def is_remark(self) -> bool:
-        """Return whether it only describes the machine: there is nothing to do about it."""
+        """Return whether it only describes the machine and needs no action."""
         return self.severity is Severity.NOTE and self.fix is None and not self.advice
 
     @property
@@ -91,15 +91,15 @@ def judge_container(left: LeftContainer) -> Finding:
     """Report a container whose launcher has ended. Pure."""
     where = f" of {left.node} of run {left.run}" if left.run else ""
     return Finding("containers", Severity.WARNING,
-                   f"container {left.id[:12]}{where} is left: what started it has ended", remove_container(left))
+                   f"container {left.id[:12]}{where} is left over: its engine has ended", remove_container(left))
 
 
 def judge_identity(identity: Identity, state: str, why: str, *, by_hand: bool, supervised: bool) -> Finding | None:
-    """Report an identity whose record claims a living process, but which is gone.
+    """Report an identity whose record claims a living process that is gone.
 
     Args:
         state: the verdict on it, see `supervise.verdict`; `why` gives its reason.
-        by_hand: it was registered by the user, without a process.
+        by_hand: the user registered it without a process.
         supervised: a process above it is alive.
     """
     name = identity.key.full
@@ -130,13 +130,13 @@ def judge_process(process: ProcessRow, name: str, incarnation: int, *, is_alive:
     if exempt or is_alive or (name.startswith(("gate-", "proxy-", "service-")) and not run_over):
         return None
     return Finding("orphans", Severity.WARNING,
-                   f"process {process.pid} ({process.comm}) carries the marker of {name}#{incarnation}, which is over",
+                   f"process {process.pid} ({process.comm}) has the marker of {name}#{incarnation}, which is over",
                    end_process(process.marker or "", process.pid, process.ticks))
 
 
 def judge_session(terminal: Terminal, session: TerminalSession, *, has_run: bool, is_alive: bool,
                   supervised: bool) -> Finding | None:
-    """Report a session of the home's own terminals without an incarnation that no process will close."""
+    """Report a session in the home's terminals that has no incarnation and that no process will close."""
     if not has_run or is_alive or supervised:
         return None
     kind = "tmux session" if session.kind == "tmux" else "session record"
@@ -164,24 +164,23 @@ class FileState(StrEnum):
     """Written by a newer release."""
     UNREADABLE = "unreadable"
     HALF_WRITTEN = "half written"
-    """A temporary file whose writer was killed."""
+    """Temporary file of a killed writer."""
     HALF_REMOVED = "half removed"
-    """A folder whose remover, or maker, was killed."""
+    """Folder whose removal, or creation, was killed."""
 
 
 RESTORE = "restore it from a copy; without it the run cannot continue"
-"""Advice about a file that nothing else can replace."""
+"""Advice about an irreplaceable file."""
 
 
 def judge_file(path: Path, state: FileState, why: str, *, held: bool = False, movable: bool = True,
                advice: str = RESTORE, fix: Fix | None = None) -> Finding:
-    """Report a file that cannot be used; only a torn one without a living owner, which its owner can do without, is
-    moved.
+    """Report an unusable file; only a torn one that is dispensable, and whose owner is dead, is moved.
 
     Args:
         held: its owner is alive.
-        movable: its owner can continue without it; else `advice` says what to do.
-        fix: rebuilds a torn file, which is not moved then.
+        movable: its owner can continue without it; otherwise `advice` applies.
+        fix: rebuilds a torn file instead of moving it.
     """
     text = why if str(path) in why else f"{path}: {why}"
     match state:
@@ -191,14 +190,14 @@ def judge_file(path: Path, state: FileState, why: str, *, held: bool = False, mo
             return Finding("files", Severity.WARNING, text, quarantine_file(path))
         case FileState.TORN if held:
             return Finding("files", Severity.ERROR, text,
-                           advice="its owner lives: stop it first (`garrison stop RUN`)")
+                           advice="its owner is alive: stop it first (`garrison stop RUN`)")
         case FileState.TORN if fix is not None or movable:
             return Finding("files", Severity.ERROR, text, fix or quarantine_file(path))
         case FileState.TORN:
             return Finding("files", Severity.ERROR, text, advice=advice)
         case _:
             severity = Severity.NOTE if state is FileState.FOREIGN else Severity.ERROR
-            return Finding("files", severity, text, advice="it is left in place: move it away, or use what wrote it")
+            return Finding("files", severity, text, advice="it is left in place: move it, or use its own release")
 
 
 # ---- machine ---------------------------------------------------------------------------------------------------------
@@ -214,7 +213,7 @@ def judge_disk(path: Path, free: int, total: int, enough: int) -> Finding | None
         return None
     text = f"{free / 1e6:,.0f} MB are free on the disk of {path}"
     if free < enough:
-        return Finding("disk", Severity.ERROR, text, advice="free some space; runs wait and continue by themselves")
+        return Finding("disk", Severity.ERROR, text, advice="free some space; waiting runs then continue")
     if free < _SCARCE_BYTES and free < _SCARCE_SHARE * total:
         return Finding("disk", Severity.WARNING, text,
                        advice="free some space, for instance by `garrison clean --all-done`")
@@ -222,27 +221,27 @@ def judge_disk(path: Path, free: int, total: int, enough: int) -> Finding | None
 
 
 def judge_writable(path: Path, existing: Path, *, is_read_only: bool) -> Finding:
-    """Report the home, or the folder of worktrees, in which nothing can be written; `existing` is what of it exists."""
+    """Report a home, or folder of worktrees, that is not writable; `existing` is its deepest existing folder."""
     why = "the file system is read-only" if is_read_only else f"{existing} is not yours to write"
-    return Finding("file system", Severity.ERROR, f"nothing can be written in {path}: {why}",
+    return Finding("file system", Severity.ERROR, f"cannot write to {path}: {why}",
                    advice="fix that, or choose another place: --home or GARRISON_HOME for the home, GARRISON_TREES for "
                           "worktrees")
 
 
 def judge_file_system(path: Path, kind: str, flock_error: str) -> Finding | None:
-    """Report a home in which locks may not hold."""
+    """Report a home in which locks may be unreliable."""
     advice = "put the home on a local disk (--home, GARRISON_HOME)"
     if flock_error:
         return Finding("file system", Severity.ERROR, f"flock does not work in {path}: {flock_error}", advice=advice)
     if kind.startswith(_NETWORK_FILE_SYSTEMS):
         return Finding("file system", Severity.WARNING,
-                       f"{path} is on {kind}, where locks may not hold between machines", advice=advice)
+                       f"{path} is on {kind}, where locks between machines may be unreliable", advice=advice)
     return None
 
 
 def judge_machine(git: str, tmux: str, *, has_tmux: bool, inotify: bool, user_manager: bool, linger: bool,
                   pidfd_info: bool) -> list[Finding]:
-    """Report what is too old or missing, and which fallbacks are in use.
+    """Report outdated and missing programs, and fallbacks in use.
 
     Args:
         git: its version, '' if it is missing.

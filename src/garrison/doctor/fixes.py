@@ -1,8 +1,8 @@
-"""Fixes of the doctor: a table of functions, each with the name and the description that findings show.
+"""Fixes of the doctor: a table of functions, each with its name and description for findings.
 
 `close_session(terminal, session)` returns the fix of one finding; `apply` calls the function with the same arguments.
-Processes may have acted since the finding was made, so a fix looks again before it changes anything. It raises Fenced
-if another process did it meanwhile, GarrisonError or OSError if it failed.
+Processes may have acted since the finding, so a fix checks again before it changes anything. It raises Fenced if
+another process has already done it, GarrisonError or OSError if it failed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ P = ParamSpec("P")
 
 
 class Remedy(Generic[P]):
-    """A row of the table; called with what it is to act on, it returns a fix."""
+    """Row of the table; called with a subject, it returns a fix."""
 
     def __init__(self, name: str, description: str, act: Callable[Concatenate[Runtime, P], None]) -> None:
         self.name, self.description, self.act = name, description, act
@@ -55,23 +55,23 @@ class Remedy(Generic[P]):
 
 
 class Fix(Value):
-    """Fix of one finding, as `garrison doctor --fix` applies it; two that do the same to the same are equal."""
+    """Fix of one finding, applied by `garrison doctor --fix`; equal if function and subject are equal."""
 
     remedy: Remedy[...]
     subject: tuple[object, ...]
 
     @property
     def name(self) -> str:
-        """Return what JSON has as `remedy`."""
+        """Return the `remedy` in JSON."""
         return self.remedy.name
 
     @property
     def description(self) -> str:
-        """Return what the table of findings says."""
+        """Return the text in the table of findings."""
         return self.remedy.description
 
     def apply(self, runtime: Runtime) -> None:
-        """Act on the subject."""
+        """Apply the fix to its subject."""
         self.remedy.act(runtime, *self.subject)
 
 
@@ -91,7 +91,7 @@ def _remedy(name: str, description: str) -> Callable[[Callable[Concatenate[Runti
 # ---- processes -------------------------------------------------------------------------------------------------------
 
 
-@_remedy("fence", "declare the incarnation crashed and end what is left of it, which frees its name")
+@_remedy("fence", "declare the incarnation crashed, end its remaining processes, and free its name")
 def fence_incarnation(runtime: Runtime, identity: Identity) -> None:
     if runtime.observer.judge(identity).state in ("dead", "lapsed"):
         replace_incarnation(runtime.observer, identity, "found dead by doctor", runtime.timing.sweep_grace)
@@ -99,7 +99,7 @@ def fence_incarnation(runtime: Runtime, identity: Identity) -> None:
 
 @_remedy("sweep", "end the process: TERM, then KILL")
 def end_process(runtime: Runtime, marker: str, pid: int, ticks: int) -> None:
-    """End all processes with the marker, through pidfds that are verified to be of them."""
+    """End all processes with the marker, through pidfds verified to refer to them."""
     if processes.life_marker(pid) == marker and processes.is_running(pid, ticks):
         process_control.kill_tree(None, marker, grace=runtime.timing.sweep_grace)
 
@@ -107,7 +107,7 @@ def end_process(runtime: Runtime, marker: str, pid: int, ticks: int) -> None:
 @_remedy("close", "close the session")
 def close_session(_runtime: Runtime, terminal: Terminal, session: TerminalSession) -> None:
     terminal.close(session)
-    terminal.shutdown()  # its server, if it was the last
+    terminal.shutdown()  # the server, if this was its last session
 
 
 @_remedy("refuse", "move the signals to refused/")
@@ -129,15 +129,15 @@ def remove_abandoned_locks(_runtime: Runtime, common: Path, locks: tuple[Path, .
     damage.remove_locks(locks, common)
 
 
-@_remedy("give_back", "save under a rescue ref what no ref has, then remove the worktree")
+@_remedy("give_back", "save work that no ref contains under a rescue ref, then remove the worktree")
 def remove_worktree(runtime: Runtime, git: Git, worktree: OrphanedWorktree) -> None:
     if worktree.path.is_dir():
         save_and_remove(git, worktree, runtime.files(worktree.run).latest_attempt(worktree.node) or 1)
 
 
-@_remedy("mend_registration", "mend the registration of the worktree; its files stay as they are")
+@_remedy("mend_registration", "repair the registration of the worktree; its files are unchanged")
 def mend_registration(_runtime: Runtime, git: Git, entry: Path) -> None:
-    """Mend what follows from where the entry lies, and from the worktree that it names, if that is known."""
+    """Repair the files that follow from the entry's place and from its worktree, if known."""
     known = os.fsdecode(atomic.read(entry / "gitdir") or b"").strip()
     path = Path(known).parent if known and "\0" not in known else None
     damage.mend_registration(git.common, path)
@@ -156,9 +156,9 @@ def remove_slots(_runtime: Runtime, git: Git, folder: Path) -> None:
     slots.remove_idle_slots(git, folder)
 
 
-@_remedy("restore_git_config", "restore them as they were at the launch")
+@_remedy("restore_git_config", "restore them to their state at the launch")
 def restore_git_configuration(_runtime: Runtime, git: Git, folder: Path, planted: git_record.GitState) -> None:
-    """Restore what is still as it was reported; files that were added are kept in `folder`, the run's git record."""
+    """Restore what has not changed since the report; added files are kept in `folder`, the run's git record."""
     git_record.restore(git, folder, git_record.still_changed(git, folder, planted))
 
 
@@ -167,9 +167,9 @@ def restore_git_configuration(_runtime: Runtime, git: Git, folder: Path, planted
 
 @_remedy("quarantine", "move the file to quarantine/")
 def quarantine_file(runtime: Runtime, path: Path) -> None:
-    """Move it, never over another one there; a record's locks are held meanwhile."""
+    """Move it without overwriting another, with a record's locks taken."""
     if path.parent.name in ("identities", "hooks") and path.suffix == ".json":
-        # A hook has no life lock: the identity of the same name is its owner.
+        # a hook has no life lock: the identity of the same name is its owner
         with hold(runtime.home / "identities" / f"{path.stem}.life") as life:
             if life is None:
                 raise GarrisonError(f"{path} has a living owner again; it was left in place")
@@ -181,23 +181,23 @@ def quarantine_file(runtime: Runtime, path: Path) -> None:
 
 @_remedy("repair", "rebuild it from the rest of the run's records; the damaged file goes to quarantine/")
 def repair_records(runtime: Runtime, run: str) -> None:
-    """Repair everything of the run that is damaged, unless it lives: its processes do it themselves."""
+    """Repair all damage of a run, unless it lives: then its processes do it."""
     if is_held(runtime.store.life_path(launcher_key(run))):
-        raise GarrisonError(f"run {run} lives and repairs what its processes own; for the rest `garrison stop {run}` "
-                            "first")
+        raise GarrisonError(f"run {run} is alive and repairs what its processes own; for the rest `garrison stop "
+                            f"{run}` first")
     repair_run(runtime, run)
-    read_all(runtime.files(run).journal)  # an error of it remains: nothing was left to rebuild it from
+    read_all(runtime.files(run).journal)  # the error remains: nothing was left to rebuild it from
 
 
 @_remedy("rebuild", "rebuild the queue from its readable records, signals, history and pins")
 def rebuild_queue(runtime: Runtime, queue: MergeQueue) -> None:
-    """Rebuild it, unless a processor works on it or has done so meanwhile."""
+    """Rebuild it, unless a processor works on it or has already done so."""
     if recovery.find_damage(queue):
         recovery.rebuild(queue)
         run_branch.restore_gate_of_runs(runtime, queue)
 
 
-@_remedy("repair_queue", "cut what is incomplete, pin the commits again, settle the landing")
+@_remedy("repair_queue", "cut off incomplete records, pin the commits again, settle the landing")
 def repair_queue(runtime: Runtime, queue: MergeQueue) -> None:
     recovery.repair(queue, Path(trees_root()), partial(run_branch.restore_gate_of_runs, runtime))
 
@@ -207,7 +207,7 @@ def remove_folder(_runtime: Runtime, path: Path) -> None:
     untrusted.remove_tree(path)
 
 
-@_remedy("close_home", "close it to other users (mode 0700)")
+@_remedy("close_home", "make it private (mode 0700)")
 def close_home(_runtime: Runtime, path: Path) -> None:
     path.chmod(0o700)
 
@@ -217,7 +217,7 @@ def remove_write_permission(_runtime: Runtime, path: Path) -> None:
     path.chmod(stat.S_IMODE(path.stat().st_mode) & ~stat.S_IWOTH)
 
 
-@_remedy("remove-container", "remove it, and end what runs in it")
+@_remedy("remove-container", "remove it, and end its processes")
 def remove_container(_runtime: Runtime, left: container.LeftContainer) -> None:
-    """Remove a container if still nobody holds it."""
+    """Remove a container if its owner is still gone."""
     container.remove_left(each for each in container.list_left() if each.id == left.id)

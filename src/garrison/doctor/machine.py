@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def examine_machine(scope: ExaminedState) -> Iterator[Finding]:
-    """Find what is scarce, missing, or too old on this machine."""
+    """Find scarce resources and missing or outdated programs of this machine."""
     runtime = scope.runtime
     roots = {Path(status.launch.trees) for status in scope.runs.values() if status.launch and status.launch.trees}
     seen = set()
@@ -44,7 +44,7 @@ def examine_machine(scope: ExaminedState) -> Iterator[Finding]:
         existing = _nearest_existing(path)
         if not os.access(existing, os.W_OK):
             yield judge_writable(path, existing, is_read_only=bool(os.statvfs(existing).f_flag & os.ST_RDONLY))
-        # Home and worktrees mostly share a disk, which is reported once.
+        # home and worktrees usually share a disk, which is reported once
         device = existing.stat().st_dev
         if device in seen:
             continue
@@ -61,19 +61,19 @@ def examine_machine(scope: ExaminedState) -> Iterator[Finding]:
 
 
 def examine_agents(scope: ExaminedState) -> Iterator[Finding]:
-    """Tell which known agents are installed and have a key or log-in, and which profiles name a missing program."""
+    """List the known agents that are installed and have a key or log-in, and profiles of missing programs."""
     environ = scope.runtime.environ
     path = environ.get("PATH", "")
     for preset in PRESETS:
         if preset.find(path):
             yield Finding("agents", Severity.NOTE, f"{preset.name} is installed, {preset.access(environ)}; its profile:"
                                                    f" `garrison agents presets {preset.name}`")
-    with suppress(UsageError):  # another check names what is wrong with config.toml
+    with suppress(UsageError):  # another check reports the mistake in config.toml
         configured = {each.name for each in read_config(scope.runtime.home).agents()}
         for name in registry.profiles(scope.runtime.home):
             try:
                 registry.check_access(name, scope.runtime.home, environ)
-            except Refused as error:  # users of other agents need not hear of the built-in one
+            except Refused as error:  # users of other agents need not know about the built-in one
                 yield Finding("agents", Severity.NOTE, str(error),
                               advice="a launch is refused" if name in configured else "")
                 continue
@@ -84,7 +84,7 @@ def examine_agents(scope: ExaminedState) -> Iterator[Finding]:
 
 
 def examine_plugins(scope: ExaminedState) -> Iterator[Finding]:
-    """Tell what installed packages add, and which of it cannot be used."""
+    """List the extensions of installed packages, and unusable ones."""
     del scope
     found = list(list_plugins())
     for plugin in found:
@@ -99,7 +99,7 @@ def _nearest_existing(path: Path) -> Path:
 
 
 def file_system(path: Path, table: str | None = None) -> str:
-    """Return the type of the file system that holds `path`, by the kernel's mount table (default: this process's)."""
+    """Return the type of the file system of `path`, from a kernel mount table (default: this process's)."""
     if table is None:
         try:
             table = Path("/proc/self/mountinfo").read_text(errors="replace")
@@ -111,17 +111,17 @@ def file_system(path: Path, table: str | None = None) -> str:
         fields = before.split(" ")
         if len(fields) < 5 or not after:
             continue
-        # The kernel writes a blank in a path as \040.
+        # the kernel writes a space in a path as \040
         mount_point = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), fields[4])
         is_inside = real == mount_point or real.startswith(mount_point.rstrip("/") + "/")
-        # Of several mounts on one folder the last covers the others.
+        # of several mounts on one folder the last one covers the others
         if is_inside and len(mount_point) >= len(best):
             best, kind = mount_point, after.split(" ")[0]
     return kind
 
 
 def _flock_error(home: Path) -> str:
-    """Return why a lock in the home fails, '' if it works, by locking an existing file for an instant."""
+    """Return why locking fails in the home, '' if it works, by briefly locking an existing file."""
     target = next((path for path in (home / "identities").glob("*.lock")), home)
     try:
         descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
@@ -130,7 +130,7 @@ def _flock_error(home: Path) -> str:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        # Somebody has it locked, so locks work.
+        # it is already locked, so locks work
         return ""
     except OSError as error:
         return os.strerror(error.errno or 0)
@@ -154,7 +154,7 @@ def _has_inotify() -> bool:
     from inotify_simple import INotify
 
     try:
-        # A user has fs.inotify.max_user_instances of them, 128 by default; editors and build tools take many.
+        # a user has fs.inotify.max_user_instances of them, 128 by default; editors and build tools use many
         INotify(nonblocking=True).close()
     except OSError:
         return False

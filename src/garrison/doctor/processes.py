@@ -1,5 +1,4 @@
-"""Processes of a home: identities, processes with its life marker, sessions, runs, hosts. Changes nothing, and asks no
-host."""
+"""Processes of a home: identities, marked processes, sessions, runs, hosts. Changes nothing and contacts no host."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from garrison.system.terminal import Terminal, TerminalSession
 
 _PAUSE = 0.5
-"""Seconds after which a seeming orphan is checked again: an incarnation that has just ended is still exiting."""
+"""Seconds after which an apparent orphan is checked again: an incarnation that has just ended is still exiting."""
 
 
 # ---- identities ------------------------------------------------------------------------------------------------------
@@ -61,7 +60,7 @@ def _identities(runtime: Runtime) -> dict[Key, Identity]:
 
 
 def _is_supervised(runtime: Runtime, identities: Mapping[Key, Identity], identity: Identity) -> bool:
-    """Return whether any process above this one is alive, from its parent by name up to the launcher."""
+    """Return whether any ancestor is alive, by name from its parent up to the launcher."""
     parent, seen = identity.parent, set()
     while parent is not None and (key := Key(parent["role"], parent["name"], identity.run_id)) not in seen:
         seen.add(key)
@@ -89,11 +88,11 @@ def examine_processes(scope: ExaminedState) -> Iterator[Finding]:
 
 
 def _find_orphans(scope: ExaminedState) -> Iterator[Finding]:
-    """Judge every process that carries a marker of this home."""
+    """Judge every process with a marker of this home."""
     runtime = scope.runtime
     home = os.path.realpath(runtime.home)
     table = processes.list_processes()
-    # The doctor may be typed where an agent that is over once worked: it must not end itself or its shell.
+    # the doctor may run in a shell with an ended agent's marker: it must not end itself or its shell
     own = processes.ancestors(os.getpid()) | {os.getpid()}
     identities = _identities(runtime)
     for process in table:
@@ -104,7 +103,7 @@ def _find_orphans(scope: ExaminedState) -> Iterator[Finding]:
         try:
             key = Key.parse(f"{name}@{run}")
             identity = identities.get(key)
-            # A record that cannot be read may be that of a living process: repairing it comes first.
+            # an unreadable record may belong to a living process: repair it first
             unreadable = identity is None and runtime.store.path(Identity, key).exists()
         except UsageError:
             identity, unreadable = None, False
@@ -123,7 +122,7 @@ def _is_held_or_alive(runtime: Runtime, identity: Identity | None) -> bool:
 
 
 def examine_containers(scope: ExaminedState) -> Iterator[Finding]:
-    """Find containers of this home that nobody holds: an engine was killed, or the machine."""
+    """Find containers of this home without an owner: an engine was killed, or the machine went down."""
     home = os.path.realpath(scope.runtime.home)
     for left in container.list_left():
         if os.path.realpath(left.home) == home:
@@ -150,7 +149,7 @@ def examine_sessions(scope: ExaminedState) -> Iterator[Finding]:
 
 
 def open_sessions(home: Path) -> Iterator[tuple[Terminal, TerminalSession]]:
-    """Yield all sessions of a home, those of its tmux server and the plain processes; starts no server."""
+    """Yield all sessions of a home, in its tmux server and as plain processes, without starting a server."""
     run = home / "run"
     terminals: list[Terminal] = [ProcessTerminal(home)] if (run / "plain").is_dir() else []
     if supported_version() and has_socket(run):
@@ -182,7 +181,7 @@ def examine_runs(scope: ExaminedState) -> Iterator[Finding]:
 
 
 def examine_hosts(scope: ExaminedState) -> Iterator[Finding]:
-    """Find hosts without a tunnel, a set-up that was not finished, and an engine that does not run."""
+    """Find hosts without a tunnel, unfinished set-ups, and a missing engine."""
     home = scope.runtime.home
     hosts, errors = list_hosts(home)
     for error in errors:
@@ -197,7 +196,7 @@ def examine_hosts(scope: ExaminedState) -> Iterator[Finding]:
     is_kept = load(PluginGroup.PARTS, "hosts.is_kept")(home)
     if not is_kept and any(host.is_set_up for host in hosts):
         yield Finding("hosts", Severity.WARNING, "the keeper of the hosts is not running",
-                      advice="`garrison host list` starts it, and each run with remote nodes does")
+                      advice="`garrison host list` starts it, as does each run with remote nodes")
     if is_kept and own and state.server:
         yield Finding("hosts", Severity.WARNING, f"the Temporal server does not answer: {state.server}")
     for host in hosts:

@@ -1,5 +1,5 @@
-"""Repositories of a home's runs: worktrees of runs that are over, stale git locks, unused gate slots, and git's
-configuration that changed while agents were at work and is still there. Changes nothing."""
+"""Repositories of a home's runs: worktrees of ended runs, stale git locks, unused gate slots, and lasting changes of
+git's configuration made while agents worked. Changes nothing."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from garrison.run.status import RunStatus
 
 _STALE_LOCK_AGE = 60.0
-"""Seconds after which the git process that made a lock file must have ended."""
+"""Seconds after which the git process that created a lock file must have ended."""
 
 
 def examine_worktrees(scope: ExaminedState) -> Iterator[Finding]:
-    """Find worktrees of runs that are over, stale locks where no process works, slots that no run needs."""
+    """Find worktrees of ended runs, stale locks, and unneeded slots."""
     missing: set[str] = set()
     folders: dict[Path, Git] = {}
     wanted = None if scope.repo is None else Git(scope.repo).common
@@ -53,7 +53,7 @@ def examine_worktrees(scope: ExaminedState) -> Iterator[Finding]:
                 missing.add(launch.repo)
                 yield Finding("worktrees", Severity.NOTE if status.over else Severity.WARNING,
                               f"the repository of run {status.run} cannot be used: {error}",
-                              advice="put it back; if it was moved: `garrison rescue list --repo DIR`")
+                              advice="restore it; if it was moved: `garrison rescue list --repo DIR`")
             continue
         if wanted is None or git.common == wanted:
             folders.setdefault(Path(launch.trees) / git.key, git)
@@ -65,14 +65,14 @@ def examine_worktrees(scope: ExaminedState) -> Iterator[Finding]:
         yield from _find_abandoned_locks(git)
         for entry, name in damage.find_damage(git.common):
             yield Finding("worktrees", Severity.WARNING, f"{entry / name}, which registers a worktree, is damaged",
-                          mend_registration(git, entry), advice="garrison repairs its own; for one of yours: `git "
-                          "worktree repair PATH`, or remove it and `git worktree prune`")
+                          mend_registration(git, entry), advice="garrison repairs its own; for yours, `git worktree "
+                                                                "repair PATH`, or remove it and `git worktree prune`")
 
 
 def _examine_run(runtime: Runtime, git: Git, status: RunStatus, launch: Launch) -> Iterator[Finding]:
     for worktree in find_worktrees(git, launch):
         if status.over:
-            contents = "with work that no ref has" if _may_have_work(git, worktree) else "with nothing unsaved"
+            contents = "with work that no ref contains" if _may_have_work(git, worktree) else "with nothing unsaved"
             yield Finding("worktrees", Severity.WARNING,
                           f"{worktree.path} is left over from run {status.run}, {contents}",
                           remove_worktree(git, worktree))
@@ -81,7 +81,7 @@ def _examine_run(runtime: Runtime, git: Git, status: RunStatus, launch: Launch) 
                 for full in status.living):
             git_dir = git.git_dir(worktree.path)
             stale = [name for name in ("index.lock", "HEAD.lock") if _is_stale(git_dir / name, runtime.clock.time())]
-            # In the main worktree a lock may be that of the user's own git.
+            # in the main worktree a lock may belong to the user's git
             if stale and git_dir != git.common:
                 yield Finding("locks", Severity.WARNING,
                               f"{', '.join(stale)} of {worktree.path}, in which no process works",
@@ -89,10 +89,10 @@ def _examine_run(runtime: Runtime, git: Git, status: RunStatus, launch: Launch) 
 
 
 def _find_abandoned_locks(git: Git) -> Iterator[Finding]:
-    """Yield what a killed git left: `git gc` and every change of such a ref fail until it is removed."""
+    """Yield locks of a killed git: `git gc` and every change of such a ref fail until they are removed."""
     if locks := damage.find_locks(git.common):
         names = ", ".join(str(lock.relative_to(git.common)) for lock in locks)
-        yield Finding("locks", Severity.WARNING, f"a git that was killed left {names} in {git.common}",
+        yield Finding("locks", Severity.WARNING, f"a killed git left {names} in {git.common}",
                       remove_abandoned_locks(git.common, tuple(locks)))
 
 
@@ -113,13 +113,13 @@ def _is_stale(path: Path, now: float) -> bool:
 def _examine_slots(folder: Path, git: Git, runs: Mapping[str, RunStatus]) -> Iterator[Finding]:
     needed = any(not status.over for status in runs.values() if status.launch is not None
                  and Path(status.launch.trees) / git.key == folder)
-    # A processor that was started by hand belongs to no run.
+    # a processor started by hand has no run
     if needed or any(is_held(path) for path in (git.common / "garrison").glob("*/processor.lock")):
         return
     idle = [path for path in sorted(folder.glob("slot-*.lock"))
             if not is_held(path) and not is_job_alive(_recorded_job(path.with_suffix(".json")))]
     if idle:
-        yield Finding("slots", Severity.WARNING, f"{len(idle)} gate slots in {folder}, and no run that needs one",
+        yield Finding("slots", Severity.WARNING, f"{len(idle)} unneeded gate slots in {folder}",
                       remove_slots(git, folder))
 
 
@@ -131,7 +131,7 @@ def _recorded_job(memory: Path) -> str:
 
 
 def _find_missing(folder: Path, git: Git) -> Iterator[Finding]:
-    """Yield worktrees in our folder that git still lists although their directories are gone."""
+    """Yield worktrees in our folder that git still lists without their directories."""
     resolved = folder.resolve()
     for worktree in git.worktrees():
         if worktree.path.is_relative_to(resolved) and not worktree.path.exists():
@@ -140,7 +140,7 @@ def _find_missing(folder: Path, git: Git) -> Iterator[Finding]:
 
 
 def examine_repositories(scope: ExaminedState) -> Iterator[Finding]:
-    """Find changes that a run's guardian reported and that were not undone."""
+    """Find changes that a run's guardian reported and that still exist."""
     for run, status in scope.runs.items():
         if status.launch is None or status.launch.adhoc:
             continue
@@ -148,7 +148,7 @@ def examine_repositories(scope: ExaminedState) -> Iterator[Finding]:
             warnings = [each for each in read_run_state(scope.runtime, run).warnings if each.about == git_record.GIT]
             git = run_repository(scope.runtime.home, status.launch) if warnings else None
         except (GarrisonError, ValueError, KeyError):
-            continue  # other checks report the run or its repository
+            continue  # reported by other checks
         if git is None or (scope.repo is not None and git.root != scope.repo.resolve()):
             continue
         folder = scope.runtime.files(run).root / "git"

@@ -1,1 +1,1 @@
-"""A launch: what is checked before it, how a run is created, and how unfinished runs are taken up again."""
+"""Launch: pre-flight checks, creation of runs, and resuming of unfinished runs."""

@@ -1,8 +1,8 @@
-"""Launch claim: what a launch reserves before its pre-flight, so that of several at once only one runs the gate.
+"""Launch claim: reserve a launch before its pre-flight, so that only one of several runs the gate.
 
-A claim is a lock, which the kernel releases when the launch ends, however it ends. Claimed are the run's id, if the
-user chose one, and the pipeline on its repository, unless the launch may be one of several (`--new`). The run's
-folder takes over from the claim of its id (`launch.create_run`).
+A claim is a lock, which the kernel releases however the launch ends. A launch claims the run's id, if the user chose
+one, and the pipeline on its repository, unless several are allowed (`--new`). The run's folder then replaces the claim
+of its id (`launch.create_run`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class LaunchClaim:
-    """Claims of one launch, held until `release` or the end of the process."""
+    """Claims of one launch, locked until `release` or the end of the process."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "run" / "launches"
         self._locks: list[LifeLock] = []
 
     def __enter__(self) -> LaunchClaim:
-        """Return the claim, which has reserved nothing yet."""
+        """Return the claim, with nothing reserved yet."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
@@ -52,18 +52,18 @@ class LaunchClaim:
     def _reserve(self, name: str, objection: str) -> None:
         path = atomic.make_directory(self._folder) / f"{name}.lock"
         while (lock := LifeLock.try_acquire(path)) is None:
-            if path.exists():  # else its holder released it a moment ago
+            if path.exists():  # otherwise its owner just released it
                 raise Refused(objection)
         self._locks.append(lock)
 
     def release(self) -> None:
-        """Release all claims; no file stays."""
+        """Release all claims and remove their files."""
         while self._locks:
             lock = self._locks.pop()
-            lock.path.unlink(missing_ok=True)  # while it is held: another that opened it finds it gone, and retries
+            lock.path.unlink(missing_ok=True)  # locked: others detect the removal, and retry
             lock.release()
 
 
 def is_being_launched(home: Path, run: str) -> bool:
-    """Return whether a launch has reserved a run's id and is in its pre-flight."""
+    """Return whether a launch in its pre-flight has reserved a run's id."""
     return is_held(home / "run" / "launches" / f"run-{run}.lock")

@@ -1,8 +1,8 @@
-"""Disk space of the home: what each run and repository takes, and what goes first where `[limits] disk` is exceeded.
+"""Disk space of the home: usage per run and repository, and what to remove first when it exceeds `[limits] disk`.
 
-Records, worktrees, set-ups that are kept and gate slots count. Only two kinds are ever removed here, those used longest
-ago first: set-ups that no worktree uses, which are made again when one needs them, and worktrees of runs that are over,
-whose work is saved under a rescue ref before. What a living run has, and all records, stay.
+Records, worktrees, kept set-ups and gate slots count. Only two kinds are removed here, least recently used first:
+set-ups that no worktree uses, which are recreated when needed, and worktrees of ended runs, whose work is first saved
+under a rescue ref. Records, and all files of living runs, stay.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class What(StrEnum):
-    """Kind of what takes space."""
+    """Kind of disk usage."""
 
     RECORDS = "records"
     WORKTREE = "worktree"
@@ -43,7 +43,7 @@ class What(StrEnum):
 
 
 class Held(Value):
-    """Something that takes space."""
+    """Item of disk usage."""
 
     what: What
     of: str
@@ -56,25 +56,25 @@ class Held(Value):
 
 
 class RunDisk(Value):
-    """What a run takes on its disk, in bytes."""
+    """Disk usage of a run in bytes."""
 
     records: int
     worktrees: int
 
 
 def measure_run(runtime: Runtime, run: str) -> RunDisk:
-    """Return what a run takes on its disk, whatever can be read of it; NotFound if there is no such run."""
+    """Return the disk usage of a run, as far as readable; NotFound if there is no such run."""
     root, launch = runtime.files(run).root, None
     if not root.is_dir():
         raise NotFound(f"there is no run {run}")
-    with suppress(GarrisonError):  # its record is damaged: then its worktrees are not known
+    with suppress(GarrisonError):  # its record is damaged: its worktrees are unknown
         launch = runtime.launch(run)
     return RunDisk(setups.size_of(root),
                    sum(_size(worktree) for worktree, _ in _worktrees(runtime, launch, {})))
 
 
 def measure(runtime: Runtime) -> list[Held]:
-    """Return all that the home has on its disk, whatever can be read of it."""
+    """Return the disk usage of the home, as far as readable."""
     held, repositories = [], dict[Path, tuple[str, int]]()
     for status in run_statuses(runtime).values():
         at = from_iso(status.ended_at) if status.ended_at else 0.0
@@ -89,7 +89,7 @@ def measure(runtime: Runtime) -> list[Held]:
         kept = [Held(What.SETUP, name, Path(layer.folder), layer.size, setups.last_use(layer),
                      removable=layer.folder not in used) for layer in setups.list_kept(store)]
         rest = setups.size_of(folder) - of_worktrees - sum(each.bytes for each in kept)
-        held += [*kept, Held(What.OTHER, name, folder, max(0, rest))]  # a worktree may have shrunk since its look
+        held += [*kept, Held(What.OTHER, name, folder, max(0, rest))]  # a worktree may have shrunk in between
     return held
 
 
@@ -99,7 +99,7 @@ def _size(worktree: OrphanedWorktree) -> int:
 
 def _worktrees(runtime: Runtime, launch: Launch | None, repositories: dict[Path, tuple[str, int]],
                ) -> Iterator[tuple[OrphanedWorktree, Path]]:
-    """Yield the worktrees of a run, with the folder of its repository's worktrees, which is noted."""
+    """Yield the worktrees of a run with the folder of its repository's worktrees, recording that folder."""
     if launch is None or not launch.repo:
         return
     try:
@@ -109,11 +109,11 @@ def _worktrees(runtime: Runtime, launch: Launch | None, repositories: dict[Path,
         for worktree in find_worktrees(git, launch):
             yield worktree, folder
     except GarrisonError:
-        return  # its repository is gone: doctor says so
+        return  # its repository is gone, which doctor reports
 
 
 def choose(held: Sequence[Held], limit: int) -> list[Held]:
-    """Return what is removed so that the rest is within `limit` bytes: what was used longest ago first. Pure."""
+    """Return what to remove, least recently used first, so that the rest is within `limit` bytes. Pure."""
     excess = sum(each.bytes for each in held) - limit
     gone = []
     for each in sorted((each for each in held if each.removable), key=lambda each: (each.used, str(each.path))):
@@ -125,7 +125,7 @@ def choose(held: Sequence[Held], limit: int) -> list[Held]:
 
 
 def keep_within_limit(runtime: Runtime, report: Callable[[str], None]) -> None:
-    """Remove what `[limits] disk` leaves no room for, and report it; nothing without that setting."""
+    """Remove what exceeds `[limits] disk`, and report it; do nothing without that setting."""
     limit = read_config(runtime.home).limits().disk
     if limit is None:
         return
@@ -137,9 +137,9 @@ def keep_within_limit(runtime: Runtime, report: Callable[[str], None]) -> None:
         report(f"disk: removed {_count(removed)}, {format_size(sum(each.bytes for each in removed))}, the "
                f"least recently used; {format_size(total)} of {format_size(limit)} are in use")
     if total > limit:
-        report(f"disk: {format_size(total)} are in use, more than [limits] disk ({format_size(limit)}), by what is in "
-               "use or only you can remove: `garrison cost --disk` lists it, `garrison clean --all-done` removes ended "
-               "runs")
+        report(f"disk: {format_size(total)} are in use, more than [limits] disk ({format_size(limit)}), none of which "
+               "may be removed automatically: `garrison cost --disk` lists it, `garrison clean --all-done` removes "
+               "ended runs")
 
 
 def _count(removed: Sequence[Held]) -> str:
@@ -149,12 +149,12 @@ def _count(removed: Sequence[Held]) -> str:
 
 
 def _remove(runtime: Runtime, held: Held, report: Callable[[str], None]) -> bool:
-    """Remove something; return whether it is gone. What is in use by now, or cannot be saved, stays."""
+    """Remove an item; return whether it is gone. An item now in use, or whose work cannot be saved, stays."""
     if held.what is What.SETUP:
         return bool(setups.sweep(held.path.parent, setups.read_limits(runtime.home), names=[held.path.name]))
     with ExitStack() as stack:
         launch = runtime.launch(held.of)
-        # Held until it is gone: neither may start while a worktree of its run is being removed.
+        # locked until removed: neither process may start while a worktree of its run is being removed
         for key in (launcher_key(held.of), Key("guardian", launch.pipeline_id, held.of)):
             if stack.enter_context(hold(runtime.store.life_path(key))) is None:
                 return False  # it was started again

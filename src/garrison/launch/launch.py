@@ -10,9 +10,9 @@ How a run starts, followed through the code:
     each gets its runner (`node/policy.py`), which makes the worktree and starts the orchestrator.
 
 How a run resumes: `preflight.check_resume`, then 3. with `--resume`. The request to resume is written to the guardian's
-inbox together with the launcher's lease, so that it survives this launcher; the guardian's journal decides what it
-means (`run/guardian_view.py`). Guardian, runners and orchestrators that are still alive are adopted: each process finds
-its children by name (`Supervisor.observe_child`) and starts only those that are missing.
+inbox together with the launcher's lease, so that it survives this launcher; the guardian interprets it with its journal
+(`run/guardian_view.py`). Living guardians, runners and orchestrators are adopted: each process finds its children by
+name (`Supervisor.observe_child`) and starts only the missing ones.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from garrison.supervise.verdict import Verdict
 
 INSPECTION_PAUSE = 2.0
-"""Seconds between two inspections of a launcher, at least: a working one beats at every rescan."""
+"""Minimum number of seconds between two inspections of a launcher: a working one beats at every rescan."""
 
 
 # ---- make the run durable --------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def create_run(runtime: Runtime, prepared: PreparedLaunch, report: Callable[[str
     atomic.write(files.launched_graph, prepared.text.encode())
     git_record.save(files.root / "git", Git(Path(launch.repo), home=runtime.home))
     budget.limit_run(runtime.home, run, prepared.budget_run)
-    # Last: a run without launch.json is no run to any reader, so a launch that is killed before leaves none half made.
+    # last: readers ignore a run without launch.json, so a killed launch leaves no partial run
     run_records.save(files.launch, launch)
     atomic.sync_directory(root.parent)
     register_home(runtime)
@@ -91,7 +91,7 @@ def create_run(runtime: Runtime, prepared: PreparedLaunch, report: Callable[[str
 
 def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
                      **task: object) -> tuple[Launch, run_records.Task]:
-    """Create a run of one node by hand: launch.json and task.json, without graph, guardian and launcher."""
+    """Create an ad-hoc run of one node: launch.json and task.json, without graph, guardian and launcher."""
     repo = validate_repository(target)
     git = Git(repo, home=runtime.home)
     git.check_branch_space()
@@ -123,7 +123,7 @@ def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
 
 def claim_run(runtime: Runtime, launch: Launch, report: Callable[[str], None]) -> tuple[Launch, Path]:
     """Claim the requested run id, else the pipeline's name with the next free number, in the home and, by a ref, in the
-    repository; return the launch with it, and its folder. A host's run has the id that its home has chosen."""
+    repository; return the launch with it, and its folder. A host's run keeps the id chosen by its home."""
     folder, git = atomic.make_directory(runtime.home / "runs"), Git(Path(launch.repo), home=runtime.home)
     stem, holds_id = to_run_stem(launch.pipeline_id), not launch.claimed_for
     taken = git.find_refs_of_runs() if holds_id else {}
@@ -136,7 +136,7 @@ def claim_run(runtime: Runtime, launch: Launch, report: Callable[[str], None]) -
             if launch.run_id:
                 raise run_exists(run) from None
             continue
-        # The list, read once, spares a try for each number; between two homes the creation of the ref decides.
+        # reading the list once saves a try for each number; between two homes the creation of the ref decides
         try:
             ref = taken.get(run, "") or (_hold_id(git, run, launch.base_oid) if holds_id else "")
         except GarrisonError:
@@ -156,11 +156,11 @@ def claim_run(runtime: Runtime, launch: Launch, report: Callable[[str], None]) -
 
 
 def _hold_id(git: Git, run: str, base_oid: str) -> str:
-    """Make the ref that claims a run's id in the repository; return '', or the ref if another home was quicker."""
+    """Create the ref that claims a run's id in the repository; return '', or the ref if another home was faster."""
     ref = f"{RUNS}/{run}"
-    if git.update_ref(ref, base_oid, ABSENT, message="garrison: begin the run"):
+    if git.update_ref(ref, base_oid, ABSENT, message="garrison: start the run"):
         return ""
-    # It was not made: somebody has it by now, or git could not write at all.
+    # not created: another home has created it, or git could not write at all
     if git.rev(ref) is None:
         raise GarrisonError(f"git cannot write {ref} in {git.root}; `git update-ref {ref} {base_oid[:10]}` says "
                             "why")
@@ -183,12 +183,12 @@ def register_home(runtime: Runtime) -> None:
 
 
 def exec_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: int | None = None) -> None:
-    """Lease the launcher's incarnation and re-execute this process as the launcher; does not return.
+    """Lease the launcher's incarnation and re-execute this process as the launcher. Does not return.
 
-    `steps`: visits of nodes that the flow of a resumed run may make from now on.
+    `steps`: further node visits allowed in a resumed run.
     """
-    # The mask survives execve: a Ctrl-C from here on waits until the launcher handles it as a stop, where Python's
-    # default would end the process after its lease.
+    # The signal mask survives execve: from here on a Ctrl-C stays pending until the launcher handles it as a stop;
+    # Python's default handler would end the process after its lease.
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
     prefix = systemd_scope(runtime)
     argv, env = launcher_command(runtime, launch, _lease_with_requests(runtime, launch, options, steps), options)
@@ -197,9 +197,9 @@ def exec_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: i
 
 
 def check_move(runtime: Runtime, run: str, target: Path) -> Git | None:
-    """Return the place to which a run's repository has moved; None if that is where the run has it already.
+    """Return the new place of a run's repository; None if the run already uses it.
 
-    Refused if that is another repository, or if the first one is still where it was.
+    Refused if it is another repository, or if the old one still exists.
     """
     launch = launch_to_resume(runtime, run)
     git, old = Git(validate_repository(target), home=runtime.home), Path(launch.repo)
@@ -209,16 +209,16 @@ def check_move(runtime: Runtime, run: str, target: Path) -> Git | None:
         raise Refused(f"the repository of run {run} is still in {old}; --target-dir is for one that has moved")
     if not git.has_object(launch.base_oid):
         raise Refused(f"{git.root} is not the repository of run {run}: it lacks the commit {launch.base_oid[:10]} at "
-                      "which the run began; name the folder to which its repository has moved")
+                      "which the run started; pass the new folder of its repository")
     if git.common not in (git.root, git.root / ".git"):
         raise Refused(f"{git.root} is a worktree or a submodule; name the repository itself")
     return git
 
 
 def move_run(runtime: Runtime, run: str, git: Git) -> None:
-    """Let a run that is stopped continue in another place of its repository, with its queue and its worktrees.
+    """Move a stopped run, with its queue and worktrees, to the new place of its repository.
 
-    Every step may be repeated.
+    Idempotent.
     """
     launch = runtime.launch(run)
     old = Path(launch.repo)
@@ -227,7 +227,7 @@ def move_run(runtime: Runtime, run: str, git: Git) -> None:
         if (folder / before).is_dir() and not (folder / git.key).exists():
             (folder / before).rename(folder / git.key)
     moved, here = Path(launch.trees) / before, Path(launch.trees) / git.key
-    if (moved / run).is_dir() and not (here / run).exists():  # other runs have started in the new place
+    if (moved / run).is_dir() and not (here / run).exists():  # other runs have started at the new place
         (moved / run).rename(here / run)
     registered = [Path(file.read_text().strip()).parent for file in (git.common / "worktrees").glob("*/gitdir")]
     trees = [here / path.relative_to(moved) for path in registered if path.is_relative_to(moved)]
@@ -236,18 +236,18 @@ def move_run(runtime: Runtime, run: str, git: Git) -> None:
     for path in {*trees, *(path for path in registered if path.is_relative_to(here))}:
         GitView(git, path).follow()
     files = runtime.files(run)
-    # Last: until then the run is still looked for in its old place, and a move that was killed begins again.
+    # last: until then the run has its old place, and an interrupted move starts over
     if (saved := run_records.load(Launch, files.launch)) is not None:
         run_records.save(files.launch, replace(saved, repo=str(git.root)))
 
 
 def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: int | None = None, *,
                    is_followed: bool = False) -> int:
-    """Start the launcher in its own session, with its output in the run's launch.log; return its pid.
+    """Start the launcher in its own session with its output in the run's launch.log; return its pid.
 
     Args:
-        steps: visits of nodes that the flow of a resumed run may make from now on.
-        is_followed: this process stays to follow the run, so a copy of it costs less than a new interpreter.
+        steps: further node visits allowed in a resumed run.
+        is_followed: this process stays to follow the run, so forking it costs less than a new interpreter.
     """
     prefix = systemd_scope(runtime)
     identity = _lease_with_requests(runtime, launch, options, steps)
@@ -260,10 +260,9 @@ def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: 
 
 
 def _lease_with_requests(runtime: Runtime, launch: Launch, options: list[str], steps: int | None) -> Identity:
-    """Take the launcher's lease, and write the requests to the guardian with it: to resume, and a new budget of
-    steps."""
-    # The lease first, since the requests are named after its incarnation: if this launcher dies before the guardian has
-    # applied them, `garrison up` knows by that name what its successor has to repeat.
+    """Take the launcher's lease and write the requests to the guardian: to resume, and a new step budget."""
+    # The lease first, since the requests are named after its incarnation: if this launcher dies before the guardian
+    # applies them, `garrison up` finds by that name what its successor has to repeat.
     identity = lease_launcher(runtime, launch.run_id)
     guardian = Key("guardian", launch.pipeline_id, launch.run_id)
     if steps:
@@ -291,19 +290,19 @@ def lease_launcher(runtime: Runtime, run: str) -> Identity:
         if verdict.living:
             raise AlreadyAlive(f"run {run} has a launcher already (pid {old.pid}); `garrison status {run}` shows it")
         metadata = {"succeeds": _succession(old, verdict)}
-        # A crashed one as well: whoever fenced it may have died before the kill.
+        # a crashed one as well: the process that fenced it may have died before killing it
         if verdict.state != "ended" or old.status == "crashed":
             try:
                 replace_incarnation(runtime.observer, old, verdict.why, runtime.timing.sweep_grace,
                                     inspection.evidence)
             except Fenced as error:
-                raise AlreadyAlive(f"another launcher of run {run} was started meanwhile; `garrison status {run}` "
+                raise AlreadyAlive(f"another launcher of run {run} has just been started; `garrison status {run}` "
                                    "shows it") from error
     return acquire_lease(runtime.observer, SpawnRequest(key, metadata=metadata), runtime.timing.spawn_deadline)
 
 
 def judge_launcher(runtime: Runtime, identity: Identity) -> Inspection:
-    """Judge a launcher, at once if its heartbeat is fresh; a late one gets a moment to beat again."""
+    """Judge a launcher: at once if its heartbeat is fresh, otherwise after a moment in which it may beat."""
     pause = max(INSPECTION_PAUSE, 3 * runtime.timing.rescan)
     return judge_now(runtime.observer, identity, runtime.timing.beat_timeout, time.sleep, pause)
 
@@ -329,7 +328,7 @@ def launcher_command(runtime: Runtime, launch: Launch, identity: Identity,
 
 
 def systemd_scope(runtime: Runtime) -> list[str]:
-    """Return the command prefix that puts a launcher into its own scope, if that keeps it alive; else []."""
+    """Return the command prefix that puts a launcher into its own systemd scope if that keeps it alive; else []."""
     manager = systemd.find_manager(runtime.environ)
     in_unit = bool(runtime.environ.get("NOTIFY_SOCKET"))
     method = systemd.choose_start_method(in_unit=in_unit, unit=False, manager=manager is not None,
@@ -349,7 +348,7 @@ def logout_note(runtime: Runtime) -> str:
 
 
 def foreign_entries_note(runtime: Runtime, launch: Launch) -> str:
-    """Return a line about merge entries of runs that are not running, which this run's processor lands; '' for none."""
+    """Return a line about merge entries of inactive runs, which this run's processor will land; '' for none."""
     queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock)
     running = running_runs(runtime)
     return describe_foreign_entries([entry for entry in queue.state.unfinished()
@@ -368,30 +367,30 @@ def describe_foreign_entries(entries: list[MergeEntry]) -> str:
 
 # ---- home readme -----------------------------------------------------------------------------------------------------
 
-# What a release tells a home: README.md, what every file there is, and once, which defaults have changed since.
+# Information that a release writes for a home: README.md on its files, and, once, the changed defaults.
 
 NAME = "README.md"
 TOLD = "defaults-told"
-"""File of a home with the number of changed defaults that its user has seen."""
+"""File of a home with the number of changed defaults shown to its user."""
 CHANGED_DEFAULTS = (
-    "agents wait for an outage of their API as long as it lasts; before, a node failed after a few minutes",
+    "agents wait until an outage of their API is over; before, a node failed after a few minutes",
     "work that acceptance, validator, review or gate refused is kept for the next attempt of an agent (rework=merge); "
     "rework=fresh on the node starts over, as before",
-    "a validator that cannot judge holds the finished branch and asks you; before, the work was refused",
-    "submodules are fetched by the network of set-ups ([sandbox.setup]); before, by your own git: a host not in "
-    "hosts = [...] is refused and named",
-    "a goal gate takes a partial success; allow_partial=false on its node wants the whole, as before",
-    "rework continues the refused session, once; rework=fresh on the node begins a new one, as before",
+    "if a validator cannot judge, the finished branch is held and you are asked; before, the work was refused",
+    "submodules are fetched with the network rights of set-ups ([sandbox.setup]), before with your own; hosts not in "
+    "hosts = [...] are refused and named",
+    "a goal gate accepts a partial success; allow_partial=false on its node requires full success, as before",
+    "rework continues the refused session, once; rework=fresh on the node starts a new one, as before",
     "work that changes the gate's own files or agents' instructions waits for your approval, and secrets, nested "
     "repositories and large files that it commits are refused; [guard] gate = \"tell\" and so on land it as before",
     "work that its agent reports as a partial success waits for your approval; allow_partial=true on the node, or "
     "[guard] partial = \"tell\", lands it as before",
-    "a session that loops a second time asks you; before, its attempt failed. ACP agents and programs with a "
+    "you are asked when a session loops a second time; before, its attempt failed. ACP agents and programs with a "
     "stream are watched as well",
     "ACP and command agents may make 300 model calls in an attempt, as Claude agents; [agents] turns = \"none\" sets "
     "no limit, as before",
-    "Claude sessions get the instructions that CLAUDE.md and AGENTS.md import, and those of folders they look into; "
-    "before, the text of the files at the top alone",
+    "Claude sessions get the instructions imported by CLAUDE.md and AGENTS.md, and those of folders they read; "
+    "before, only the text of the top-level files",
     "the log-in of `garrison login` stays outside the sandbox, and the proxy adds its token; `garrison login --where "
     "file` has agents work with a copy of it, as before",
 )
@@ -413,7 +412,7 @@ def readme_text() -> str:
 
 
 def tell_changed_defaults(home: Path) -> list[str]:
-    """Return a line for each default that has changed since this home was last used, once; none for a new home."""
+    """Return a line for each default changed since this home was last used, once; none for a new home."""
     is_new = not any((home / "runs").iterdir()) if (home / "runs").is_dir() else True
     noted = (atomic.read(home / TOLD) or b"").strip()
     told = len(CHANGED_DEFAULTS) if is_new else int(noted) if noted.isdigit() else 0

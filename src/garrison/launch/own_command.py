@@ -1,10 +1,10 @@
-"""garrison's own commands, as its page, its schedules and its MCP server give them, and what is read of their output.
+"""Run garrison's own commands for its page, schedules and MCP server, and read their output.
 
-Each runs as a separate process on a home, as in a terminal, so that none of them can do what the terminal cannot.
+Each runs as a separate process on a home, as in a terminal, so that none can do more than a terminal can.
 
-What begins a run from outside (a due time, a request of an MCP client) is a record with the run's id, and a process
-that holds the record's life lock (`start_worker`). If that dies, another one takes the record up, and finds the run by
-its id or the command that still launches it (`begin_run`): a record begins one run.
+An external trigger of a run (a due time, a request of an MCP client) is a record with the run's id, and a process with
+the record's life lock (`start_worker`). If that dies, another process takes over and finds the run by its id, or the
+command that is still launching it (`begin_run`): each record starts one run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LONGEST = 500
-"""Characters of a message."""
+"""Maximum length of a message."""
 
 
 class PlanRow(Value):
@@ -43,7 +43,7 @@ class PlanRow(Value):
 
 
 def program(home: Path, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the words and the environment with which one of our commands works on a home."""
+    """Return the arguments and environment of one of our commands on a home."""
     return garrison_argv(*words, home=home), {**os.environ, "GARRISON_HOME": str(home)}
 
 
@@ -53,33 +53,33 @@ def run_command(home: Path, words: Sequence[str], seconds: float, *, cwd: str, t
 
     Args:
         text: its standard input; None: nothing.
-        variables: its variables in addition to ours.
+        variables: environment variables in addition to ours.
     """
     argv, environment = program(home, words)
     return run(argv, seconds, env={**environment, **(variables or {})}, cwd=cwd, text=text)
 
 
 class RunBegun(Value):
-    """Result of a command that should begin a run."""
+    """Result of a command that should start a run."""
 
     runs: tuple[str, ...] = ()
     problem: str = ""
-    """Why it began none, '' if it did, or had nothing to begin."""
+    """Why it started none; '' if it did, or had nothing to start."""
     is_launching: bool = False
-    """True if the command of a predecessor, which died, is launching the run."""
+    """True if a command of a dead predecessor is launching the run."""
 
 
 def begin_run(home: Path, run_id: str, words: Sequence[str], seconds: float, *, cwd: str, text: str | None = None,
               variables: Mapping[str, str] | None = None) -> RunBegun:
-    """Begin a run by one of our commands, whose words name its id, unless a predecessor of this process has begun it;
-    the other arguments are those of `run_command`."""
+    """Start a run with one of our commands, whose arguments contain its id, unless a predecessor of this process has
+    started it; other arguments: see `run_command`."""
     launch = RunFiles(home, run_id).launch
     if launch.exists():
         return RunBegun((run_id,))
     done = run_command(home, words, seconds, cwd=cwd, text=text, variables=variables)
     if (runs := runs_in(done.out)) or done.ok:
         return RunBegun(tuple(runs))
-    # Once more: a command that was killed, or timed out, may have made the run before.
+    # check again: a command that was killed, or timed out, may have created the run first
     if launch.exists():
         return RunBegun((run_id,))
     if is_being_launched(home, run_id):
@@ -88,12 +88,12 @@ def begin_run(home: Path, run_id: str, words: Sequence[str], seconds: float, *, 
 
 
 def start_worker(module: str, log: Path, *arguments: str) -> None:
-    """Start the process of a module that brings a record to its end; it outlives us."""
+    """Start the process of a module that completes a record; it outlives us."""
     start_detached([sys.executable, "-P", "-m", module, *arguments], log)
 
 
 def last_message(err: str, out: str = "") -> str:
-    """Return the last line of a command's messages, or else of its output, without our name; '' for none."""
+    """Return the last line of a command's messages, else of its output, without our name; '' for none."""
     lines = [line for line in err.splitlines() if line.strip()] or [line for line in out.splitlines() if line.strip()]
     return clean(lines[-1])[:LONGEST].removeprefix("garrison: ") if lines else ""
 
@@ -104,7 +104,7 @@ def failure_of(code: int | None, err: str, out: str = "", why: str = "") -> str:
 
 
 def runs_in(out: str) -> list[str]:
-    """Return the runs that the JSON of a command says it began."""
+    """Return the started runs from the JSON output of a command."""
     try:
         found = json.loads(out)
     except ValueError:

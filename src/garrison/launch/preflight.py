@@ -1,7 +1,7 @@
-"""Preflight: checks before a run begins or continues. Graph, repository, agents and gate; the gate runs on the target.
+"""Preflight: check graph, repository, agents and gate before a run starts or continues; the gate runs on the target.
 
-A launch that could not land anything is refused with one line before it costs anything; only the queue's settings are
-written, once the gate has passed. Every refusal names the thing, what is wrong with it, and what to do.
+A launch that could not land anything is refused with one line before it costs anything. Nothing is written except the
+queue's settings, once the gate has passed. Every refusal names the thing, the problem, and what to do.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ if TYPE_CHECKING:
     from garrison.run.state import RunState
 
 RECENT_PREFLIGHT = 3600.0
-"""Seconds for which a launch relies on a green pre-flight of the same tree, as of `garrison init`."""
+"""Seconds for which a launch relies on an earlier green pre-flight of the same tree, for example by `garrison init`."""
 REPORTED_RULES = frozenset({"attribute_unknown", "conditions_not_exhaustive", "single_option"})
-"""Rules of lint whose warnings a launch prints: what has no effect, or fails the run late, may be a slip."""
+"""Lint rules whose warnings a launch prints: settings without effect, and mistakes that would fail the run late."""
 LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_NUMERIC")
 
 
@@ -101,11 +101,11 @@ class PreparedLaunch(Value):
     text: str
     plan: RunPlan
     budget_run: str | None = None
-    """US dollars that the whole run may cost; None or `none`: what its agents' profiles say."""
+    """US dollars that the whole run may cost; None or `none`: as in its agents' profiles."""
 
 
 def _report_findings(graph: Graph, report: Callable[[str], None]) -> None:
-    """Print the warnings that a launch shows; Refused for an error of a package's own rule."""
+    """Print lint warnings of a launch; Refused for an error of an installed package's rule."""
     for finding in lint(graph, rules=REPORTED_RULES, own=installed_rules()):
         message = graph.message_at(finding.line, finding.column, str(finding))
         if finding.severity == ERROR:
@@ -166,14 +166,14 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         committer=committer, signer=asdict(signer) if signer is not None else {})
     check_by_packages(launch, plan)
     if request.terminal != "auto":
-        choose_terminal(request.terminal, runtime.home)  # refused here if it is missing
+        choose_terminal(request.terminal, runtime.home)  # refused here if missing
     agents = used_agents(here, agent, runtime.home, launch.failover)
     for note in network_notes(runtime, agents):
         report(f"note: {note}")
     services.check(runtime.home, read_rights(runtime.home, Role.AGENT, agent, runtime.environ).mode)
     if claim is not None:
         claim.take(pipeline_id, launch.repo, launch.run_id, new=request.new)
-    _refuse_unfinished(runtime, launch, request)  # after the claim: a launch that was quicker has made its run by now
+    _refuse_unfinished(runtime, launch, request)  # after the claim: a faster launch has created its run by now
     if request.run and claim is not None and (ref := git.find_refs_of_runs().get(request.run)):
         raise run_is_foreign(runtime, git, request.run, ref)
     words = {word for task in here.tasks.values() for word in registry.find_profile(
@@ -196,7 +196,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
 
 
 def _own_limit(request: LaunchRequest) -> list[str]:
-    """Return what the whole run may cost, as a line."""
+    """Return a line on the budget of the whole run."""
     if request.budget_run in (None, "none"):
         return []
     return [f"the run may cost ${request.budget_run}; then its agents wait for you"]
@@ -204,7 +204,7 @@ def _own_limit(request: LaunchRequest) -> list[str]:
 
 def _with_places(runtime: Runtime, launch: Launch, git: Git, agents: Iterable[str],
                  report: Callable[[str], None]) -> Launch:
-    """Return the launch with the sandbox of its agents, gate and so on, and the set-up of a devcontainer.json."""
+    """Return the launch with its sandbox settings and the set-up of a devcontainer.json."""
     rights = [*(read_rights(runtime.home, Role.AGENT, name, runtime.environ) for name in sorted(agents)),
               *(read_rights(runtime.home, role, "", runtime.environ) for role in NAMES)]
     described = devcontainer.prepare_launch(git, launch.base_oid, rights, git.root, report)
@@ -221,20 +221,20 @@ def _with_places(runtime: Runtime, launch: Launch, git: Git, agents: Iterable[st
 
 
 def _subfolder(git: Git, target: Path, base: str, base_oid: str, report: Callable[[str], None]) -> str:
-    """Return the folder of the repository that the launch names or was given in, '' for the top."""
+    """Return the folder of the repository that the launch names or was started in, '' for the top."""
     folder = find_subfolder(target, git.root)
     if not folder:
         return ""
     if git.run("cat-file", "-t", f"{base_oid}:{folder}", check=False).out.strip() == "tree":
-        report(f"agents and acceptance begin in {folder}; to begin at the top: "
+        report(f"agents and acceptance start in {folder}; to start at the top: "
                f"--target-dir {shlex.quote(str(git.root))}")
         return folder
-    report(f"note: agents begin at the top of the repository, since {base} has no folder {folder}")
+    report(f"note: agents start at the top of the repository, since {base} has no folder {folder}")
     return ""
 
 
 def check_by_packages(launch: Launch, plan: RunPlan) -> None:
-    """Have the checks of packages look at a launch; Refused in one line for what one raises."""
+    """Run the launch checks of installed packages; Refused in one line if one raises."""
     for name in offered(PluginGroup.LAUNCH_CHECKS):
         check: Callable[[Launch, RunPlan], None] = load(PluginGroup.LAUNCH_CHECKS, name)
         try:
@@ -256,7 +256,7 @@ def _stated_hosts(request: LaunchRequest) -> list[str]:
 
 def _part_of_this_machine(runtime: Runtime, request: LaunchRequest, plan: RunPlan,
                           report: Callable[[str], None]) -> tuple[RunPlan, int]:
-    """Return the plan with the nodes of this machine alone, and the slots of the hosts that do the others."""
+    """Return the plan with only the nodes of this machine, and the slots of the hosts for the others."""
     if not request.hosts and not any({"hosts", "host"} & set(task.attrs) for task in plan.tasks.values()):
         return plan, 0
     stated = _stated_hosts(request)
@@ -265,11 +265,10 @@ def _part_of_this_machine(runtime: Runtime, request: LaunchRequest, plan: RunPla
 
 
 def tasks_here(plan: RunPlan, hosts: Sequence[str]) -> RunPlan:
-    """Return a plan with the nodes alone that are done on this machine: agents of the others may be known to hosts
-    only. Pure.
+    """Return a plan with only the nodes done on this machine: agents of others may exist only on hosts. Pure.
 
     Args:
-        hosts: where nodes are done that do not say it themselves.
+        hosts: default hosts of nodes.
     """
     return replace(plan, tasks={name: task for name, task in plan.tasks.items() if not placement_of(task, hosts)})
 
@@ -315,13 +314,13 @@ def _base(runtime: Runtime, request: LaunchRequest, git: Git, land: str, report:
         raise Refused(lost.why)
     if behind := git.behind_upstream(base):
         upstream, count = behind
-        report(f"note: {base} lacks {count} commit{'s' * (count != 1)} of {upstream} (as of the last fetch), and the "
-               f"work begins without; `git pull` in {git.root} first brings {'it' if count == 1 else 'them'}")
+        report(f"note: {base} lacks {count} commit{'s' * (count != 1)} of {upstream} (as of the last fetch), which the "
+               f"work will lack; `git pull` in {git.root} first brings {'it' if count == 1 else 'them'}")
     return base, "", git.branch_tip(base) or ""
 
 
 def choose_land(plan: RunPlan, option: str | None = None) -> str:
-    """Return what lands on the target, and when: as the option says, else the graph, else as its flow implies."""
+    """Return what lands on the target, and when: from the option, else the graph, else its flow."""
     land = option or plan.land or (LAND_NODE if plan.flow == "dag" else LAND_RUN)
     if land not in LANDS:
         raise Refused(f"land={land} is not known; use one of {', '.join(LANDS)}")
@@ -332,11 +331,11 @@ def choose_land(plan: RunPlan, option: str | None = None) -> str:
 
 
 def _land(request: LaunchRequest, plan: RunPlan, report: Callable[[str], None]) -> str:
-    """Return what lands on the target, and when; report a default that is new."""
+    """Return what lands on the target, and when; report a changed default."""
     land = choose_land(plan, request.land)
     if request.land is None and plan.land is None and land == LAND_RUN:
-        report("note: this run lands once, at its exit (land=run), which is new for graphs without flow=dag; land=node "
-               "lands each node when it is done, as before")
+        report("note: this run lands once, at its exit (land=run), the new default for graphs without flow=dag; "
+               "land=node lands each node when it is done, as before")
     return land
 
 
@@ -346,11 +345,11 @@ def plan_launch(graph: Graph, max_steps: int | None = None) -> RunPlan:
 
 
 def used_agents(plan: RunPlan, default: str | None, home: Path, failover: Sequence[str] | None) -> set[str]:
-    """Return the agents and validators of a plan, with those that continue when another cannot.
+    """Return the agents and validators of a plan, including failover agents.
 
     Args:
         default: agent of nodes that name none.
-        failover: agents that continue in nodes that name none.
+        failover: default failover agents.
     """
     agents = _agents_by_node(plan, default)
     followers = {each for name, task in plan.tasks.items() for each in _followers(task, agents[name], home, failover)}
@@ -360,7 +359,7 @@ def used_agents(plan: RunPlan, default: str | None, home: Path, failover: Sequen
 
 
 def _validators_of(task: PlannedTask, home: Path, failover: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the validator of a node, and those agents of its failover that can continue in its place."""
+    """Return the validator of a node, and the failover agents that can replace it."""
     if not (first := registry.validator_agent(task.attrs)):
         return ()
     stated = failover if task.failover is None else parse_failover(f"node {task.node}", task.failover)
@@ -369,18 +368,18 @@ def _validators_of(task: PlannedTask, home: Path, failover: Sequence[str] | None
 
 
 def _followers(task: PlannedTask, agent: str | None, home: Path, failover: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the agents that continue when the agent of a node cannot; Refused if it runs its own command."""
+    """Return the failover agents of a node; Refused if it runs a command."""
     stated = failover if task.failover is None else parse_failover(f"node {task.node}", task.failover)
     if agent is None or agent == "command":
         if agent and task.failover is not None and stated:
-            raise Refused(f"node {task.node} has failover=, but its own command does it; give it an agent= and a "
+            raise Refused(f"node {task.node} has failover=, but runs a command; give it an agent= and a "
                           "prompt=, or leave failover= out")
         return registry.followers_of("", home, stated) if stated and agent is None else ()
     return registry.followers_of(agent, home, stated)
 
 
 def _stated_failover(option: str | None, plan: RunPlan) -> list[str] | None:
-    """Return the failover of a run: of --failover, else its graph's; None if neither states one."""
+    """Return the failover of a run: from --failover, else from its graph; None if neither has one."""
     if option is not None:
         return list(parse_failover("--failover", option))
     return None if plan.failover is None else list(parse_failover("the graph", plan.failover))
@@ -399,10 +398,10 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mappin
     """Return the environment variables that the agents of a plan need; refuse an agent that cannot do its node.
 
     Args:
-        default: agent of nodes that name none; None if it is not known yet, so that these nodes are not checked.
+        default: agent of nodes that name none; None if not known yet, so that these nodes are not checked.
         environ: environment with the PATH of the agents.
-        failover: as --failover states it.
-        passed: variables that all agents get; None if that is not known yet.
+        failover: value of --failover.
+        passed: variables that all agents get; None if not known yet.
     """
     agents = _agents_by_node(plan, default)
     validators = _validators(plan)
@@ -430,23 +429,23 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mappin
     for agent in sorted(used):
         registry.check_program(agent, home, environ, None if passed is None else [*passed, *required])
     for kind in sorted({task.kind for task in plan.tasks.values()} - set(TASK_HANDLERS)):
-        from garrison.pipeline.handlers.registry import load_offered  # only a package's is loaded, and is to be found
+        from garrison.pipeline.handlers.registry import load_offered  # a package's must exist
 
         load_offered(kind)
     return required
 
 
 def _check_stronger(task: PlannedTask, agent: str, home: Path) -> None:
-    """Refuse an agent for further attempts of a node that cannot do it."""
+    """Refuse an `escalate` agent that cannot do the node."""
     if agent == "command" and task.attrs.get("escalate", "none") != "none":
-        raise Refused(f"node {task.node} has escalate=, but its own command does it; give it an agent= and a prompt=, "
+        raise Refused(f"node {task.node} has escalate=, but runs a command; give it an agent= and a prompt=, "
                       "or leave escalate= out")
     if stronger := stronger_agent(task):
         registry.check_node(stronger, task.node, registry.follower_attributes(task.attrs), home)
 
 
 def _check_names(task: PlannedTask, home: Path) -> None:
-    """Refuse an agent or validator of a node that does not exist, where the pipeline names it."""
+    """Refuse a missing agent or validator of a node, at its place in the pipeline."""
     for name, written in ((task.agent, "agent"), (registry.validator_agent(task.attrs), "validator"),
                           (stronger_agent(task), "escalate")):
         try:
@@ -459,12 +458,11 @@ def _check_names(task: PlannedTask, home: Path) -> None:
 
 
 def _environment_names(runtime: Runtime, request: LaunchRequest, plan: RunPlan) -> list[str]:
-    """Return the variables that agents get: those of --env and of the agents' profiles. Refused for an agent that
-    cannot be used."""
+    """Return the variables that agents get, from --env and their profiles. Refused for an unusable agent."""
     required = check_agents(plan, runtime.home, request.agent, runtime.environ, request.failover, request.env)
     if unset := unset_variables(runtime, request.env):
-        raise Refused(f"--env {unset[0]}: the variable is not set here, so no agent and no gate would see it; "
-                      "export it, or leave that --env out")
+        raise Refused(f"--env {unset[0]}: the variable is not set here, so agents and gate would not see it; export "
+                      "it, or leave out that --env")
     return sorted({*request.env, *(name for name in required if name in runtime.environ)})
 
 
@@ -478,8 +476,8 @@ def run_exists(run: str) -> Refused:
 
 
 def run_is_foreign(runtime: Runtime, git: Git, run: str, ref: str) -> Refused:
-    """Return the refusal of a run id that has the ref `ref` of another home's run in the repository, or of a run that
-    was removed: its work would land with this one's."""
+    """Return the refusal of a run id whose ref `ref` in the repository belongs to another home's run, or to a removed
+    run: its work would land with this one's."""
     stem, taken = re.sub(r"-[0-9]+\Z", "", run), git.find_refs_of_runs()
     free = next(name for number in count(2) if (name := f"{stem}-{number}") not in taken
                 and not (runtime.home / "runs" / name).exists())
@@ -488,7 +486,7 @@ def run_is_foreign(runtime: Runtime, git: Git, run: str, ref: str) -> Refused:
 
 
 def _is_unfinished(runtime: Runtime, run: str, state: RunState) -> Refused:
-    """Return the refusal of a second run of the same work, with what to do about the first one."""
+    """Return the refusal of a second run of the same work, with advice on the first."""
     is_at_work = any(is_held(runtime.store.life_path(key)) for key in (
         launcher_key(run), Key("guardian", runtime.launch(run).pipeline_id, run)))
     then = f"`garrison status {run} --watch` shows it" if is_at_work else f"continue it with `garrison resume {run}`"
@@ -516,7 +514,7 @@ def _refuse_unfinished(runtime: Runtime, launch: Launch, request: LaunchRequest)
 
 def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchRequest, defaults: LaunchConfig,
                report: Callable[[str], None]) -> Launch:
-    """Return the launch with the queue's gate, after it has passed on the target itself."""
+    """Return the launch with the queue's gate, after the gate passed on the target."""
     launch = _with_hooks(runtime, launch, git, report)
     if launch.land == LAND_NONE:
         launch = replace(launch, gate=request.gate, setup=launch.setup or None)
@@ -529,7 +527,7 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
     if setup is None and recorded is not None and gate == recorded.gate:
         setup = recorded.setup
     report_sources(request, gate, setup, defaults, recorded, report)
-    setup = setup or None  # `--setup ""` is none, though the last launch had one
+    setup = setup or None  # `--setup ""` means none, even if the last launch had one
     lock_files = launch.lock_files or (list(recorded.lock_files) if recorded else [])
     if gate is None and not request.no_gate:
         raise Refused("no gate: pass --gate 'COMMAND' to test each merged tree (`garrison init` proposes one and "
@@ -551,7 +549,7 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
                   run=launch.run_id, held_back=launch.held_back, base=launch.base_ref,
                   allow_foreign_imports=request.allow_foreign_imports,
                   recent=0.0 if request.fresh_setup else RECENT_PREFLIGHT, progress=report)
-    # A Ctrl-C as well: no launcher follows that would remove the slot of this gate.
+    # also on Ctrl-C: no launcher follows that would remove the slot of this gate
     except BaseException:
         queue.remove_idle_slots(Path(launch.trees))
         raise
@@ -561,7 +559,7 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
 
 
 def _with_hooks(runtime: Runtime, launch: Launch, git: Git, report: Callable[[str], None]) -> Launch:
-    """Return the launch with the repository's commit hooks as `[guard]` has them; report whether they run."""
+    """Return the launch with the commit hooks that `[guard]` selects; report whether they run."""
     names, mode = find_hooks(git), read_hooks_mode(runtime.home)
     has_gate = not launch.no_gate and launch.land != LAND_NONE
     if line := describe_hooks(names, mode, has_gate=has_gate):
@@ -571,7 +569,7 @@ def _with_hooks(runtime: Runtime, launch: Launch, git: Git, report: Callable[[st
 
 def _check_node_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchRequest,
                      report: Callable[[str], None]) -> None:
-    """Refuse a gate of the run's own branch that does not pass where the branch begins."""
+    """Refuse a gate for the run's own branch that does not pass at the start of the branch."""
     if launch.land == LAND_NODE or launch.node_gate in (None, launch.gate):
         return
     queue = run_branch.target_queue(runtime, launch, "launch", git)
@@ -589,8 +587,8 @@ def _check_node_gate(runtime: Runtime, launch: Launch, git: Git, request: Launch
 
 
 class RunOver(Refused):
-    """Refusal to resume a run that is over. The command exits with the run's own code, so that a service manager which
-    restarts launchers does not take a success for a failure."""
+    """Refusal to resume an ended run. The command exits with the run's exit code, so that a service manager that
+    restarts launchers does not mistake a success for a failure."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -599,11 +597,11 @@ class RunOver(Refused):
 
 def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = False,
                  retry_failed: bool = False, retry_nodes: Sequence[str] = ()) -> Launch:
-    """Return the launch of a run that may be resumed; RunOver if it is over, Refused if its target was rewritten.
+    """Return the launch of a run to resume; RunOver if it has ended, Refused if its target was rewritten.
 
-    A run that is over, but whose launcher died before it reported that, may be resumed: the new launcher reports it.
+    An ended run whose launcher died before reporting that may be resumed: the new launcher reports it.
     """
-    from garrison.run.repair import repair_run  # with the code of a guardian; a first launch repairs nothing
+    from garrison.run.repair import repair_run  # loads the guardian's code
 
     for note in repair_run(runtime, check_run(run)):
         log_line(note)
@@ -620,18 +618,17 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
         raise RunOver(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "")
                       + f"; {retry}start another with `garrison run` or `garrison launch`", EXIT[state.status])
     if not Path(launch.repo).is_dir():
-        raise Refused(f"run {run} does not continue: {describe_moved(launch.repo, run)}")
+        raise Refused(f"run {run} cannot continue: {describe_moved(launch.repo, run)}")
     git = Git(validate_repository(Path(launch.repo)), home=runtime.home)
     tip = git.rev(launch.base_ref) if launch.remote else git.branch_tip(launch.base)
     if tip is None:
-        raise Refused(f"{launch.repo} has no branch {launch.base} any more; restore it, then `garrison resume {run}`")
+        raise Refused(f"{launch.repo} no longer has the branch {launch.base}; restore it, then `garrison resume {run}`")
     needs_branch = launch.onto != launch.base and state.status != "new" and not state.over
     if needs_branch and state.landing.status not in (LANDED, NO_CHANGE) and not git.branch_exists(launch.onto):
-        raise Refused(f"{launch.repo} has no branch {launch.onto} any more, on which run {run} keeps its work; restore "
-                      f"it (`git branch {launch.onto} {_last_of_branch(runtime, launch)}`), then "
-                      f"`garrison resume {run}`")
+        raise Refused(f"{launch.repo} no longer has the branch {launch.onto} with the work of run {run}; restore it "
+                      f"(`git branch {launch.onto} {_last_of_branch(runtime, launch)}`), then `garrison resume {run}`")
     if not accept_rewritten_target and not git.is_ancestor(launch.base_oid, tip):
-        raise Refused(f"{launch.base} was rewritten since run {run} began ({launch.base_oid[:10]} is not in it); "
+        raise Refused(f"{launch.base} was rewritten since run {run} started ({launch.base_oid[:10]} is not in it); "
                       "pass --accept-rewritten-target to continue on it")
     _restore_gate(runtime, launch, git)
     if unset := unset_variables(runtime, launch.env):
@@ -641,28 +638,28 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
 
 
 def launch_to_resume(runtime: Runtime, run: str) -> Launch:
-    """Return what a run was launched with; Refused for one of another home, which this machine does as a host."""
+    """Return the launch of a run; Refused for a run of another home that this machine does as a host."""
     launch = runtime.launch(run)
     if launch.claimed_for:
-        raise Refused(f"run {run} does {launch.claimed_for}, as a host; what becomes of it is decided there")
+        raise Refused(f"run {run} does {launch.claimed_for}, as a host, and is controlled from there")
     return launch
 
 
 def _terminal_beside_landlock(runtime: Runtime, launch: Launch, git: Git) -> str:
-    """Return the terminal of a launch, so that no agent that Landlock holds has a tmux in reach; Refused where it has
-    one, or for a repository that has submodules.
+    """Return the terminal of a launch, so that no agent under Landlock can reach a tmux; Refused if one could, or for a
+    repository with submodules.
 
     A process that connects to tmux's socket can run anything as the user, and Landlock does not restrict sockets.
     """
     if not launch.is_held_by_landlock:
         held = next((other.run_id for other in _living_launches(runtime, launch) if other.is_held_by_landlock), None)
         if held is not None and launch.terminal == "tmux":
-            raise Refused(f"Landlock holds run {held}, and does not keep its agents from tmux's socket, by which they "
-                          "could run anything as you; use --terminal process, or wait until that run has ended")
+            raise Refused(f"run {held} is confined by Landlock, which cannot block tmux's socket, through which its "
+                          "agents could run anything as you; use --terminal process, or wait until that run has ended")
         return "process" if held is not None and launch.terminal == "auto" else launch.terminal
     _refuse_submodules(git, launch.base_oid)
     if launch.terminal == "tmux":
-        raise Refused("Landlock does not keep agents from tmux's socket, by which they could run anything as you; use "
+        raise Refused("Landlock cannot block tmux's socket, through which agents could run anything as you; use "
                       "--terminal process")
     if TmuxServer(runtime.home / "run").processes():
         _refuse_beside_tmux(runtime, launch, "; wait until that has ended, or use another home with --home")
@@ -670,22 +667,22 @@ def _terminal_beside_landlock(runtime: Runtime, launch: Launch, git: Git) -> str
 
 
 def _refuse_submodules(git: Git, commit: str) -> None:
-    """Refuse Landlock for a repository with submodules, where no git directory of its own can be given to an agent."""
+    """Refuse Landlock for a repository with submodules, in which an agent cannot get its own git directory."""
     listing = git.run("ls-tree", "-r", "-z", commit, exact=True, check=False).out \
         if git.run("cat-file", "-e", f"{commit}:.gitmodules", check=False).code == 0 else ""
     if name := next((line.partition("\t")[2] for line in split(listing) if line.startswith("160000 ")), ""):
-        raise Refused(f"{git.root} has submodules ({name}), in which agents cannot commit by Landlock; use bubblewrap "
-                      "(`garrison doctor` says what it needs)")
+        raise Refused(f"{git.root} has submodules ({name}), in which agents under Landlock cannot commit; use "
+                      "bubblewrap (`garrison doctor` lists what it needs)")
 
 
 def _refuse_beside_tmux(runtime: Runtime, launch: Launch, advice: str) -> None:
     users = ", ".join(other.run_id for other in _living_launches(runtime, launch) if other.terminal != "process")
-    raise Refused(f"{f'run {users} works' if users else 'a session works'} in tmux in this home, and Landlock does not "
-                  f"keep other agents from its socket, by which they could run anything as you{advice}")
+    raise Refused(f"{f'run {users} works' if users else 'a session works'} in tmux in this home, and Landlock cannot "
+                  f"block its socket, through which other agents could run anything as you{advice}")
 
 
 def _living_launches(runtime: Runtime, launch: Launch) -> Iterator[Launch]:
-    """Yield what the other runs whose guardian lives were launched with."""
+    """Yield the launches of other runs with a living guardian."""
     for run in run_records.list_runs(runtime.home):
         if run == launch.run_id:
             continue
@@ -697,17 +694,17 @@ def _living_launches(runtime: Runtime, launch: Launch) -> Iterator[Launch]:
 
 
 def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:
-    """Return the launch with the sandbox that its processes have from now on, and record that; Refused if this machine
-    cannot hold it.
+    """Return the launch with the sandbox for its next processes, and record it; Refused if this machine cannot provide
+    it.
 
-    A guardian that lives continues with what it was started with.
+    A living guardian keeps its original sandbox.
     """
     guardian = runtime.store.read(Identity, Key("guardian", launch.pipeline_id, launch.run_id))
     if guardian is not None and runtime.observer.judge(guardian).living:
         return launch
     try:
         plan = read_plan(runtime.files(launch.run_id), launch)
-    except GarrisonError:  # its guardian tells of a lost or damaged graph, and what is to be done about it
+    except GarrisonError:  # its guardian reports a lost or damaged graph, with advice
         return launch
     environ = runtime.environment(launch, {})
     agents = used_agents(tasks_here(plan, launch.hosts), launch.agent, runtime.home, launch.failover)
@@ -715,7 +712,7 @@ def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:
                              git=Git(Path(launch.repo), home=runtime.home))
     line = held.line
     if launch.is_held_by_landlock and read_rights(runtime.home, Role.AGENT, "", runtime.environ).mode is Mode.AUTO:
-        line += "; an earlier version chose it, and this run keeps it: in a new run you have to choose it"
+        line += "; an earlier version chose it, and this run keeps it; for a new run you have to choose it"
     changed = replace(launch, sandbox=line, sandbox_mode=environ.get(MODE_VARIABLE, ""), sandbox_modes=held.modes,
                       sandbox_gaps=held.gaps)
     if changed != launch:
@@ -734,7 +731,7 @@ def _check_retry(runtime: Runtime, launch: Launch, state: RunState, nodes: Seque
     """Refuse to retry the failed nodes of a run that did not fail at a node."""
     run, files = launch.run_id, runtime.files(launch.run_id)
     if state.status != "failed":
-        raise Refused(f"run {run} is {state.status}; --retry-failed is for a run that failed")
+        raise Refused(f"run {run} is {state.status}; --retry-failed is for failed runs")
     replayed = replay_with_plan(files, launch, read_all(files.journal))[1]
     if replayed.landing.status == NOT_LANDED:
         return
@@ -742,11 +739,11 @@ def _check_retry(runtime: Runtime, launch: Launch, state: RunState, nodes: Seque
     if flow is not None and flow.over and flow.state.resumable != "again":
         raise Refused(f"run {run} cannot be retried: {flow.why or 'it did not fail at a node'}; start another with "
                       "--new")
-    # a pipeline that follows one edge after the other failed at one place, and returns there
+    # a pipeline that follows one edge at a time failed at one place, and returns there
     failed = flow.retriable() if flow is not None and flow.program.flow == "dag" else {
         name for name, node in replayed.nodes.items() if node.status == "failed"}
     if wrong := [name for name in nodes if name not in failed]:
-        raise Refused(f"{', '.join(wrong)} of run {run} cannot be retried; what failed is {', '.join(sorted(failed))}")
+        raise Refused(f"{', '.join(wrong)} of run {run} cannot be retried; failed: {', '.join(sorted(failed))}")
 
 
 def check_graph_unchanged(runtime: Runtime, launch: Launch) -> None:
@@ -765,7 +762,7 @@ def check_graph_unchanged(runtime: Runtime, launch: Launch) -> None:
 
 
 def _restore_gate(runtime: Runtime, launch: Launch, git: Git) -> None:
-    """Configure a queue whose journal was damaged and moved away, with the options that the run was launched with."""
+    """Configure a queue whose damaged journal was moved away, with the options of the run's launch."""
     queues = run_branch.node_queue(runtime, launch, "launch", git), run_branch.landing_queue(
         runtime, launch, "launch", git)
     for queue in filter(None, queues):

@@ -1,8 +1,8 @@
-"""`garrison up`: start a launcher for each run that is unfinished, was not stopped by the user, and has none.
+"""`garrison up`: start a launcher for each unfinished run that was not stopped by the user and has none.
 
 An ad-hoc run has no launcher: its runner is started. The user, cron or a timer calls this after a boot, a logout or an
 out-of-memory kill, as often as needed. `decide_resume` and `decide_adhoc` (pure) decide what each run needs; the result
-says what was done, or what prevents it.
+tells what was done, or what prevents it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from garrison.run.state import RunState
 
 UNREMARKABLE = frozenset({"over", "tended"})
-"""States that need no attention: shown only with `--json`."""
+"""States that need no attention, shown only with `--json`."""
 
 UNATTENDED = frozenset({"refused", "parked"})
-"""States of a run that should continue and does not: `garrison up` exits with 1."""
+"""States of a run that should continue but does not: `garrison up` exits with 1."""
 
 REPORTED_TO_CRON = frozenset({"started", "refused"})
-"""States that the script for cron reports: what it did, and what it could not do."""
+"""States that the cron script reports: its actions and failures."""
 
 _STATE_WORDS = {"started": "started", "over": "over", "tended": "running", "elsewhere": "left alone",
                 "stopped": "left alone", "failed": "left alone", "parked": "parked", "held": "left alone",
@@ -65,7 +65,7 @@ class ResumeResult(Value):
 
     @property
     def line(self) -> str:
-        """Return the result in words."""
+        """Return the result as text."""
         if not self.why:
             return f"run {self.run}: {self.state}"
         return f"run {self.run} is {_STATE_WORDS[self.state]}: {self.why}"
@@ -75,9 +75,9 @@ def decide_resume(run: str, state: RunState, launcher: ChildState, guardian: Ide
                   inbox: Sequence[PostedSignal] = (), now: float = 0.0) -> ResumeResult | list[str]:
     """Return why a run gets no launcher, or the options of its new launcher; `inbox` is the guardian's. Pure.
 
-    A launcher that died before it reported the end of its run gets a successor that reports it; one that died before
-    the guardian applied the user's request to resume gets a successor that resumes. A parked guardian is probed by a
-    new launcher once its cool-down is over; `now` is in seconds since 1970.
+    A launcher that died before reporting the end of its run gets a successor that reports it; one that died before the
+    guardian applied the user's request to resume gets a successor that resumes. A parked guardian is probed by a new
+    launcher after its cool-down; `now` is in seconds since 1970.
     """
     identity, verdict = launcher.identity, launcher.verdict
     died_at_work = identity is not None and verdict is not None and (identity.status == "crashed" or (
@@ -109,7 +109,7 @@ def decide_resume(run: str, state: RunState, launcher: ChildState, guardian: Ide
 
 
 def _decide_parked(run: str, guardian: Identity, now: float) -> ResumeResult | list[str]:
-    """Return that the guardian is parked, or the options of a launcher that probes it."""
+    """Return a result for a parked guardian, or the options of a launcher that probes it."""
     probe_at = str(guardian.metadata.get("probe_at", ""))  # a record of version 0.1 has none
     if probe_at and now >= from_iso(probe_at):
         return []
@@ -154,7 +154,7 @@ def adhoc_node(launch: run_records.Launch) -> str:
 
 
 def _open_request(run: str, incarnation: int, state: RunState, inbox: Sequence[PostedSignal]) -> ResumeRun | None:
-    """Return the request to resume that was written with this incarnation of the launcher, if it is not applied yet."""
+    """Return the request to resume of this incarnation of the launcher if not applied yet."""
     id_ = resume_id(run, incarnation)
     if id_ in state.applied:
         return None
@@ -185,8 +185,8 @@ def _resume(runtime: Runtime, run: str) -> ResumeResult:
         for note in repair_run(runtime, run):
             log_line(note)
         launch = runtime.launch(run)
-        if launch.claimed_for:  # its lease may be over, and another host at work
-            return ResumeResult(run, "elsewhere", f"it does {launch.claimed_for}, which decides what becomes of it")
+        if launch.claimed_for:  # its lease may have expired, and another host may be at work
+            return ResumeResult(run, "elsewhere", f"it does {launch.claimed_for}, and is controlled from there")
         if launch.adhoc:
             return _resume_adhoc(runtime, launch)
         decision = _decide(runtime, launch)
@@ -198,7 +198,7 @@ def _resume(runtime: Runtime, run: str) -> ResumeResult:
         check_resume(runtime, run, retry_failed="--again" in decision)
         return ResumeResult(run, "started", _start(runtime, launch, decision))
     except (AlreadyAlive, Fenced, Refused) as error:
-        # A timer and the user at once: the one that lost the lease has what it wanted.
+        # a timer and the user at once: the loser of the lease has what it wanted
         if _observe(runtime, launcher_key(run)).living:
             return ResumeResult(run, "tended", "another launcher was started first")
         return ResumeResult(run, "refused", str(error))
@@ -222,7 +222,7 @@ def _resume_adhoc(runtime: Runtime, launch: run_records.Launch) -> ResumeResult:
     task = run_records.load(run_records.Task, path)
     if task is None:
         return ResumeResult(launch.run_id, "refused", f"{path} is gone, and with it the task; start another run")
-    # `replace_dead` judges without the watch for hangs: it takes a hung runner for a living one, and leaves it.
+    # `replace_dead` does not detect hangs: it leaves a hung runner alone
     if runner.identity is not None and runner.verdict is not None and runner.verdict.state == "hung":
         replace_incarnation(runtime.observer, runner.identity, runner.verdict.why, runtime.timing.sweep_grace)
     else:
@@ -239,7 +239,7 @@ def _decide(runtime: Runtime, launch: run_records.Launch) -> ResumeResult | list
 
 
 def _observe(runtime: Runtime, key: Key) -> ChildState:
-    """Return the state of a launcher, or of a process that nobody watches: a late heartbeat is inspected twice."""
+    """Return the state of a launcher, or of an unsupervised process: a late heartbeat is inspected twice."""
     identity = runtime.store.read(Identity, key)
     return ChildState(identity, judge_launcher(runtime, identity).verdict if identity else None)
 
@@ -247,7 +247,7 @@ def _observe(runtime: Runtime, key: Key) -> ChildState:
 def _start(runtime: Runtime, launch: run_records.Launch, options: list[str]) -> str:
     """Start the launcher, by the run's systemd unit if this home has one; return how it was started."""
     manager = systemd.find_manager(runtime.environ)
-    # A unit that does not set GARRISON_HOME serves the default home, whatever this process was given.
+    # a unit without GARRISON_HOME serves the default home, regardless of this process's home
     environ = {name: value for name, value in runtime.environ.items() if name != "GARRISON_HOME"}
     default_home = str(find_home(None, environ))
     has_unit = systemd.has_unit(manager, launch.run_id, str(runtime.home), default_home)

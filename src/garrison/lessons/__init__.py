@@ -1,1 +1,1 @@
-"""Lessons: what kept sending work back, proposed by a fixed rule, and added to prompts only at the user's word."""
+"""Lessons: proposed by a fixed rule from repeated refusals, and added to prompts only if the user keeps them."""

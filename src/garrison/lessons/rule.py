@@ -1,10 +1,10 @@
-"""The rule by which lessons are proposed. Pure: it looks at records of refusals, never at a clock or a disk.
+"""Rule that proposes lessons from records of refusals. Pure.
 
-The same refusal (what refused, and what it named) or the same remark of a reviewer or a validator is proposed once it
-has come at least twice within 30 days and work that it sent back has landed since. A kept lesson counts how often its
-refusal has come back, and is proposed for removal after 90 days without any.
+A refusal (by kind and subject) or a remark of a reviewer or validator is proposed once it has occurred at least twice
+within 30 days and work that it sent back has landed since. A kept lesson counts how often its refusal recurs, and is
+proposed for removal after 90 days without one.
 
-Names of files and tests are chosen by agents and count as hostile. A line quotes them as one line of code of bounded
+Names of files and tests are chosen by agents and count as hostile. A line quotes them as one code span of bounded
 length, so that they can neither imitate an instruction nor import a file.
 """
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 DAY = 86400.0
 WITHIN, QUIET = 30 * DAY, 90 * DAY
-"""Seconds in which a refusal has to come twice, and seconds without any after which a lesson is to be removed."""
+"""Seconds within which a refusal has to occur twice, and without one before its lesson is to be removed."""
 TIMES, MOST_OPEN = 2, 3
-"""Times that a refusal has to come, and proposals that are open at once."""
+"""Number of occurrences for a proposal, and maximum number of open proposals."""
 MOST_CHARACTERS = 300
-"""Characters of a lesson's line."""
+"""Maximum length of a lesson's line."""
 _IMPORT = re.compile(r"(?<![\w@])@[^\s`]+")
-"""Where an instructions file would import another."""
+"""Matches an import in an instructions file."""
 _BEGINS_BLOCK = "#->*+=|~ "
 CHECK, COMMAND = "check", "command"
-"""What the name of a refusal by acceptance or gate is: a test that failed, or the whole command."""
+"""Subject of a refusal by acceptance or gate: a failed test, or the whole command."""
 
 _LINES: Mapping[tuple[str, str], str] = {
     (RefusedBy.ACCEPTANCE, CHECK): "Before you report success, run {}: work here was sent back because it failed.",
@@ -46,29 +46,29 @@ _LINES: Mapping[tuple[str, str], str] = {
     (RefusedBy.VALIDATOR, ""): "A validator has refused work more than once: {}",
     (RefusedBy.HOOK, RefusalKind.HOOK): "Before you report success, run the commit hook {}: it refused work here.",
     (RefusedBy.NO_CHANGE, RefusalKind.IGNORED): "Do not put results into {}: git ignores it.",
-    (RefusedBy.UNFINISHED, RefusalKind.OPERATION): "Finish or abort what you begin with git: {} was left open.",
+    (RefusedBy.UNFINISHED, RefusalKind.OPERATION): "Finish or abort what you start with git: {} was left open.",
     (RefusedBy.UNFINISHED, RefusalKind.UNMERGED): "Resolve the conflicts in {} and add it before you report success.",
     (RefusedBy.UNFINISHED, RefusalKind.MARKERS): "Leave no conflict markers in {}.",
     (RefusedBy.UNFINISHED, RefusalKind.STASH): "Commit your work on your own branch: what is in the stash is lost.",
     (RefusedBy.UNFINISHED, RefusalKind.OTHER_BRANCH): "Commit your work on your own branch, not on another one.",
-    (RefusedBy.UNFINISHED, RefusalKind.REWRITTEN): "Never rewrite the commits with which your branch begins."}
-"""Who refused and what → the line; `{}` is the quoted name."""
+    (RefusedBy.UNFINISHED, RefusalKind.REWRITTEN): "Never rewrite the commits at the start of your branch."}
+"""Refusing step and subject → line; `{}` is the quoted name."""
 _GUARD = "Do not commit {}: `[guard]` refuses it."
 _UNNAMED = frozenset({RefusalKind.STASH.value, RefusalKind.OTHER_BRANCH.value, RefusalKind.REWRITTEN.value})
 
 
 class Subject(Value):
-    """What a refusal is about."""
+    """Subject of a refusal."""
 
     by: str
     """One of `RefusedBy`."""
     what: str = ""
-    """A `RefusalKind` or `ChangeKind`, CHECK or COMMAND; '' where `by` says it."""
+    """A `RefusalKind` or `ChangeKind`, CHECK or COMMAND; '' if `by` is enough."""
     name: str = ""
-    """The file, test, command or hook that it named, or the words of a reviewer or validator."""
+    """Named file, test, command or hook, or the words of a reviewer or validator."""
 
     def id_in(self, repository: str) -> str:
-        """Return the id of its lesson; remarks that differ in case and blanks only are the same."""
+        """Return the id of its lesson; case and white space of remarks are ignored."""
         is_remark = self.by in (RefusedBy.REVIEW, RefusedBy.VALIDATOR)
         name = " ".join(self.name.casefold().split()) if is_remark else self.name
         key = "\0".join((repository, self.by, self.what, name)).encode(errors="replace")
@@ -76,14 +76,14 @@ class Subject(Value):
 
     @property
     def line(self) -> str:
-        """Return the line for agents, '' for a refusal that teaches nothing."""
+        """Return the line for agents, '' for a refusal without a lesson."""
         form = _LINES.get((self.by, self.what), _GUARD if self.by == RefusedBy.GUARD else "")
         quoted = mention(self.name)
         return form.format(quoted) if form and (quoted or self.what in _UNNAMED) else ""
 
 
 class Occurrence(Value):
-    """A refusal of an attempt's work."""
+    """Refusal of an attempt's work."""
 
     subject: Subject
     run: str
@@ -92,20 +92,20 @@ class Occurrence(Value):
     at: float
     """Seconds since 1970."""
     resolved: bool = False
-    """True if the node has landed since, in a run that landed."""
+    """True if the node has since landed in a run that landed."""
 
 
 class LessonProposal(Value):
-    """A lesson that the user may keep or drop."""
+    """Proposed lesson that the user may keep or drop."""
 
     id: str
     subject: Subject
     sources: tuple[Occurrence, ...]
-    """The refusals, newest first."""
+    """Refusals, newest first."""
 
 
 class Source(Value):
-    """An attempt whose work was sent back."""
+    """Attempt whose work was sent back."""
 
     run: str
     node: str
@@ -113,27 +113,27 @@ class Source(Value):
 
 
 class ShownLesson(Value):
-    """A lesson as `garrison lessons --json` and the page show it."""
+    """Lesson for `garrison lessons --json` and the page."""
 
     id: str
     state: str
-    """`proposed`, `kept`, or `quiet` for a kept one whose refusal has not come for 90 days."""
+    """`proposed`, `kept`, or `quiet` for a kept lesson whose refusal has not occurred for 90 days."""
     text: str
     written_by: str
-    """Agent whose words the text is, '' for the rule's or the user's."""
+    """Agent that worded the text, '' for the rule or the user."""
     quoted: str
-    """The rule's line, which quotes what was refused."""
+    """The rule's line, which quotes the subject."""
     place: str
-    """File that has its line, or `private`; for a proposal the file that would get it."""
+    """File with its line, or `private`; for a proposal the file that would get it."""
     times: int
-    """Attempts that its refusal has sent back: for a kept one since then."""
+    """Number of attempts that its refusal sent back; for a kept lesson, since it was kept."""
     sources: tuple[Source, ...]
-    """Attempts that a proposal is made of, newest first."""
+    """Attempts behind a proposal, newest first."""
 
 
 def propose(found: Iterable[Occurrence], repository: str, decided: Iterable[str],
             now: float) -> tuple[LessonProposal, ...]:
-    """Return the open proposals, those first whose refusal came most often, and of equals the latest.
+    """Return the open proposals, most frequent refusals first, then the latest.
 
     Args:
         decided: ids of lessons that the user has kept or dropped.
@@ -147,7 +147,7 @@ def propose(found: Iterable[Occurrence], repository: str, decided: Iterable[str]
         by_id.pop(name, None)
     made = []
     for name, several in by_id.items():
-        # One attempt can be refused for the same thing in several places: it counts once.
+        # an attempt refused for the same thing in several places counts once
         attempts = {(each.run, each.node, each.attempt): each for each in several}
         if len(attempts) >= TIMES and any(each.resolved for each in attempts.values()):
             sources = tuple(sorted(attempts.values(), key=lambda each: each.at, reverse=True))
@@ -157,23 +157,23 @@ def propose(found: Iterable[Occurrence], repository: str, decided: Iterable[str]
 
 
 class LessonEffect(Value):
-    """What has happened since a lesson was kept."""
+    """Effect of a lesson since it was kept."""
 
     times: int
-    """Attempts that its refusal has sent back since."""
+    """Number of attempts that its refusal has sent back since."""
     remove: bool
-    """True if none has come for 90 days."""
+    """True if there was none for 90 days."""
 
 
 def judge(lesson: str, repository: str, kept_at: float, found: Iterable[Occurrence], now: float) -> LessonEffect:
-    """Return how often the refusal of a kept lesson has come back, and whether the lesson is to be removed."""
+    """Return how often the refusal of a kept lesson has recurred, and whether to propose removal."""
     back = {(each.run, each.node, each.attempt): each.at for each in found
             if each.at > kept_at and each.subject.id_in(repository) == lesson}
     return LessonEffect(len(back), now - max(back.values(), default=kept_at) > QUIET)
 
 
 def check_text(text: str) -> str:
-    """Return the user's own words for a lesson; UsageError if they are not one line of at most 300 characters."""
+    """Return the user's wording of a lesson; UsageError unless it is one line of at most 300 characters."""
     line = spell_hidden(clean(text))
     if not line or len(line) > MOST_CHARACTERS or len(text.strip().splitlines()) != 1:
         raise UsageError(f"a lesson is one line of at most {MOST_CHARACTERS} characters; shorten --text")
@@ -181,23 +181,23 @@ def check_text(text: str) -> str:
 
 
 def clean_wording(text: str) -> str:
-    """Return an agent's words for a lesson as one line that imports nothing and begins no heading, comment or code.
+    """Return an agent's wording of a lesson as one line without imports, headings, comments or code blocks.
 
-    '' if there is none, or if it is longer than a lesson.
+    '' if there is none, or if it is too long.
     """
-    # Code spans of one backtick only, in pairs: else text that looks like code to us could end as text, and its `@path`
-    # be imported. A comment would hide all lessons after it.
+    # Only paired single backticks: otherwise text that looks like code to us could render as text, and its `@path` be
+    # imported. A comment would hide all following lessons.
     line = re.sub("`+", "`", spell_hidden(clean(text))).replace("<!--", "<! --").lstrip(_BEGINS_BLOCK)
     if line.count("`") % 2:
         line = line.replace("`", "'")
-    pieces = line.split("`")  # every second one is code
+    pieces = line.split("`")  # every second part is code
     pieces[::2] = [_IMPORT.sub(lambda found: f"`{found[0]}`", piece) for piece in pieces[::2]]
     line = "`".join(pieces)
     return line if len(line) <= MOST_CHARACTERS else ""
 
 
 def add_line(text: str, line: str) -> str:
-    """Return a file's text with a lesson as its last line; as it is if it has the line already."""
+    """Return a file's text with a lesson as its last line; unchanged if it already has the line."""
     entry, end = f"- {line}", "\r\n" if "\r\n" in text else "\n"
     lines = text.splitlines()
     if entry in lines:
@@ -207,7 +207,7 @@ def add_line(text: str, line: str) -> str:
 
 
 def remove_line(text: str, line: str) -> str:
-    """Return a file's text without a lesson's line, and without the blank lines that it leaves at the end."""
+    """Return a file's text without a lesson's line, and without resulting blank lines at the end."""
     lines = text.splitlines(keepends=True)
     kept = [each for each in lines if each.rstrip("\r\n") != f"- {line}"]
     while len(kept) < len(lines) and kept and not kept[-1].strip():

@@ -1,8 +1,8 @@
-"""What lessons are made of, and what the user has decided: records of runs are read, decisions are files of the home.
+"""Sources of lessons, and the user's decisions: run records are read, decisions are files of the home.
 
-`lessons/REPOSITORY/ID.json` is a decision, `lessons/REPOSITORY/ID/` what an agent has made of a proposal
-(`lessons.wording`), `lessons/REPOSITORY/private.md` has the lines that prompts get from here
-(`node.instructions`). Nothing else is stored: proposals are made of the runs' own records each time.
+`lessons/REPOSITORY/ID.json` is a decision, `lessons/REPOSITORY/ID/` an agent's wording of a proposal
+(`lessons.wording`), and `lessons/REPOSITORY/private.md` contains the private lines for prompts (`node.instructions`).
+Nothing else is stored: proposals are computed from the runs' records each time.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 MOST_NAMES = 3
-"""Names of a refusal: where more tests fail, the command stands for them, and of more files none is special."""
+"""Maximum number of names of a refusal: more failed tests are represented by their command, and more files by none."""
 _LOG_LINES, _LOG_BYTES = 20_000, 1 << 20
 _SUFFIX = ".json"
 WORDING = "wording.json"
 
 
 class LessonRecord(Record):
-    """What the user has decided about a lesson."""
+    """The user's decision on a lesson."""
 
     id: str
     by: str
@@ -52,12 +52,12 @@ class LessonRecord(Record):
     text: str
     """Its line for agents."""
     at: str
-    """When it was decided, ISO 8601 UTC."""
+    """Time of the decision, ISO 8601 UTC."""
     place: str = ""
-    """File of the repository that has its line; '' for the private file of the home."""
+    """File of the repository with its line; '' for the private file of the home."""
     dropped: bool = False
     written_by: str = ""
-    """Agent whose words the text is, '' for the rule's or the user's."""
+    """Agent that worded the text, '' for the rule or the user."""
 
     @property
     def subject(self) -> Subject:
@@ -65,12 +65,12 @@ class LessonRecord(Record):
 
 
 class WordingRecord(Record):
-    """What an agent has made of a proposal. It is written once: what the user has been shown stays."""
+    """An agent's wording of a proposal. It is written once, so that the shown text does not change."""
 
     id: str
     agent: str
     text: str = ""
-    """Its line; '' where there is none, and the rule's words count."""
+    """Its line; '' if there is none, so that the rule's applies."""
     trouble: str = ""
     """Why there is none."""
 
@@ -79,19 +79,19 @@ class Lessons:
     """The user's decisions about the lessons of a repository."""
 
     def __init__(self, home: Path, repository: str) -> None:
-        """Open those of the repository with this key (`Git.key`)."""
+        """Open the decisions for the repository with this key (`Git.key`)."""
         self.folder, self.private = lessons_folder(home, repository), private_lessons(home, repository)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the lock under which lessons are decided."""
+        """Lock decisions on lessons."""
         return atomic.locked(atomic.make_directory(self.folder) / "lock")
 
     def wording(self) -> AbstractContextManager[None]:
-        """Hold the lock under which an agent words proposals; another one's end is waited for."""
+        """Lock the wording of proposals by agents, waiting for another one."""
         return atomic.locked(atomic.make_directory(self.folder) / "wording.lock")
 
     def list(self) -> list[LessonRecord]:
-        """Return all decisions, the oldest first."""
+        """Return all decisions, oldest first."""
         found = [lesson for name in atomic.list_names(self.folder)
                  if name.endswith(_SUFFIX) and (lesson := load(LessonRecord, self.folder / name)) is not None]
         return sorted(found, key=lambda lesson: (lesson.at, lesson.id))
@@ -114,14 +114,14 @@ class Lessons:
         atomic.write(self.private, text.encode())
 
 
-# ---- what the runs' records tell -------------------------------------------------------------------------------------
+# ---- records of runs -------------------------------------------------------------------------------------------------
 
 
 def read_occurrences(runtime: Runtime, git: Git) -> list[Occurrence]:
-    """Return the refusals in all runs of a repository whose records are still in the home."""
+    """Return the refusals from all run records of a repository in the home."""
     found = list[Occurrence]()
     for run in list_runs(runtime.home):
-        with suppress(GarrisonError, OSError, ValueError, KeyError):  # a damaged run is doctor's
+        with suppress(GarrisonError, OSError, ValueError, KeyError):  # doctor reports a damaged run
             launch = runtime.launch(run)
             if Path(launch.repo) == git.root and not launch.adhoc:
                 found += _Run(runtime, launch, git).occurrences()
@@ -129,7 +129,7 @@ def read_occurrences(runtime: Runtime, git: Git) -> list[Occurrence]:
 
 
 class _Run:
-    """The records of one run."""
+    """Records of one run."""
 
     def __init__(self, runtime: Runtime, launch: Launch, git: Git) -> None:
         self.launch, self.files = launch, runtime.files(launch.run_id)
@@ -137,7 +137,7 @@ class _Run:
         self.journal = read_all(self.files.journal)
         is_done = replay_run(self.journal).status == "done"
         self.landed = dict[str, float]()
-        """Node → when its work landed last, if that has reached the base branch."""
+        """Node → last landing of its work, if it reached the base branch."""
         for entry in self.queue.entries() if launch.land == LAND_NODE or (is_done and launch.land != LAND_NONE) else ():
             if entry.run == launch.run_id and entry.status == "landed":
                 self.landed[entry.node] = from_iso(entry.landed_at)
@@ -157,7 +157,7 @@ class _Run:
         return Occurrence(subject, self.launch.run_id, node, attempt, when, self.landed.get(node, 0.0) > when)
 
     def _refusals(self, node: str, attempt: int) -> Iterator[Occurrence]:
-        """Yield what the node's runner refused in an attempt."""
+        """Yield the refusals of an attempt by the node's runner."""
         facts = dict[str, FactRecorded]()
         at = ""
         for when, event in read_attempt(self.files.process_journal(f"runner-{node}"), attempt):
@@ -193,7 +193,7 @@ class _Run:
         for entry in self.journal:
             if entry.kind == PullRequestChanged.kind and isinstance(event := decode(entry), PullRequestChanged) \
                     and event.flow is not None:
-                # The journal does not name the attempt: the first return sent back the first attempt, and so on.
+                # the journal does not name the attempt: the first return sent back the first attempt, and so on
                 returns[event.node] = returns.get(event.node, 0) + 1
                 for text in event.said:
                     yield self._occurrence(Subject(RefusedBy.REVIEW, "", text), event.node, returns[event.node],
@@ -201,8 +201,8 @@ class _Run:
 
 
 def _subjects_of_entry(entry: MergeEntry) -> Iterator[Subject]:
-    """Yield what an entry was refused for: by its reviewer, a conflict, or the gate."""
-    if entry.review:  # with comments, the reason contains them
+    """Yield the refusals of an entry by its reviewer, a conflict, or the gate."""
+    if entry.review:  # the reason contains the comments
         texts = [comment.text for comment in entry.comments] or [entry.review]
         yield from (Subject(RefusedBy.REVIEW, "", text) for text in texts)
     elif entry.status == "conflict":
@@ -212,7 +212,7 @@ def _subjects_of_entry(entry: MergeEntry) -> Iterator[Subject]:
 
 
 def _checks(by: RefusedBy | str, command: str, log: Path | None) -> Iterator[Subject]:
-    """Yield the tests that a command's log says have failed, or the command where those are none or many."""
+    """Yield the failed tests in a command's log, or the command if there are none or many."""
     failing = find_failing(read_tail(log, _LOG_LINES, _LOG_BYTES)) if log is not None else []
     if 0 < len(failing) <= MOST_NAMES:
         yield from (Subject(by, CHECK, name) for name in failing)

@@ -1,8 +1,8 @@
-"""The words of a proposed lesson by an agent that reads the repository, with `[lessons] by = "agent"`.
+"""Wording of proposed lessons by an agent that reads the repository, with `[lessons] by = "agent"`.
 
-It gets what was refused as a quotation, and answers with one line. That line is hostile: it is cleaned, bounded and
-shown with what it was made of, and reaches no prompt before the user keeps it. Each proposal is worded once, so that
-what the user keeps is what was shown; where the agent fails, the rule's words stay.
+The agent gets the refused work quoted, and answers with one line. That line is hostile: it is cleaned, bounded and
+shown with its sources, and reaches no prompt before the user keeps it. Each proposal is worded once, so that the user
+keeps what was shown; if the agent fails, the rule's wording stays.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SECONDS = 300.0
 """Time limit of an attempt."""
 KEY = "line"
 ANSWER = "lesson.json"
-"""File of the exchange in which the agent may leave its answer."""
+"""Exchange file for the agent's answer."""
 _SCHEMA = json.dumps({"type": "object", "required": [KEY], "properties": {KEY: {"type": "string", "description": (
     f"The instruction, in one line of at most {MOST_CHARACTERS} characters.")}}})
 _REQUEST = """\
-Work of coding agents on the repository here was sent back {times} times for the same reason. Write the one line for
-its instructions file that would have prevented that, and do nothing else: change nothing. Say what to do before
-reporting success, and name the file or command that matters. Read what you need of the repository.
+Work of coding agents on the repository here was sent back {times} times for the same reason. Write the one line for its
+instructions file that would have prevented that, and do nothing else: change nothing. Say what to do before reporting
+success, and name the relevant file or command. Read what you need of the repository.
 
 What sent the work back:
 
@@ -49,27 +49,27 @@ A rule would say:
 
 {rule}
 
-Hand in one JSON object of the schema below: as `output` of the tool `report_result` if that takes one; else in the file
-`{file}` if you can write it; else as the last thing that you say.
+Submit one JSON object of the schema below: as `output` of the tool `report_result` if it takes one; else in the file
+`{file}` if you can write it; else at the end of your last message.
 
 {schema}"""
 
 
 class Wording:
-    """Has proposals worded by an agent, one after the other."""
+    """Has an agent word proposals, one after the other."""
 
     def __init__(self, runtime: Runtime, git: Git, lessons: Lessons, agent: str, report: Callable[[str], None]) -> None:
         self.runtime, self.git, self.lessons, self.agent, self._report = runtime, git, lessons, agent, report
 
     def write(self, proposals: Iterable[LessonProposal], commit: str) -> None:
-        """Word those that are not worded yet, by an agent that reads a commit; a failure is recorded, not raised."""
+        """Have an agent that reads a commit word the unworded proposals; a failure is recorded, not raised."""
         for proposal in proposals:
             if self.lessons.read_wording(proposal.id) is None:
                 self._report(f"lesson {proposal.id}: {self.agent} is wording it")
                 wording = self._word(proposal, commit)
                 if wording.trouble:
-                    self._report(f"lesson {proposal.id} keeps the words of the rule: {self.agent}: {wording.trouble}")
-                # A failure is kept as well: its agent would be paid for the same words at each look.
+                    self._report(f"lesson {proposal.id} keeps the rule's wording: {self.agent}: {wording.trouble}")
+                # a failure is kept as well: otherwise each call would pay the agent again
                 save(self.lessons.folder_of(wording.id) / WORDING, wording)
 
     def _word(self, proposal: LessonProposal, commit: str) -> WordingRecord:
@@ -87,7 +87,7 @@ class Wording:
 
     def _ask(self, proposal: LessonProposal, commit: str) -> ReaderAnswer:
         place = atomic.make_directory(self.lessons.folder_of(proposal.id))
-        # A new folder for each try: one that was killed may have left an answer that is not this one's.
+        # a new folder for each try: a killed one may have left its answer
         number = 1 + max((int(name) for name in atomic.list_names(place) if name.isdecimal()), default=0)
         folder = atomic.make_directory(place / str(number))
         file = exchange_file(folder, ANSWER)
@@ -99,6 +99,6 @@ class Wording:
                     timeout_s=SECONDS)
         account = f"{LESSONS}/{self.lessons.folder.name}"
         with RepositoryReader(
-                self.runtime, self.git, commit, place, account, lambda _: "Nobody can answer. Decide it yourself.",
+                self.runtime, self.git, commit, place, account, lambda _: "Nobody can answer. Decide yourself.",
                 lambda reason: self._report(f"lesson {proposal.id}: {self.agent} waits: {reason}")) as reader:
             return reader.ask(task, folder, file, {"GARRISON_LESSON_FILE": str(file)}, schema=_SCHEMA)

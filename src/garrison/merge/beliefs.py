@@ -1,13 +1,12 @@
-"""Beliefs from history: the probability that an entry is bad by itself, from how earlier entries like it fared. Pure.
+"""Beliefs: estimate the probability that an entry is bad by itself from the outcomes of similar earlier entries. Pure.
 
 An entry has features: its agent, the attempt, how many files it changes, the age of its base, and the folders that it
-touches. None of them is a statement of the agent about its own work. For each value of a feature the model counts how
-many entries were judged and how many of these were rejected. Counts halve every `HALF_LIFE` judgements, and are shrunk
-towards the queue's base rate, as if `SHRINKAGE` entries at that rate had been seen as well. The odds at the base rate
-are multiplied by the ratio of each value (of the folders only by the largest), to the power of a trust between 0 and 1:
-the one with which the predictions of the past would have been best. Before each judgement counts, every trust is scored
-on its prediction; any trust but 0 (the base rate alone) must be ahead by a margin. Thus a history without signal is
-answered with the base rate.
+touches. None of them relies on what the agent says about its work. For each value of a feature the model counts judged
+and rejected entries. Counts halve every `HALF_LIFE` judgements and are shrunk towards the queue's base rate, as if
+there had been `SHRINKAGE` more entries at that rate. The odds at the base rate are multiplied by the ratio of each
+value (for folders only the largest), to the power of a trust between 0 and 1: the trust that would have predicted the
+past best. Before a judgement is counted, every trust is scored on its prediction; any trust other than 0 (the base rate
+alone) must lead by a margin. So a history without signal yields the base rate.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from garrison.merge.state import QueueState
 
 HALF_LIFE = 64.0
-"""Judgements after which an earlier one counts half."""
+"""Judgements after which the weight of an earlier one has halved."""
 SHRINKAGE = 8.0
 """Entries at the base rate that are added to the count of each value."""
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -44,11 +43,11 @@ MAX_RATIO = 8.0
 MAX_FOLDERS = 20
 """Folders of an entry that count."""
 MAX_COUNTS = 600
-"""Values that are remembered."""
+"""Values kept."""
 PRIOR_FLAKES, PRIOR_RUNS = 0.1, 20.0
-"""Prior of the flake rate: as if 0.1 of 20 earlier runs on good trees had been red."""
+"""Prior of the flake rate: 0.1 red runs in 20 earlier runs on good trees."""
 FLAKE_WINDOW = 200
-"""Trees that passed last, from which the flake rate is computed."""
+"""Most recent passing trees, from which the flake rate is computed."""
 _BASE = "all entries"
 _FOLDER = "folder"
 _ATTEMPTS = ((1, "1"), (2, "2"))
@@ -57,10 +56,10 @@ _AGES = ((0, "on the target's tip"), (3, "1–3 commits behind"), (15, "4–15 c
 
 
 class Features(Value):
-    """What is known of an entry before it is tested."""
+    """Features of an entry known before it is tested."""
 
     agent: str = ""
-    """Agent that its run's graph names for the node; '' if the user enqueued it."""
+    """Agent of the node in its run's graph; '' if the user enqueued it."""
     attempt: int = 1
     files: int = 0
     """Number of files that it changes."""
@@ -69,7 +68,7 @@ class Features(Value):
     folders: tuple[str, ...] = ()
 
     def values(self) -> list[tuple[str, str]]:
-        """Return (feature, value) of all but the folders."""
+        """Return (feature, value) pairs except for folders."""
         return [("agent", self.agent[:100] or "by hand"), ("attempt", _bucket(self.attempt, _ATTEMPTS, "3 or more")),
                 ("size", _bucket(self.files, _SIZES, "over 20 files")),
                 ("base", _bucket(self.age, _AGES, "over 15 commits behind"))]
@@ -85,7 +84,7 @@ def folders_of(files: Iterable[str]) -> tuple[str, ...]:
 
 
 class Count(Value, array_like=True):
-    """Judged entries with some value, and how many of them were bad, as of judgement number `at`."""
+    """Number of judged and of bad entries with some value, as of judgement number `at`."""
 
     bad: float = 0.0
     total: float = 0.0
@@ -101,7 +100,7 @@ class Count(Value, array_like=True):
 
 
 class Factor(Value):
-    """What one value contributes: the ratio by which it multiplies the odds, from these counts."""
+    """Contribution of one value: the ratio that multiplies the odds, from these counts."""
 
     feature: str
     value: str
@@ -114,7 +113,7 @@ class Factor(Value):
 
 
 class Estimate(Value):
-    """Probability that an entry is bad, and how it came about."""
+    """Probability that an entry is bad, and its derivation."""
 
     probability: float
     base: float
@@ -123,7 +122,7 @@ class Estimate(Value):
 
 
 class BeliefModel(msgspec.Struct):
-    """Counts of what was judged, and how well each trust predicted it."""
+    """Counts of judged entries, and the score of each trust."""
 
     judged: int = 0
     """Judgements so far."""
@@ -133,7 +132,7 @@ class BeliefModel(msgspec.Struct):
     """Decayed logarithmic loss of each trust."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for counts that no history can have."""
+        """Raise ValueError for impossible counts."""
         numbers = [*self.losses, *(number for count in self.counts.values() for number in (count.bad, count.total))]
         if len(self.losses) != len(TRUSTS) or not all(math.isfinite(number) and number >= 0 for number in numbers) or \
                 any(count.bad > count.total or not 0 <= count.at <= self.judged for count in self.counts.values()):
@@ -156,7 +155,7 @@ class BeliefModel(msgspec.Struct):
         return Estimate(self._predict(factors, self.trust), self.base, self.trust, tuple(factors))
 
     def learn(self, features: Features, *, bad: bool, max_counts: int = MAX_COUNTS) -> None:
-        """Count one more judged entry, after every trust was scored on it."""
+        """Score every trust on a judged entry, then count it."""
         factors = self._factors(features)
         decay = 0.5 ** (1 / HALF_LIFE)
         predictions = [self._predict(factors, trust) for trust in TRUSTS]
@@ -176,7 +175,7 @@ class BeliefModel(msgspec.Struct):
         return self.counts.get(name, Count()).as_of(self.judged)
 
     def _factors(self, features: Features) -> list[Factor]:
-        """Return the factor of each value; of the folders the worst, so that none is outweighed by harmless ones."""
+        """Return the factor of each value; of the folders only the worst, so that harmless ones cannot outweigh it."""
         folders = [self._factor(_FOLDER, name) for name in features.folders]
         worst = [max(folders, key=lambda factor: factor.ratio)] if folders else []
         return [*(self._factor(feature, value) for feature, value in features.values()), *worst]
@@ -200,7 +199,7 @@ def _odds(probability: float) -> float:
 
 
 def flake_rate(flakes: int, runs: int) -> float:
-    """Return the probability that a run on a good tree is red, if so many of so many such runs were."""
+    """Return the probability that a run on a good tree is red, given how many of such runs were."""
     return (flakes + PRIOR_FLAKES) / (runs + PRIOR_RUNS)
 
 
@@ -208,31 +207,30 @@ def flake_rate(flakes: int, runs: int) -> float:
 
 # Track record of a queue: the model of `beliefs`, learned from the queue's own outcomes, kept in its folder.
 #
-# The record is derived: the journal keeps what it was learned from. Where it is missing or damaged the model begins
-# with the base rate, and learns again from the last outcomes. Each outcome is counted once, by the number of its
-# record.
+# The record is derived from the journal. If it is missing or damaged, the model starts from the base rate and learns
+# the latest outcomes again. Each outcome is counted once, identified by its record number.
 
 FILE = "beliefs.json"
 """Name of the record in the queue's folder."""
 MAX_LEARNED = 64
-"""Outcomes that are learned at once: a queue that is new to this reads so many of its past."""
+"""Outcomes learned at once: the number of past outcomes that a queue without a record reads."""
 SHARED_FILE_CLASH = 0.03
-"""Probability that two good entries which change the same file are red together."""
+"""Probability that two good entries that change the same file fail together."""
 MAX_SHARING = 4
-"""Waiting entries that may change a file for it to say that two of them belong together; more change a changelog."""
+"""Maximum number of waiting entries that change a file for it to relate two of them; a changelog is changed by more."""
 _JUDGED = {"MERGE_COMPLETE": "landed", "VALIDATION_FAILED": "rejected"}
-"""Signal of an outcome that says whether an entry was good → its status then."""
+"""Signal of an outcome that tells whether an entry was good → its status then."""
 
 
 class BeliefRecord(Value):
-    """What is on disk: the model, and the number of the last outcome in it."""
+    """Stored form: the model, and the number of the last outcome in it."""
 
     learned: int = 0
     model: BeliefModel | None = None
 
 
 class TrackRecord:
-    """Model of one queue's entries; only its processor lets it `learn` and `estimate`, others only `explain`."""
+    """Model of one queue's entries. Only its processor calls `learn` and `estimate`; others call `explain`."""
 
     def __init__(self, folder: Path, touched: TouchedFiles) -> None:
         self.path, self.touched = folder / FILE, touched
@@ -241,7 +239,7 @@ class TrackRecord:
         """Set if a newer garrison wrote the record: it stays as it is."""
 
     def estimate(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> Beliefs:
-        """Learn what was judged meanwhile, and return what to believe of these entries."""
+        """Learn the new judgements, and return the beliefs about these entries."""
         self.learn(state)
         touched = self.touched.of_all(entries, tip)
         bad = {entry.id: self._explain(entry, tip).probability for entry in entries}
@@ -254,7 +252,7 @@ class TrackRecord:
         return Beliefs(bad, dict.fromkeys(pairs, SHARED_FILE_CLASH), estimate_flakes(state))
 
     def explain(self, state: QueueState, entry: MergeEntry, tip: str) -> Estimate:
-        """Return what the record says of an entry; nothing is learned or written."""
+        """Return the estimate for an entry without learning or writing."""
         self._load(state)
         return self._explain(entry, tip)
 
@@ -269,7 +267,7 @@ class TrackRecord:
     # --- learning ---------------------------------------------------------------------------------------------------
 
     def learn(self, state: QueueState) -> None:
-        """Learn what was judged since it learned last; costs calls of git for each entry that was."""
+        """Learn the judgements since the last call; runs git for each of their entries."""
         self._load(state)
         if not state.outcomes or state.outcomes[-1].seq <= self._learned:
             return
@@ -298,34 +296,34 @@ class TrackRecord:
 
     def _save(self) -> None:
         if not self._is_newer:
-            with suppress(OSError):  # the disk is full: it is learned again
+            with suppress(OSError):  # the disk is full: learned again later
                 atomic.write(self.path, record.encode(BeliefRecord(self._learned, self._model)), durable=False)
 
 
 def _is_judgement(outcome: EntryFact) -> bool:
-    """Return whether a gate judged the entry: what was landed by others or is in conflict says nothing about it."""
+    """Return whether a gate judged the entry; a conflict, or a landing by others, proves nothing about it."""
     return outcome.entry.status == _JUDGED.get(outcome.type) and outcome.entry.tests > 0
 
 
 def failure_rate(rejections: Sequence[bool]) -> float:
-    """Return the share of bad entries to expect after those that were judged lately, each rejected or not."""
+    """Return the expected share of bad entries, given recent judgements (rejected or not)."""
     return (sum(rejections) + PRIOR_BAD) / (len(rejections) + PRIOR_ENTRIES)
 
 
 def plain_beliefs(state: QueueState, entries: Sequence[MergeEntry]) -> Beliefs:
-    """Return what to believe without the history: every entry is as likely to be bad as those judged lately were."""
+    """Return beliefs without the history: every entry has the rejection rate of recent ones."""
     rate = failure_rate(state.verdicts.rejections)
     return Beliefs(dict.fromkeys((entry.id for entry in entries), rate), {}, estimate_flakes(state))
 
 
 def estimate_flakes(state: QueueState) -> float:
-    """Return the probability that a run on a good tree is red, from the trees that passed lately."""
+    """Return the probability that a run on a good tree is red, from recent passing trees."""
     flakes, runs = count_flakes(state)
     return flake_rate(flakes, runs)
 
 
 def count_flakes(state: QueueState) -> tuple[int, int]:
-    """Return how many runs on the last good trees were red, and how many runs on them there were."""
+    """Return the number of red runs and of all runs on the last good trees."""
     passed = list(state.verdicts.green)[-FLAKE_WINDOW:]
     flakes = sum(run.result == "red" for tree, key in passed for run in state.verdicts.red.get(key, {}).get(tree, ()))
     return flakes, flakes + len(passed)

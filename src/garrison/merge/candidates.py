@@ -1,17 +1,17 @@
 """Candidates: commits that the target would become, built by each entry's strategy: merge, squash, rebase or ff-only.
 
-A candidate depends on nothing but the entries, the tip and the gate: the same entry on the same base with the same
-trailers gives the same commits, byte for byte. Authors and their dates are kept, the user is the committer. Only the
-commits that land are signed. No checkout is involved, and the tree that is tested is the tree that lands. The last
-commit of an entry bears the queue's trailers, except with ff-only, which makes no commit.
+A candidate depends only on the entries, the tip and the gate: the same entry on the same base with the same trailers
+gives the same commits, byte for byte. Authors and their dates are kept, the user is the committer. Only the commits
+that land are signed. No checkout is involved, and the tested tree is the tree that lands. The last commit of an entry
+has the queue's trailers, except with ff-only, which makes no commit.
 
-The entries of a set are stacked on the tip in their order, and tested as they are there. What lands
-gets its own commits, with the same trees, whose trailers say which entries landed together and that the last one's
-tree was tested. Several land under one merge of that tree, whose second parent is the last of them: so each commit on
-the target's first-parent line was tested, and each entry can still be reverted by its own.
+The entries of a set are stacked on the tip in order and tested in that form. Landing makes new commits with the same
+trees; their trailers name the entries that landed together and say that the last one's tree was tested. A batch lands
+under one merge with that tree, whose second parent is the last of them: so each commit on the target's first-parent
+line was tested, and each entry can still be reverted alone.
 
-An entry that cannot be built on the tip itself is settled here: in conflict, already landed, or its commit gone. One
-that cannot be built on the others of the batch waits until they have landed.
+An entry that cannot be built on the tip itself gets its final status here: in conflict, already landed, or commit gone.
+One that cannot be built on the other entries of the batch waits until they have landed.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ if TYPE_CHECKING:
     from garrison.system.git.commits import Commit
 
     Trailers = Callable[[str], Sequence[str]]
-    """Tree → the lines that end a commit's message."""
+    """Tree → trailer lines of a commit's message."""
     Merge = Callable[[str, str], MergeResult]
-    """Merge of two commits: ours, theirs."""
+    """Merges two commits: ours, theirs."""
 
 
 _LINE_FORMAT = f"--format=%H|%P|%(trailers:key={TRAILER},valueonly,separator=%x2C)"
 _KEPT_CHAINS = 32
-"""Chains on the present tip that are kept in memory."""
+"""Chains on the current tip kept in memory."""
 
 
 class CandidateChain(Value):
-    """Batch stacked on the tip `base`: `trees[i]` and `commits[i]` hold the first i entries, those at 0 none."""
+    """Batch stacked on the tip `base`: `trees[i]` and `commits[i]` contain the first i entries, those at 0 none."""
 
     base: str
     entries: tuple[MergeEntry, ...]
     trees: tuple[str, ...]
     commits: tuple[str, ...]
     exact: tuple[str, ...] = ()
-    """Entries whose commits have the trailers with which they would land."""
+    """Entries whose commits already have their landing trailers."""
     united: tuple[tuple[str, ...], ...] = ()
     """For each entry, the files in which both sides' lines were kept (see `union`)."""
 
@@ -98,16 +98,16 @@ class CandidateBuilder:
         """`turn`: seconds of the turn of a node that lost to a moved target."""
         self.writer, self.queue, self.git, self.turn = writer, writer.queue, writer.git, turn
         self.select_gate: Callable[[QueueConfig, str, str], ChosenGate | None] = lambda config, base, tree: None
-        """Returns the gate that the paths select in which a tree differs from the target; None for the whole one."""
+        """Returns the gate selected by the paths in which a tree differs from the target; None for the whole one."""
         self._chains: list[CandidateChain] = []
         self._pinned: dict[str, str] = {}
-        """Entry → commit of the candidate that is pinned for it."""
+        """Entry → its pinned candidate commit."""
         self._checked = False
-        """True once a batch was built whose objects are whole: from then on nothing is left of a dead processor."""
+        """True once a batch was built from intact objects: damage by a dead processor is then ruled out."""
         self._dropped: set[str] = set()
         """Objects that were set aside, or were missing, when a batch was built."""
         self.robbed = False
-        """Set once a `git gc` took what was built: it is built again while none can start."""
+        """Set once a `git gc` removed what was built: it is rebuilt while gc is locked out."""
         self._gc = GcWatch(self.git.common)
         self._signed: tuple[tuple[object, ...], tuple[str, ...]] = ((), ())
         """What was last signed, and its commits: a landing that was blocked is not signed again."""
@@ -115,8 +115,8 @@ class CandidateBuilder:
     # --- a set ------------------------------------------------------------------------------------------------------
 
     def start_set(self, tip: str, wanted: Sequence[MergeEntry]) -> StepResult | CandidateChain:
-        """Stack the wanted entries on the tip, but those that do not merge with the ones before; or settle the first
-        if it cannot be built on the tip. Those that waited become candidates.
+        """Stack the wanted entries on the tip, without those that do not merge with the earlier ones. If the first
+        cannot be built on the tip, settle it instead. Queued entries become candidates.
         """
         self._name_committer()
         chosen: list[MergeEntry] = []
@@ -131,7 +131,7 @@ class CandidateBuilder:
             except GitError:
                 if not chosen:
                     raise
-                continue  # behind others it waits: once it is the first, the failure is its own
+                continue  # not the first entry: others may cause the failure, so it waits
             if isinstance(candidate, StepResult):
                 return candidate
             if (candidate.commit is None or candidate.tree == before) and is_waiting and \
@@ -141,19 +141,19 @@ class CandidateBuilder:
             if candidate.commit is not None and candidate.commit != parent and not changes_nothing:
                 chosen.append(entry)
                 built.append(candidate)
-            elif not chosen:  # behind others it waits: with them landed, the target may have it already
+            elif not chosen:  # not the first entry: once the others have landed, the target may contain it already
                 return self._record_unbuildable(entry, tip, candidate)
         return self._begin(CandidateChain(
             tip, tuple(chosen), (self.git.tree_of(tip), *(each.tree for each in built)),
             (tip, *(str(each.commit) for each in built)), names, tuple(each.united for each in built)))
 
     def _begin(self, chain: CandidateChain) -> StepResult | CandidateChain:
-        """Pin a chain, and make candidates of those of its entries that waited."""
+        """Pin a chain, and turn its queued entries into candidates."""
         tip, chosen = chain.base, chain.entries
         if self._drop_damage(tip, chain.commits[-1], chosen):
             return StepResult("built again", chosen[0].id)
         self._keep(chain)
-        # Pinned before a record names its commits: the journal must not point to what gc may remove.
+        # Pin before recording: the journal must not name commits that gc may remove.
         self.pin_candidate(chain)
         failpoint.here("pinned")
         joining = [index for index, entry in enumerate(chosen, 1) if entry.status == "queued"]
@@ -168,8 +168,8 @@ class CandidateBuilder:
         self._chains = [chain, *(each for each in self._chains if each.base == chain.base)][:_KEPT_CHAINS]
 
     def lands_alone(self, entry: MergeEntry) -> bool:
-        """Return whether an entry must not share a batch: its strategy promises a straight history, and all that
-        the target gets from it must have been tested."""
+        """Return whether an entry must land alone: its strategy promises a linear history of tested commits.
+        """
         return self._is_merged_at_tip and entry.strategy in STRAIGHT
 
     @property
@@ -189,9 +189,9 @@ class CandidateBuilder:
 
     def _build_landable(self, entry: MergeEntry, parent: str, names: tuple[str, ...], position: int, tip: str,
                         ) -> Candidate:
-        """Build an entry's candidate, or say why its tree could not be checked out or merged by anybody.
+        """Build an entry's candidate, or explain why nobody could check out or merge its tree.
 
-        Damaged objects of an earlier try that git stumbles over are set aside, and written again.
+        Damaged objects of an earlier try that make git fail are set aside and rewritten.
         """
         while True:
             try:
@@ -202,12 +202,12 @@ class CandidateBuilder:
                 why = self._explain_refusal(parent, candidate, foreign=candidate.commit == entry.oid)
                 return Candidate("", None, (), why) if why else candidate
             except GitError as error:
-                if not self.git.drop_damaged_named(error.stderr):  # each time there are fewer of them
+                if not self.git.drop_damaged_named(error.stderr):  # terminates: each pass sets some aside
                     raise
 
     def _explain_excess(self, entry: MergeEntry, target: str) -> str:
-        """Return in what an entry's history is beyond the bounds, '' if it is not; before git lists or merges it."""
-        excess = self.git.excesses.get(entry.oid)  # a known one needs no merge base
+        """Return which limit an entry's history exceeds, '' if none; called before git lists or merges it."""
+        excess = self.git.excesses.get(entry.oid)  # a known result needs no merge base
         if excess is None:
             excess = explain_excess(self.git, self.git.merge_base(target, entry.oid) or "", entry.oid)
         return f"{entry.branch} is too large to be tested: {excess}" if excess else ""
@@ -230,7 +230,7 @@ class CandidateBuilder:
         return self.record_conflict(entry, tip, candidate.files, candidate.reason)
 
     def record_conflict(self, entry: MergeEntry, tip: str, files: Sequence[str], reason: str) -> StepResult:
-        """Record that an entry is in conflict with the tip; if it was enqueued by a runner, its node has a turn."""
+        """Record that an entry is in conflict with the tip; if a runner enqueued it, its node gets a turn."""
         has_turn = bool(files and entry.recipient)
         earlier = [each for each in self.queue.state.entries_of(*entry.key) if each.id != entry.id]
         self.writer.append(StatusChanged(
@@ -243,25 +243,26 @@ class CandidateBuilder:
         """Describe how the target got an entry's commit: by a landing, or from elsewhere, without a test."""
         target, moves = self.queue.target, self.queue.state.moves
         missing = f"{entry.oid}..{tip}"
-        # not both options at once: a batch has the commit behind the merges of its chain, which are not on the line
+        # not both options at once: in a batch the commit is behind the merges of its chain, off the first-parent line
         has_it = set(self.git.run("rev-list", "--ancestry-path", missing, "--").out.split())
         lines = self.git.run("log", "--first-parent", _LINE_FORMAT, missing, "--").out.splitlines()
-        later = [line.split("|") for line in reversed(lines)  # on the target's line, the oldest first
+        later = [line.split("|") for line in reversed(lines)  # on the target's first-parent line, oldest first
                  if line.split("|", 1)[0] in has_it]
         if later and later[0][1].split(" ")[0] != entry.oid and later[0][2].strip():
-            return f"already in {target}"  # merged there by a queue
+            return f"already in {target}"  # merged by a queue
         move = next((commit for commit in (entry.oid, *(line[0] for line in later)) if commit in moves), None)
         if move is not None and not self.git.is_ancestor(entry.oid, moves[move]):
             return f"already in {target}"
         return f"already in {target}, where this queue did not put it: not tested here"
 
     def _record_already_landed(self, entry: MergeEntry, tip: str, reason: str) -> StepResult:
-        """Record that the target has all of an entry already."""
+        """Record that the target already contains an entry."""
         self.writer.append(EntryLanded(entry.id, tip, tip, reason), sync=True)
         self.writer.drop_pins([self.queue.entry(entry.id)])
         return StepResult("landed", entry.id)
 
-    # --- its commits ------------------------------------------------------------------------------------------------
+    # --- commits of a set
+    # ------------------------------------------------------------------------------------------------
 
     def chain(self, tip: str, batch: Sequence[MergeEntry]) -> CandidateChain | None:
         """Return the batch stacked on the tip, from memory if possible; None if it no longer merges."""
@@ -295,11 +296,10 @@ class CandidateBuilder:
         return trees, commits, united
 
     def _drop_damage(self, tip: str, commit: str, batch: Sequence[MergeEntry]) -> bool:
-        """Set aside the objects of a chain that a power cut damaged after a dead processor had written them; return
-        whether there were any.
+        """Set aside objects of a chain that a power cut damaged; return whether there were any.
 
-        Then it is built again, and git writes them again. What a damaged commit or tree hid is found after that. What
-        is still missing then was never ours to write: git fails at the entry, which is judged by that.
+        The caller builds the chain again, and git rewrites them. Damage hidden by a damaged commit or tree is found in
+        the next pass. Objects still missing then are not ours: git fails at the entry, which is judged by that.
         """
         if self._checked:
             return False
@@ -314,8 +314,8 @@ class CandidateBuilder:
         return chain.commits[-1]
 
     def pin_landing(self, chain: CandidateChain, count: int) -> LandingCommits:
-        """Pin and return the commits with which the chain's first `count` entries land as a batch, signed if the user
-        signs theirs: only what is about to land is. SigningFailed if that cannot be done now."""
+        """Pin and return the commits that land the chain's first `count` entries as a batch, signed if the user signs
+        commits. Raises SigningFailed."""
         self._name_committer()
         config = self.queue.state.config
         self.git.signer = config.signer if config is not None else None
@@ -327,13 +327,13 @@ class CandidateBuilder:
         return LandingCommits(commits[-1], commits[:count])
 
     def _build_landing(self, chain: CandidateChain, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the commits of a landing in the order of its entries; the last one is the target's new tip."""
+        """Return the commits of a landing in entry order; the last one is the target's new tip."""
         count = len(names)
         known_by = (chain.base, names, chain.trees[:count + 1], self.queue.state.config)
         if self.git.signer is not None and self._signed[0] == known_by:
             return self._signed[1]
         commits = chain.commits[1:count + 1]
-        # The trailers tell which entries landed together, which may be fewer than were tested together.
+        # The trailers name the entries that land together, which may be fewer than were tested together.
         if names != chain.exact or self.git.signer is not None:
             rebuilt = [chain.base]
             for position, entry in enumerate(chain.entries[:count], 1):
@@ -350,9 +350,8 @@ class CandidateBuilder:
         return commits
 
     def _name_committer(self) -> None:
-        """Begin to build. Let git's commits be the user's: of whom a launch has recorded, else of whom the checkout
-        names now."""
-        # From here until `_pin` no ref reaches what is built, so `_pin` asks whether a gc ran meanwhile.
+        """Start building: set the committer that a launch recorded, else the checkout's user."""
+        # No ref reaches what is built until `_pin`, so `_pin` checks whether a gc ran since.
         self._gc = GcWatch(self.git.common)
         config = self.queue.state.config
         recorded = parse_ident(config.committer) if config is not None else None
@@ -378,16 +377,15 @@ class CandidateBuilder:
         if self._pinned.get(entry.id) == commit and self.git.has_object(commit):
             return
         if not self.git.make_ref(pin_ref(entry.id, "candidate"), commit) or not self.git.has_object(commit):
-            self._give_up_pin(entry)  # git gc collected it: it had listed the refs before the pin was written
-        # A gc that ran while these were built may have listed the refs before this one was there, and still remove the
-        # rest: what was merged in, and what lies below the commit.
+            self._give_up_pin(entry)  # a git gc that had listed the refs before the pin existed collected it
+        # A gc that ran during the build may have listed the refs before this one existed, and may still remove the
+        # rest: what was merged in, and what is below the commit.
         if self._gc.has_seen_gc() and (is_gc_running(self.git.common) or not self.git.has_all(commit, entry.oid)):
             self._give_up_pin(entry)
         self._pinned = {**dict(list(self._pinned.items())[-_KEPT_CHAINS:]), entry.id: commit}
 
     def _give_up_pin(self, entry: MergeEntry) -> NoReturn:
-        """Drop a pin of what a `git gc` may have taken, so that none points to what is gone, and have it built again
-        while no other starts."""
+        """Drop a pin whose objects a `git gc` may have removed, and request a rebuild with gc locked out."""
         self._forget()
         self.git.drop_refs([pin_ref(entry.id, "candidate")])
         self.robbed = True
@@ -397,7 +395,7 @@ class CandidateBuilder:
         self._chains = []
 
     def advance(self, chain: CandidateChain, count: int, tip: str) -> None:
-        """Drop the first `count` entries of a chain, which are the tip now, from all that begin with them."""
+        """Drop the first `count` entries of a chain, now landed, from all chains that start with them."""
         names = chain.entries[:count]
         self._chains = [each.after(count, tip) for each in self._chains if each.base == chain.base and
                         each.trees[:count + 1] == chain.trees[:count + 1] and len(each.entries) > count and
@@ -405,7 +403,7 @@ class CandidateBuilder:
 
     def trailers_of(self, entry: MergeEntry, names: tuple[str, ...], position: int, tip: str,
                   ) -> Callable[[str], list[str]]:
-        """Return the trailers of the entry's commit, by its tree: the history alone can tell what was tested."""
+        """Return the trailers of the entry's commit for its tree, so that the history alone tells what was tested."""
         config = self.queue.state.config
         batch = f"{hashlib.sha256(' '.join(names).encode()).hexdigest()[:8]} {position}/{len(names)}"
 
@@ -413,7 +411,7 @@ class CandidateBuilder:
             tested = f"with {len(names)}/{len(names)}"
             if config is None or config.no_gate:
                 tested = ""
-            elif position == len(names):  # what its paths select: it may have passed the whole gate, if that was due
+            elif position == len(names):  # what its paths select, even if it passed the whole gate because that was due
                 gate = self.select_gate(config, tip, tree) if entry.node != INTEGRATION else None
                 by = f"gates {','.join(gate.names)}" if gate is not None and gate.names else "gate"
                 tested = f"{tree} {by} {(config if gate is None else gate.config).command_key}"
@@ -427,14 +425,14 @@ class CandidateBuilder:
 # ---- the commit of an entry -----------------------------------------------------------------------------------------
 
 _OF_BATCH = ("Merge-Queue-Batch", "Merge-Queue-Tested")
-"""Trailers that all entries of a batch have in common; the latter only where there is a gate."""
+"""Trailers shared by all entries of a batch; the second only if there is a gate."""
 _TRAILER = re.compile(r"[A-Za-z0-9-]+: \S")
 
 
 class Candidate(NamedTuple):
-    """Commit that would land; without a `commit` there is none, and `files` and `reason` say why.
+    """Commit that would land; if `commit` is None, `files` and `reason` explain why.
 
-    If `commit` is the base, the branch has nothing that the base lacks.
+    If `commit` is the base, the base already contains the branch.
     """
 
     tree: str
@@ -442,16 +440,16 @@ class Candidate(NamedTuple):
     files: tuple[str, ...] = ()
     reason: str = ""
     united: tuple[str, ...] = ()
-    """Files of which both sides' lines were kept (see `union`)."""
+    """Files in which both sides' lines were kept (see `union`)."""
 
 
 def build_candidate(git: Git, entry: MergeEntry, base: str, trailers: Trailers, tree: str = "", target: str = "",
                     ) -> Candidate:
-    """Build the commit that `entry` would put on top of `base`, by its strategy. Writes objects, moves nothing.
+    """Build the commit that `entry` would put on top of `base` with its strategy. Writes objects, moves no ref.
 
     Args:
-        tree: result of an earlier merge of the two, so that they are not merged again.
-        target: the target's commit, which says what may be united; default: `base`.
+        tree: result of an earlier merge of the two, which saves merging them again.
+        target: the target's commit, whose attributes decide on unions; default: `base`.
     """
     if entry.strategy not in _STRATEGIES:
         return _installed(git, entry, base, trailers)
@@ -464,7 +462,7 @@ def build_candidate(git: Git, entry: MergeEntry, base: str, trailers: Trailers, 
 
 
 def _installed(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candidate:
-    """Build the commit by the strategy of an installed package; what it makes has to continue the target."""
+    """Build the commit with the strategy of an installed package; it must be a descendant of the target."""
     name = entry.strategy
     try:
         if name not in offered(PluginGroup.STRATEGIES):
@@ -526,7 +524,7 @@ def _rebase(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merge: M
     top = base
     for left, (commit, after) in zip(reversed(range(len(picked))), picked, strict=True):
         if left and commit.parents == [top]:
-            top = commit.oid  # it is already where it would be put
+            top = commit.oid  # already in place
         else:
             message = append_trailers(commit.message, () if left else trailers(after))
             top = git.commit_tree(after, [top], message, date=_date(entry), author=commit.author)
@@ -535,7 +533,7 @@ def _rebase(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merge: M
 
 def _cherry_pick(git: Git, commit: Commit, tree: str, merge: Merge) -> MergeResult:
     """Apply what `commit` changed on top of `tree`: a merge whose base is its parent."""
-    # Always the same date: a second try writes the same object, not another one. It never gets into a history.
+    # A fixed date: a second try writes the same object. It never becomes part of a history.
     base = git.commit_tree(tree, commit.parents, "base of a rebase\n", date=0, signed=False)
     return merge(base, commit.oid)
 
@@ -549,7 +547,7 @@ def _ff_only(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merge: 
 
 
 def _fast_forward(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merge: Merge) -> Candidate:
-    """Build no commit where the branch continues the target: that of a run which nobody else works on."""
+    """Fast-forward if the branch is ahead of the target, as on a run's own branch."""
     build = _ff_only if git.is_ancestor(base, entry.oid) else _merge
     return build(git, entry, base, trailers, merge)
 
@@ -560,7 +558,7 @@ _STRATEGIES: dict[str, Callable[[Git, MergeEntry, str, Trailers, Merge], Candida
 
 
 def _date(entry: MergeEntry) -> int:
-    # Not the present time: what is built again after a crash has to be the same commit, byte for byte.
+    # Not the current time: a rebuild after a crash must give the same commit, byte for byte.
     return int(from_iso(entry.enqueued_at))
 
 
@@ -572,10 +570,10 @@ def _conflict(merged: MergeResult) -> Candidate:
 
 
 def squash_message(subject: str, work: Sequence[Commit]) -> tuple[str, list[str]]:
-    """Return the message for all of `work` in one commit, and its authors alongside the first's (`Name <mail>`).
+    """Return the message for a squash of `work`, and its authors other than the first (`Name <mail>`).
 
     Args:
-        subject: of a commit for several, or none; one alone keeps its own message.
+        subject: subject for several commits, or none; a single commit keeps its message.
     """
     authors = list(dict.fromkeys(f"{commit.author.name} <{commit.author.email}>" for commit in work))
     if len(work) == 1:
@@ -585,7 +583,7 @@ def squash_message(subject: str, work: Sequence[Commit]) -> tuple[str, list[str]
 
 
 def append_trailers(message: str, trailers: Sequence[str]) -> str:
-    """Return `message` with trailers at its end, joined to those that it has."""
+    """Return `message` with trailers appended to those it already has."""
     text = message.strip("\n")
     if not trailers:
         return f"{text}\n"

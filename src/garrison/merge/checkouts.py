@@ -1,4 +1,4 @@
-"""Open checkouts: rehearse a landing in every checkout of the target, update them after the swap, lose no user edit.
+"""Open checkouts: rehearse a landing in every checkout of the target, update them after the swap, preserve edits.
 
 git's own `index.lock` locks every checkout of the target from the rehearsal until its update: in between, a `commit -a`
 there would silently revert the landing. The lock is a hard link to a file of ours alongside it, so that the next
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 _NAMED = re.compile(r"^error: .*?'(.+)'", re.MULTILINE)
 _MAX_NAMED = 10
-"""Files that one message names."""
+"""Files named in one message."""
 
 
 class Blocked(Value):
-    """Reason why a checkout cannot be updated now: `files` are in the way, `why` says what to do."""
+    """Reason why a checkout cannot be updated now: `files` are in the way, `why` is the advice."""
 
     path: Path
     files: tuple[str, ...]
@@ -46,7 +46,7 @@ def find_checkouts(git: Git, target: str) -> tuple[list[Path], Blocked | None]:
         if tree.branch == target and git.is_lost(tree):
             return [], Blocked(git.common, (), f"the checkout of {git.common} is on {target}, and nothing says where "
                                                "it is; there, run `git config core.worktree \"$PWD\"`")
-        # A checkout in which the target is being rebased is detached: only files in its git directory tell.
+        # A checkout that is rebasing the target is detached: only files in its git directory show it.
         git_dir = _git_dir_of(git, tree.path) if tree.branch in (None, target) else None
         if git_dir is None:
             continue
@@ -60,10 +60,10 @@ def find_checkouts(git: Git, target: str) -> tuple[list[Path], Blocked | None]:
 def _git_dir_of(git: Git, path: Path) -> Path | None:
     """Return the git directory of a registered worktree; None if the worktree or its `.git` is gone.
 
-    Ignore such a worktree: nobody can rebase in it, so it must not block a landing. GitError for any other failure.
+    Nobody can rebase in such a worktree, so it must not block a landing. Raises GitError for any other failure.
     """
     if not path.is_dir() or (path != git.root and not os.path.lexists(path / ".git")):
-        return None  # git would find the repository of a folder above it
+        return None  # git would find the repository of a parent folder
     try:
         return git.git_dir(path)
     except GitError as error:
@@ -81,7 +81,7 @@ def _is_rebasing(git_dir: Path, target: str) -> bool:
 
 
 def rehearse(git: Git, target: str, old: str, new: str) -> Blocked | None:
-    """Return what blocks a checkout of `target` from going from `old` to `new` (commits or trees); takes no lock."""
+    """Return what blocks moving a checkout of `target` from `old` to `new` (commits or trees); takes no lock."""
     paths, blocked = find_checkouts(git, target)
     for path in paths if blocked is None else []:
         blocked = Checkout(git, path).rehearse(old, new)
@@ -145,7 +145,7 @@ class CheckoutLocks:
     def move(self, *, resuming: bool = False) -> list[Path]:
         """Update the locked checkouts after the swap; return those that now show the new commit.
 
-        `resuming`: an earlier update was interrupted; a checkout whose index is its branch's tip needs none.
+        `resuming`: an earlier update was interrupted; skip a checkout whose index already matches its branch.
         """
         return [checkout.path for checkout in self.checkouts if (resuming and checkout.is_current())
                 or checkout.move(self._old, self._new, resuming=resuming) is None]
@@ -160,19 +160,19 @@ class Checkout:
         self._mark = self.git_dir / "garrison-index.lock"
         self._copy = self.git_dir / f"garrison-index-{os.getpid()}"
         self._is_copy_fresh = False
-        """Set while the copy is as current as the index: the lock has been held since it was made."""
+        """Set while the copy is as current as the index, since the lock was never released."""
 
     # --- the index lock ---------------------------------------------------------------------------------------------
 
     def lock(self) -> Blocked | None:
-        """Take git's index lock; return a block if another git holds it. The caller holds the processor's lock."""
-        # Whatever bears our mark here was left by a dead processor: the processor's lock admits one at a time.
+        """Take git's index lock; return a block if another git has it. The caller owns the processor's lock."""
+        # The processor's lock admits one at a time, so a file with our mark here was left by a dead processor.
         self.recover()
         blocked = self._operation_in_progress()
         if blocked is None:
             self._mark.write_text(f"{os.getpid()}\n")
             try:
-                # Fails as git's O_EXCL does if git holds it; as the same file as the mark it is known to be ours.
+                # link() fails like git's O_EXCL if git has the lock; sharing the mark's inode identifies it as ours.
                 os.link(self._mark, self.git_dir / "index.lock")
             except FileExistsError:
                 blocked = self._locked_by_git()
@@ -189,7 +189,7 @@ class Checkout:
     def unlock(self) -> None:
         """Release the index lock, if it is ours."""
         lock = self.git_dir / "index.lock"
-        # The lock before the mark: a lock without it would pass for the user's git, and block every landing.
+        # The lock before the mark: a lock without a mark would look like the user's git and block every landing.
         with suppress(FileNotFoundError):
             if lock.samefile(self._mark):
                 lock.unlink()
@@ -216,7 +216,7 @@ class Checkout:
         return self.git.run("diff-index", "--cached", "--quiet", "HEAD", cwd=self.path, check=False).code == 0
 
     def rehearse(self, old: str, new: str, *, resuming: bool = False) -> Blocked | None:
-        """Return why git would not move this checkout from `old` to `new`; neither index nor files are touched."""
+        """Return why git would refuse to move this checkout from `old` to `new`; changes neither index nor files."""
         blocked = self._operation_in_progress() or (None if self._is_ours_or_free() else self._locked_by_git())
         try:
             blocked = blocked or self._read_tree(old, new, "-n", resuming=resuming)
@@ -238,7 +238,7 @@ class Checkout:
             failpoint.here("moving")
             try:
                 self._copy.replace(self.git_dir / "index")
-            except FileNotFoundError:  # we were stopped, and another processor has cleaned up here
+            except FileNotFoundError:  # this process was stopped, and another processor has cleaned up here
                 blocked = Blocked(self.path, (), f"another processor has taken over {self.path}")
         return blocked
 
@@ -258,10 +258,10 @@ class Checkout:
         lost = self._would_lose(changes, resuming=resuming)
         if lost:
             return self._in_the_way(lost)
-        # The first try takes what an interrupted update has written for edits; for the second it is in the index.
+        # The first try mistakes files of an interrupted update for edits; for the second they are in the index.
         for last in (not resuming, True):
             if last or not fresh:
-                # Without it a file that was only touched counts as edited.
+                # otherwise a file that was only touched counts as edited
                 self.git.run("update-index", "-q", "--refresh", cwd=self.path, extra=extra, check=False)
             result = self.git.run("read-tree", *options, "-m", "-u", old, new, cwd=self.path, extra=extra, check=False)
             if result.code == 0:
@@ -272,9 +272,9 @@ class Checkout:
         return self._refused(changes, result.err)
 
     def _would_lose(self, changes: list[ChangedPath], *, resuming: bool) -> list[str]:
-        """Return paths where read-tree would undo a deletion, or overwrite an ignored file, which it does not respect.
+        """Return paths where read-tree would undo a deletion or overwrite an ignored file, neither of which it refuses.
 
-        When resuming, a file that already has its new content is no obstacle, and a missing one is to be written.
+        When resuming, a file with its new content is no obstacle, and a missing file is still to be written.
         """
         suspects = []
         for change in changes:
@@ -286,14 +286,16 @@ class Checkout:
         if not suspects:
             return []
         index = self.git.run("ls-files", "-t", "-z", cwd=self.path, extra={"GIT_INDEX_FILE": str(self._copy)}).out
-        # Skip-worktree: a sparse checkout leaves these out; the user has not deleted them.
+        # skip-worktree: left out by a sparse checkout, not deleted by the user
         sparse = {line[2:] for line in index.split("\0") if line.startswith("S ")}
         tracked = {line[2:] for line in index.split("\0")}
         return [name for name in suspects if name not in sparse
                 and (name not in tracked or not os.path.lexists(self.path / name))]
 
     def _covered(self, name: str) -> list[str]:
-        """Return existing files that a new file `name` would overwrite: at, below, or in place of its directory."""
+        """Return existing files that a new file `name` would overwrite: at or below its path, or in place of its
+        directory.
+        """
         here = self.path / name
         if here.is_dir() and not here.is_symlink():
             return [str(path.relative_to(self.path)) for path in here.rglob("*") if not path.is_dir()]
@@ -315,7 +317,7 @@ class Checkout:
     # --- an interrupted update --------------------------------------------------------------------------------------
 
     def _accept_written(self, old: str, changes: list[ChangedPath]) -> None:
-        """Add files that an interrupted update has written already to the copied index."""
+        """Add files already written by an interrupted update to the copied index."""
         extra = {"GIT_INDEX_FILE": str(self._copy)}
         staged = set(self.git.run("diff-index", "--cached", "--name-only", "--no-renames", "-z", old, cwd=self.path,
                                   extra=extra).out.split("\0"))
@@ -334,7 +336,7 @@ class Checkout:
         return self._blob(change.name) == change.blob or self._is_torn(change)
 
     def _is_torn(self, change: ChangedPath) -> bool:
-        """Return whether a file has only the beginning of its new content: git was killed, or the disk was full.
+        """Return whether a file is a prefix of its new content: git was killed, or the disk was full.
 
         Overwriting such a file loses nothing.
         """

@@ -1,8 +1,8 @@
-"""Commands of people to a queue: hold, release, retry, cancel, pause, resume, configure.
+"""User commands for a queue: hold, release, retry, cancel, pause, resume, configure.
 
-Every command is checked and recorded under one hold of `queue.lock`, so it is safe at any moment alongside a working
-processor, which reads it from the journal at its next step. A landing that has started is finished first; a command
-that comes too late is refused with one line. Repeating a command changes nothing.
+Every command is checked and recorded under `queue.lock`, so it is safe at any moment while a processor works; the
+processor reads it from the journal at its next step. A landing in progress finishes first, and a command that comes too
+late is refused. Commands are idempotent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _AWAITS_APPROVAL = ("waits for approval; `garrison review {node} --run {run}` sh
 
 
 def hold(queue: MergeQueue, entry_id: str, reason: str = "") -> MergeEntry:
-    """Keep an entry from being judged until it is released; its gate run is ended."""
+    """Exclude an entry from judging until it is released; its gate run is ended."""
     with queue.locked() as state:
         entry = state.entry(entry_id)
         if entry.status != "held":
@@ -38,11 +38,11 @@ def hold(queue: MergeQueue, entry_id: str, reason: str = "") -> MergeEntry:
 
 
 def release(queue: MergeQueue, entry_id: str) -> MergeEntry:
-    """Release a held entry: it waits for its turn again, at its old place. Refused if it has to be approved."""
+    """Release a held entry: it waits again at its old place. Refused if it needs approval."""
     with queue.locked() as state:
         entry = state.entry(entry_id)
         if entry.is_final:
-            raise Refused(f"{entry_id} is {entry.status}, nothing holds it; `garrison merge-queue retry {entry_id}` "
+            raise Refused(f"{entry_id} is {entry.status}, not held; `garrison merge-queue retry {entry_id}` "
                           "retries a failed one")
         if entry.awaits_approval:
             raise Refused(f"{entry_id} {_AWAITS_APPROVAL.format(node=entry.node, run=entry.run)}")
@@ -52,7 +52,7 @@ def release(queue: MergeQueue, entry_id: str) -> MergeEntry:
 
 
 def approve(queue: MergeQueue, entry_id: str, note: str = "", comments: tuple[ReviewComment, ...] = ()) -> MergeEntry:
-    """Approve an entry that waits for it: it is tested and lands as any other. Repeating it changes nothing."""
+    """Approve a waiting entry, which is then tested and landed like any other. Idempotent."""
     with queue.locked() as state:
         entry = state.entry(entry_id)
         if entry.status in FAILED or entry.status == "superseded":
@@ -125,7 +125,7 @@ def explain_no_retry(entry: MergeEntry) -> str | None:
 
 
 def pause(queue: MergeQueue, reason: str = "") -> Pause:
-    """Judge and land nothing until the user resumes; a running gate continues and its verdict is kept."""
+    """Stop judging and landing until the user resumes; a running gate continues and its verdict is kept."""
     with queue.locked() as state:
         if state.pause is None or not state.pause.is_manual:
             queue.append(QueuePaused((), PauseReason.ASKED.value, reason or "by a person", ""), sync=True)
@@ -143,7 +143,7 @@ def resume(queue: MergeQueue) -> Pause | None:
 
 
 def reconfigure(queue: MergeQueue, **changes: object) -> QueueConfig:
-    """Record other settings of the queue; entries under test by another gate are judged again.
+    """Record new settings; entries under test by another gate are judged again.
 
     Refused during the milliseconds in which an entry is landing.
     """
@@ -167,7 +167,7 @@ def reconfigure(queue: MergeQueue, **changes: object) -> QueueConfig:
 
 
 def _set_guard(queue: MergeQueue, wanted: bool) -> None:
-    """Install or remove the guard, also where an interrupted command left it half done."""
+    """Install or remove the guard, even if an interrupted command left it half done."""
     if not wanted and not (queue.branch.is_local and guard.is_requested(queue.git, queue.branch.ref)):
         return
     if not queue.branch.is_local:

@@ -1,4 +1,4 @@
-"""Configuration of a queue: gate, set-up, strategy and cleaning, as a launcher or the user recorded them. Pure."""
+"""Configuration of a queue: gate, set-up, strategy and cleaning, recorded by a launcher or the user. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 1800.0
 """Seconds a gate or set-up may take."""
 CLEANING = ("untracked", "none", "ignored")
-"""Files that are removed before a test: those neither tracked nor ignored; none; ignored ones too. The first is the
-default; what a set-up made always stays."""
+"""Files removed before a test: untracked ones that are not ignored (the default); none; ignored ones as well. Files
+made by a set-up always stay."""
 BATCH_HISTORY = ("tip", "chain")
-"""What the target's first-parent line gets from a batch: one merge of the tree that was tested; or the commit of each
-entry, of which only the last one's tree was tested. The first is the default."""
+"""What a batch adds to the target's first-parent line: one merge with the tested tree (the default); or the commit of
+each entry, of which only the last one's tree was tested."""
 _VOLATILE = frozenset({"TERM", "TMPDIR", "XDG_RUNTIME_DIR", "SHELL"})
 """Environment variables that differ between terminals, not between machines."""
 
@@ -38,7 +38,7 @@ if [ -x "$hook" ] && [ "$base" != "$tested" ]; then
     [ "$refused" = 0 ] || {{ echo "the repository's own pre-commit hook refused it (exit code $refused)"; exit 1; }}
 fi
 """
-"""Gives what would land to the hook, as changes that are added and not yet committed, in the slot."""
+"""Gives the hook what would land, as staged changes in the slot."""
 
 
 class QueueConfig(Value):
@@ -55,32 +55,32 @@ class QueueConfig(Value):
     clean: str = CLEANING[0]
     """Cleaning of a slot before each test; see CLEANING."""
     keep: tuple[str, ...] = ()
-    """Patterns, as in .gitignore, of files that stay for the next test whatever is cleaned."""
+    """Patterns, as in .gitignore, of files that cleaning never removes."""
     gate_cores: int = 0
-    """Cores that one gate run keeps busy, so that others may run alongside it on idle cores; 0: all."""
+    """Cores that one gate run keeps busy; other runs may use the rest; 0: all."""
     guard: bool = False
-    """Set if a git hook keeps everyone else from moving the target."""
+    """Set if a git hook prevents everyone else from moving the target."""
     hooks: str = ""
-    """Hash of the user's reference-transaction hook that is asked before a landing; '' if none was asked for."""
+    """Hash of the user's reference-transaction hook that runs at a landing; '' if none was requested."""
     gate_from_target: tuple[str, ...] = ()
-    """Patterns of files that the gate sees as the target has them, whatever the tested branch did to them."""
+    """Patterns of files that the gate sees in the target's version, whatever the tested branch changed."""
     batch_history: str = BATCH_HISTORY[0]
     """How a batch is shown in the target's history; see BATCH_HISTORY."""
     max_batch: int = 0
-    """Entries to test together at most; 0: as many as the queue chooses."""
+    """Maximum number of entries tested together; 0: the queue chooses."""
     beliefs: bool = True
-    """Set if the history of the queue decides which entries are tested with which; else all count alike."""
+    """Set if the queue's history influences which entries are tested together."""
     commit_hook: str = ""
-    """Ref of the target if the repository's own pre-commit hook looks at what the tested tree adds to that, as part of
-    the gate; '' if it does not."""
+    """Ref of the target if the repository's pre-commit hook checks the tested changes against it, as part of the gate;
+    else ''."""
     committer: str = ""
-    """Who commits what lands, `Name <address>`; '': garrison, which knows no name of the user's."""
+    """Committer of landings, `Name <address>`; '': garrison, if git knows no name of the user."""
     signer: Signer | None = None
-    """How what lands is signed; None: not at all."""
+    """How landings are signed; None: not at all."""
 
     @classmethod
     def from_launch(cls, launch: Launch, timeout: float = DEFAULT_TIMEOUT) -> QueueConfig:
-        """Return the configuration with which a launch tests what lands on its target."""
+        """Return a launch's configuration of the queue of its target."""
         return cls(launch.gate, launch.setup, launch.no_gate, timeout, tuple(launch.lock_files), hooks=launch.hooks,
                    gate_from_target=tuple(launch.gate_from_target), committer=launch.committer,
                    signer=read_signer(launch.signer), commit_hook=launch.base_ref if launch.commit_hook else "")
@@ -91,7 +91,7 @@ class QueueConfig(Value):
 
     @property
     def command_key(self) -> str:
-        """Return a short hash of gate and set-up, and of the files that are the target's."""
+        """Return a short hash of gate, set-up and `gate_from_target`."""
         fixed = "".join(f"\0{pattern}" for pattern in self.gate_from_target)
         fixed += f"\0hook {self.commit_hook}" if self.commit_hook else ""
         return hashlib.sha256(f"{self.gate or ''}\0{self.setup or ''}{fixed}".encode()).hexdigest()[:12]
@@ -103,14 +103,14 @@ class QueueConfig(Value):
         return hook + (self.gate or "")
 
     def verdict_key(self, environment: Mapping[str, str], targets_files: str = "") -> str:
-        """Return the key of verdicts: a hash of gate, set-up and the environment that they see.
+        """Return the key of verdicts: a hash of gate, set-up and their environment.
 
         Verdicts on one tree are exchangeable if their keys are equal.
 
         Args:
-            targets_files: what the target has of `gate_from_target`.
+            targets_files: the target's files that match `gate_from_target`.
         """
-        # garrison's own variables differ between runs and slots, and say nothing about what a gate tests.
+        # garrison's own variables differ between runs and slots and do not affect what a gate tests
         text = "\0".join(f"{name}={value}" for name, value in sorted(environment.items())
                          if name not in _VOLATILE and not name.startswith("GARRISON_"))
         text += f"\0\0{targets_files}" if targets_files else ""
@@ -121,7 +121,7 @@ class QueueConfig(Value):
             other.gate, other.setup, other.no_gate, other.gate_from_target)
 
     def with_gate_of(self, launched: QueueConfig) -> QueueConfig:
-        """Return it with the gate, set-up and time limit of a launcher; other settings are for people to change."""
+        """Return a copy with the gate, set-up and time limit of a launcher; other settings are the user's."""
         timeout = self.timeout if launched.timeout == DEFAULT_TIMEOUT else launched.timeout
         return replace(self, gate=launched.gate, setup=launched.setup, no_gate=launched.no_gate, timeout=timeout,
                        lock_files=launched.lock_files, hooks=launched.hooks or self.hooks,
@@ -136,7 +136,7 @@ class QueueConfig(Value):
 
 
 def read_signer(data: Mapping[str, object]) -> Signer | None:
-    """Return a signer as a launch has it; None for none."""
+    """Return the signer of a launch; None for none."""
     return from_data(Signer, data) if data else None
 
 

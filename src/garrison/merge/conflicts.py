@@ -1,8 +1,8 @@
 """Conflicts: find them early, between waiting entries and the target's tip, and between any two entries.
 
-`git merge-tree` compares the pinned commits, one call for many, without a checkout; the objects it writes are thrown
-away. If two entries conflict, either may land; the other one is in conflict from then on. `order`
-chooses which: `PairConflicts` finds the pairs, and remembers them, as commits never change.
+`git merge-tree` compares many pinned commits in one call, without a checkout; the objects it writes are discarded. If
+two entries conflict, either may land; the other is then in conflict. `order` chooses which: `PairConflicts` finds the
+pairs, and caches them, as commits never change.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 _MERGED = ("merge", "squash", FAST_FORWARD)
-"""Strategies whose conflict with the tip a merge shows; the others are tried in their turn."""
+"""Strategies that conflict exactly if a merge does; others are tried when they are built."""
 MAX_PAIRS = 5000
-"""Compared pairs that are remembered."""
+"""Maximum number of cached pairs."""
 _PAUSE_FACTOR = 10.0
-"""Pause before the next check, as a multiple of the last one's duration: checks take a tenth of the time at most."""
+"""Pause before the next check, as a multiple of the last one's duration: checks take at most a tenth of the time."""
 
 
 class ConflictCheck:
@@ -44,9 +44,8 @@ class ConflictCheck:
     def check(self, tip: str, waiting: Sequence[MergeEntry], busy: Collection[str] = ()) -> StepResult | None:
         """Record the conflicts with `tip` of waiting entries not yet checked on it; None if there is none.
 
-        Of those that conflict in the same file only the first is recorded: the others wait for its turn, and their
-        agents begin again once it has landed. What conflicts in a file that is `busy`, under test for another entry,
-        waits for that.
+        Of entries that conflict in the same file only the first is recorded: the others wait for its turn, and their
+        agents retry once it has landed. Conflicts in a `busy` file, under test for another entry, wait for that entry.
         """
         if self._tip != tip:
             self._tip, self._checked = tip, set()
@@ -81,7 +80,7 @@ class PairConflicts:
         self._grown_on = ""
 
     def find(self, entries: Sequence[MergeEntry], tip: str) -> set[frozenset[str]]:
-        """Return the pairs of these entries that conflict; what changes no file in common is not compared."""
+        """Return the pairs of these entries that conflict; pairs without a common file are not compared."""
         files = {name: frozenset(each.files) for name, each in self.touched.of_all(entries, tip).items()}
         if len(self._known) > MAX_PAIRS:
             self._known.clear()
@@ -96,7 +95,7 @@ class PairConflicts:
                 if self._known.get(frozenset((one.id, other.id)))}
 
     def _may_be_united(self, paths: Sequence[str], tip: str) -> bool:
-        """Return whether a union is tried for all of these files; a pair that conflicts after all only waits."""
+        """Return whether a union is tried for all these files; a pair that still conflicts only waits."""
         if self._grown_on != tip:
             self._grown, self._grown_on = {}, tip
         if unknown := [path for path in paths if path not in self._grown]:
@@ -121,7 +120,7 @@ class Conflict(Value):
 
 
 class ConflictMatrix(Value):
-    """All conflicts of these `entries` at `tip`; those in `gone` were not compared, as their commits are gone."""
+    """All conflicts of `entries` at `tip`; the commits of those in `gone` no longer exist."""
 
     target: str
     tip: str

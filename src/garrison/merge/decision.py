@@ -1,23 +1,23 @@
-"""Decision of the merge queue: which sets of entries to test next on k gates, what to land and what to reject. Pure.
+"""Decide which sets of entries to test next on k gates, what to land and what to reject. Pure.
 
-A gate run tests an ordered set of waiting entries, merged onto the target's tip. What is known of them is
+A gate run tests an ordered set of waiting entries, merged onto the target's tip. The finished runs divide them into
 
-- **proven** entries, which were in a set that passed, maybe on an earlier tip: they travel along with every set that is
-  tested next, so that they land without their own run;
-- **red groups**, of which at least one entry is bad (or the gate is flaky): what remains of a set that failed, without
-  the entries that are proven;
+- **proven** entries, which were in a set that passed, maybe on an earlier tip: they are added to every set that is
+  tested next, so that they land without a run of their own;
+- **red groups**, of which at least one entry is bad (or the gate is flaky): a set that failed, without its proven
+  entries;
 - the **pool**: all others, each bad with its own probability.
 
-Groups and sets under test are chains. A run on the first i entries of a chain tells whether the first bad one is among
-them; several runs on a chain divide it into segments. The run that is started next is the one with the greatest value:
-the bits that it tells, given the runs in progress, plus the chance that it lands. There are three ways to find one:
-cut a segment of a chain, begin a chain with entries of the pool, or extend a chain under test, whose success is then
-taken for granted. So one gate bisects, and k gates search in k groups at a time. A set lands only by its own green run
-on the tip. An entry is rejected only by its own red run that repeats another one (`convicts`), or, if the gate is
-known to be steady, if it is the only suspect left of its own run and another one.
+Groups and sets under test are chains. A run on the first i entries of a chain tells whether they include the first bad
+one; several runs on a chain divide it into segments. The next run is the one with the greatest value: the bits of
+information that it yields, given the runs in progress, plus its chance of landing. There are three kinds of candidates:
+cut a segment of a chain, start a chain with entries of the pool, or extend a chain under test, assuming that it passes.
+So one gate bisects, and k gates search k groups at a time. A set lands only by its own green run on the tip. An entry
+is rejected only by its own red run that repeats another one (`convicts`), or, if the gate is known to be steady, if it
+is the only remaining suspect of its own run and another one.
 
-Below that: when the bare target is tested, when an entry at which git fails is set aside, what the journal's runs tell
-of the present tip, and the bounds of sets and gates.
+The later parts decide when the bare target is tested and when an entry at which git fails is set aside, apply the
+journal's runs to the current tip, and bound sets and gates.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ if TYPE_CHECKING:
 MAX_BATCH = 128
 """Entries of the largest set; half the sets of this size are red if one entry in 185 is bad."""
 RED_RUNS_NEEDED = 2
-"""Red runs without another suspect, one of them its own, for which an entry is rejected; one more if the gate was flaky
-lately."""
+"""Red runs without another suspect, one of them its own, after which an entry is rejected; one more if the gate was
+recently flaky."""
 STEADY_RUNS = 40
-"""A gate counts as steady once it has passed that many trees without being flaky on any: one that fails 5 % of good
-trees has shown it by then in seven of eight cases."""
+"""Number of trees that a gate must pass without a flake to count as steady. A gate that fails 5 % of good trees has
+shown a flake by then with a probability of 7/8."""
 LANDING_VALUE = 0.3
-"""Bits that a certain landing is worth, since what has landed is tested with no set again. One and two gates do as well
-without it; four take 6 % more time at 2 % bad."""
+"""Value in bits of a certain landing, since landed entries need no further tests. One or two gates do as well without
+it; four take 6 % more time at 2 % bad."""
 CONFIRMATION_VALUE = 2.0
-"""Bits that the next run of its own is worth for an entry that has to be confirmed as bad: it settles one either way,
-so it goes before all other runs."""
+"""Value in bits of a run alone for an entry that must be confirmed as bad: it settles the entry either way, so it goes
+before all other runs."""
 UNFINISHED_VALUE = 0.3
-"""Bits added for a red group, so that groups do not pile up; without it a drain takes the same time, within 2 %."""
+"""Bits added for a red group, so that groups do not pile up; the time to drain a queue is the same within 2 %."""
 DUE_VALUE = 1.0
-"""Bits added for a chain with an entry that others have overtaken: more than any run without one tells."""
+"""Bits added for a chain with an overtaken entry: more than any run without one yields."""
 LEAST_VALUE = 0.02
-"""Bits below which a run is not started while another is in progress, and below which one is cancelled."""
+"""Bits below which a run is cancelled, or not started while another is in progress."""
 LEAST_BAD, MOST_BAD = 0.002, 0.95
 """Bounds of the probability that an entry is bad: nothing is certain before it is tested."""
 PRIOR_BAD, PRIOR_ENTRIES = 0.4, 8.0
@@ -66,7 +66,7 @@ PRIOR_BAD, PRIOR_ENTRIES = 0.4, 8.0
 
 
 class Beliefs(Value):
-    """Probabilities before any gate run on these entries."""
+    """Prior probabilities."""
 
     bad: Mapping[str, float]
     """Entry → that it is bad by itself."""
@@ -77,13 +77,13 @@ class Beliefs(Value):
 
 
 class WaitingTree(Value):
-    """Unjudged entry that may be tested now."""
+    """Unjudged entry that can be tested now."""
 
     id: str
     needs: frozenset[str] = frozenset()
     """Waiting entries that must be before it in every set."""
     is_alone: bool = False
-    """Set if it shares no set."""
+    """Set if it must be tested alone."""
     is_due: bool = False
     """Set if enough others have overtaken it."""
 
@@ -94,13 +94,13 @@ class FinishedRun(Value):
     entries: tuple[str, ...]
     green: bool
     suspicion: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """Entry → likelihood ratio of the log if that entry is bad; 1 for one that is not named."""
+    """Entry → likelihood ratio of the log if that entry is bad; default 1."""
     lands: bool = False
-    """Set if the tested tree is the tip's with just these entries: then it may land."""
+    """Set if the tested tree is the tip plus exactly these entries, so that it may land."""
     is_own: bool = False
-    """Set if it is a red one that tested one entry and nothing else."""
+    """Set if the run was red and tested one entry alone."""
     convicts: bool = False
-    """Set if it is reason to reject its only entry (see `convicts`)."""
+    """Set if it justifies rejecting its only entry (see `convicts`)."""
 
 
 class RunningSet(Value):
@@ -111,7 +111,7 @@ class RunningSet(Value):
 
 
 class SetStart(Value):
-    """Set to test next, the probability that it passes, and why it was chosen, for people."""
+    """Set to test next, the probability that it passes, and why it was chosen (for display)."""
 
     entries: tuple[str, ...]
     green: float = 1.0
@@ -122,7 +122,7 @@ class SetStart(Value):
 
 
 class QueueDecision(Value):
-    """What to do now: land a set, or reject an entry, or else cancel runs and start others."""
+    """Decision: land a set, or reject an entry, or else cancel runs and start others."""
 
     land: tuple[str, ...] = ()
     reject: str = ""
@@ -136,10 +136,10 @@ def decide(waiting: Sequence[WaitingTree], beliefs: Beliefs, runs: Sequence[Fini
 
     Args:
         waiting: unjudged entries in the queue's order, each behind what it needs.
-        runs: finished runs, oldest first; a red one only if each member waits or has landed.
+        runs: finished runs, oldest first; red ones only if each member waits or has landed.
         running: runs in progress.
-        gates: runs that may continue at a time.
-        max_set: entries that may be tested together at most; with 1, one entry is tested at a time.
+        gates: maximum number of runs at a time.
+        max_set: maximum number of entries tested together; 1: one at a time.
         is_steady: whether the gate is known not to err (see STEADY_RUNS).
     """
     passed = [run.entries for run in runs if run.green and run.lands and run.entries]
@@ -169,8 +169,8 @@ class Trial(Value):
 
 
 def convicts(run: Trial, earlier: Sequence[Trial], *, flaky: bool = False) -> bool:
-    """Return whether a red run is reason to reject: it tested one entry alone, which had been red before, alone or with
-    others that had passed by then. If the gate was flaky lately, only runs on the same tree count, and one more."""
+    """Return whether a red run justifies rejecting: it tested one entry alone, which had been red before, alone or with
+    others that had passed by then. If the gate was recently flaky, it takes one more run, all on the same tree."""
     if len(run.entries) > 1 or run.green:
         return False
     if flaky:
@@ -179,28 +179,28 @@ def convicts(run: Trial, earlier: Sequence[Trial], *, flaky: bool = False) -> bo
     return any(not each.green and set(each.entries) - passed == set(run.entries) for each in earlier)
 
 
-# ------------------------------------------------------------------------------------------------- what the runs tell
+# --------------------------------------------------------------------------------------------- knowledge from the runs
 
 
 class _Chain(Value):
-    """Entries of which prefixes are tested: a red group, or a set under test that began with entries of the pool."""
+    """Entries whose prefixes are tested: a red group, or a set under test that started with entries of the pool."""
 
     entries: tuple[str, ...]
     good: tuple[float, ...]
-    """`good[i]`: probability that the first i entries are good; of a red group, given that it was red."""
+    """`good[i]`: probability that the first i entries are good; for a red group, given that it was red."""
     is_red: bool = False
     cuts: tuple[int, ...] = ()
     """Lengths of the prefixes under test."""
 
     @property
     def is_refuted(self) -> bool:
-        """Return whether it was red, and hardly because the gate is flaky: another run on all of it says nothing."""
+        """Return whether it was red, and a flake is unlikely: another run on the whole chain would be useless."""
         return self.is_red and self.good[-1] < LEAST_VALUE
 
     def split(self, length: int) -> float:
-        """Return the bits that a run on the first `length` entries tells, given those in progress."""
-        # The runs in progress will tell on which side of each cut the first bad entry is: this one adds something only
-        # between its neighbours.
+        """Return the bits that a run on the first `length` entries yields, given those in progress."""
+        # The runs in progress will tell on which side of each cut the first bad entry is: this one adds information
+        # only between its neighbouring cuts.
         low = max((cut for cut in self.cuts if cut <= length), default=0)
         high = min((cut for cut in self.cuts if cut >= length), default=None)
         if length in (low, high) and length:
@@ -218,7 +218,7 @@ class _Knowledge:
         self.place = {name: index for index, name in enumerate(self.waiting)}
         red = [run for run in runs if not run.green and run.entries]
         proven = {name for run in runs if run.green for name in run.entries}
-        # A red run without a suspect: what was proven on different tips is red together, or the gate is flaky.
+        # a red run without a suspect: entries proven on different tips fail together, or the gate is flaky
         withdrawn = {name for run in red if proven.issuperset(run.entries) for name in run.entries}
         self.proven = (proven - withdrawn) & self.waiting.keys()
         self.bad = self._suspect(red)
@@ -245,7 +245,7 @@ class _Knowledge:
         return bad
 
     def _red_chain(self, group: frozenset[str]) -> _Chain:
-        """Return a red group with the least suspicious entries first, each behind what it needs."""
+        """Return a red group, least suspicious entries first, each behind its dependencies."""
         left, names = sorted(group, key=lambda name: (self.bad[name], self.place[name])), list[str]()
         while left:
             free = next((name for name in left if not self.waiting[name].needs.intersection(left)), left[0])
@@ -267,7 +267,7 @@ class _Knowledge:
         return goods
 
     def convict(self, *, is_steady: bool) -> str:
-        """Return an entry to reject, the only suspect that is left of enough red runs, one its own; '' if none."""
+        """Return an entry to reject: the only remaining suspect of enough red runs, one of them its own; '' if none."""
         for group, reds in self.reds.items():
             is_confirmed = is_steady and len(reds) >= RED_RUNS_NEEDED and any(run.is_own for run in reds)
             if len(group) == 1 and (is_confirmed or any(run.convicts for run in reds)):
@@ -275,7 +275,7 @@ class _Knowledge:
         return ""
 
     def may_be_confirmed(self, name: str) -> bool:
-        """Return whether an entry needs no further run of its own if others that were red with it pass."""
+        """Return whether an entry needs no further run alone if others that were red with it pass."""
         return any(run.is_own for run in self.reds.get(frozenset({name}), ())) and any(
             name in group and not any(frozenset({other}) in self.reds for other in group - {name})
             for group in self.reds if len(group) > 1)
@@ -286,7 +286,7 @@ class _Knowledge:
         return SetStart((name,), 1 - self.bad[name], value, why, repeats=any(run.is_own for run in reds))
 
     def is_useless(self, run: RunningSet) -> bool:
-        """Return whether the verdict of a run in progress is known, and lands nothing."""
+        """Return whether the verdict of a run in progress is already known and lands nothing."""
         if not self.waiting.keys() >= set(run.entries):
             return True
         unknown = set(run.entries) - self.proven
@@ -300,7 +300,7 @@ class _Knowledge:
 
 
 class _Plan:
-    """Runs in progress, and the sets that could be tested alongside them."""
+    """Runs in progress, and the sets that could be tested in parallel."""
 
     def __init__(self, known: _Knowledge, running: Sequence[RunningSet], max_set: int, *, is_steady: bool) -> None:
         self.known, self.running, self.max_set, self.is_steady = known, list(running), max_set, is_steady
@@ -319,7 +319,7 @@ class _Plan:
         pool, taken = set(known.pool), set[str]()
         for names in sorted(self.unknown, key=len, reverse=True):
             if names and pool.issuperset(names) and not taken.intersection(names):
-                # the shorter runs in it give the order of its entries
+                # its shorter runs determine the order of its entries
                 inner = sorted({each for each in self.unknown if set(each) <= set(names)}, key=len)
                 order = tuple(dict.fromkeys(name for each in inner for name in each))
                 self.chains.append(self._with_cuts(_Chain(order, tuple(known.goods(order)))))
@@ -354,7 +354,7 @@ class _Plan:
             if run.lands:
                 found += self._begin(run.entries, passes, f"if {list_some(run.entries, 3)} passes")
         found += self._land_proven()
-        # beliefs that say nothing must not stop the queue
+        # uninformative beliefs must not stop the queue
         return found or ([] if self.running else [alone])
 
     def _cut(self, chain: _Chain) -> list[SetStart]:
@@ -371,7 +371,7 @@ class _Plan:
             return [known.test_alone(name, value, "it is the only suspect of a red run")]
         what = "are red together" if chain.is_red else "are under test together"
         found = []
-        # A whole red group is repeated only where a flake may explain it; a chain that is not red is under test whole.
+        # a whole red group is repeated only if a flake may explain it; other chains are already under test as a whole
         longest = whole if chain.is_red and not chain.is_refuted else whole - 1
         for length in range(1, longest + 1):
             if (bits := chain.split(length)) >= LEAST_VALUE:
@@ -381,7 +381,7 @@ class _Plan:
             (value, length, chain.good[length], f"{length} of {whole} that {what}") for value, length in found])
 
     def _begin(self, base: tuple[str, ...], passes: float, why: str) -> list[SetStart]:
-        """Return the best set of free entries of the pool, on the tip or on a set under test."""
+        """Return the best set of untested entries of the pool, on the tip or on a set under test."""
         known, chosen = self.known, list[str]()
         around = known.proven.union(base)
         for name in self.free:
@@ -390,7 +390,7 @@ class _Plan:
                 break
             if not entry.needs or entry.needs & known.waiting.keys() <= around.union(chosen):
                 chosen.append(name)
-        landing = self._landing(base)  # that of each set, since no run in progress tests a free entry
+        landing = self._landing(base)  # the same for each set, since no run in progress tests a free entry
         found = [(passes * (entropy(good) + landing * good), length, passes * good,
                   why or f"{length} of {len(known.pool)} not yet tested")
                  for length, good in enumerate(known.goods(chosen)) if length]
@@ -398,14 +398,14 @@ class _Plan:
 
     def _first_possible(self, base: tuple[str, ...], names: Sequence[str],
                         found: list[tuple[float, int, float, str]]) -> list[SetStart]:
-        """Return the set of most value that can be tested, of (value, length, probability to pass, why)."""
+        """Return the testable set of the greatest value, given (value, length, probability to pass, why) tuples."""
         for value, length, passes, why in sorted(found, key=lambda each: -each[0]):
             if (test := self._compose(base, names[:length])) is not None:
                 return [SetStart(test, passes, value, why)]
         return []
 
     def _land_proven(self) -> list[SetStart]:
-        """Return sets that land what is proven, alone or on a set under test."""
+        """Return sets that land proven entries, alone or on a set under test."""
         proven = self.known.proven
         if not proven or any(run.lands and proven.issubset(run.entries) for run in self.running):
             return []
@@ -415,7 +415,7 @@ class _Plan:
                 for base, passes in bases if (test := self._compose(base, ()))]
 
     def _compose(self, base: tuple[str, ...], names: Sequence[str]) -> tuple[str, ...] | None:
-        """Return the set of `names` and the proven entries, on those of `base`; None if it cannot be tested now."""
+        """Return the set of `names` plus proven entries, on the entries of `base`; None if it cannot be tested now."""
         known = self.known
         room = max(0, self.max_set - len({*base, *names}))
         carried = sorted((name for name in known.proven.difference(base, names) if not known.waiting[name].is_alone),
@@ -429,7 +429,7 @@ class _Plan:
         return test if test and frozenset(test) not in self.under_test else None
 
     def _landing(self, names: Sequence[str]) -> float:
-        """Return what it is worth that these pass: they land if no set lands before that they are not built on."""
+        """Return the value of these passing: they land unless a set that they are not built on lands first."""
         around = self.known.proven.union(names)
         return LANDING_VALUE * math.prod(1 - passes for run, passes in zip(self.running, self.passes, strict=True)
                                          if run.lands and not around.issuperset(run.entries))
@@ -444,26 +444,26 @@ def entropy(probability: float) -> float:
 
 # ---- base check ------------------------------------------------------------------------------------------------------
 
-# Check of the bare target, before an entry is blamed for what may be the gate's or the target's fault. Pure.
+# Check the bare target before blaming an entry for what may be the fault of the gate or the target. Pure.
 
 Answer = Literal["passes", "test", "base_red", "gate_broken"]
 _RETRIED = frozenset({"red", "setup"})
-"""Results of the bare target that are tried again before the queue pauses."""
+"""Results of the bare target that are retried before the queue pauses."""
 _TRANSIENT = _RETRIED | {"lost"}
-"""Results of the bare target that may change by themselves: a flaky test, a killed process, a service or a network that
-is down, a lack of memory or disk. A gate that is missing, hangs or runs no tests stays so until the user helps."""
+"""Results of the bare target that may change without the user: a flaky test, a killed process, a service or network
+that is down, a lack of memory or disk. A gate that is missing, hangs or runs no tests needs the user."""
 RETRY = Backoff(30.0, 1800.0)
-"""Delays after which a queue that paused for such a result tries again by itself."""
+"""Delays after which a queue that paused for such a result retries automatically."""
 
 
 def check_base(tree: str, results: Collection[str], evidence: TreeEvidence) -> Answer:
-    """Return whether the bare target passes, has to be tested, or gives cause to pause the queue.
+    """Return whether the bare target passes, has to be tested, or is a reason to pause the queue.
 
-    A plain red is the entries' fault if the target's tree passed; but the gate may have broken since.
+    If the target's tree passed, a plain red is the fault of the entries, unless the gate has broken since.
 
     Args:
         tree: the bare target's.
-        results: of the runs that were not green, and that an entry may be blamed for.
+        results: results of red runs that an entry may be blamed for.
     """
     base = evidence.base
     if base is not None and base.result != "green":
@@ -477,11 +477,11 @@ def check_base(tree: str, results: Collection[str], evidence: TreeEvidence) -> A
 
 
 def choose_retry(result: str, pauses: int, retry: Backoff = RETRY) -> float:
-    """Return after how many seconds a paused queue tries again by itself; 0: only the user or a new target helps.
+    """Return the seconds after which a paused queue retries automatically; 0: only the user or a new target helps.
 
     Args:
-        result: of the bare target.
-        pauses: how often in a row the queue has paused for such a result before.
+        result: result of the bare target.
+        pauses: number of preceding pauses in a row for such a result.
     """
     return retry.delay(pauses + 1) if result in _TRANSIENT else 0.0
 
@@ -490,23 +490,23 @@ def choose_retry(result: str, pauses: int, retry: Backoff = RETRY) -> float:
 
 # Setbacks: decide when an entry at which git keeps failing is set aside, so that it does not block the others. Pure.
 #
-# git fails for passing reasons (a lock, a full disk, low memory) and for others that stay with an entry. Tries
-# are counted while the same entries are at work. A git that was killed counts little: memory may have been short. One
-# that says what the machine lacks does not count.
+# git fails for temporary reasons (a lock, a full disk, low memory) and for reasons that lie in an entry. Tries are
+# counted while the same entries are processed. A killed git counts little: memory may have been short. A failure that
+# reports a lack of resources does not count.
 
 MAX_WEIGHT = 30
-"""Weight of all tries after which the failure is judged."""
+"""Total weight of tries after which the failure is judged."""
 WEIGHT = 6
 """Weight of one try."""
 KILLED_WEIGHT = 1
-"""Weight of a try whose git somebody killed."""
+"""Weight of a try whose git was killed."""
 TOLD_AFTER = 2
-"""Tries after which the queue says that it is hindered."""
+"""Tries after which the queue reports that it is hindered."""
 _KILLED = frozenset(-number for number in ENDING_SIGNALS)
 
 
 class Setback(Value):
-    """Failures of git in a row while the entry `first`, alone or with others, is at work."""
+    """Consecutive failures of git while the entry `first`, alone or with others, is processed."""
 
     first: str = ""
     tries: int = 0
@@ -527,12 +527,12 @@ class Setback(Value):
         return max(0.0, self.retry_at - now) if first == self.first else 0.0
 
     def after(self, first: str, code: int, now: float, pause: float, *, lacks_room: bool = False) -> Setback:
-        """Return it after another failure of git, with that exit code; of another entry it begins again.
+        """Return the setback after another failure of git with that exit code; a different entry starts a new one.
 
         Args:
             now: monotonic seconds.
             pause: seconds until the next try.
-            lacks_room: whether git said that the machine lacks disk, processes, memory or descriptors.
+            lacks_room: whether git reported a lack of disk space, processes, memory or descriptors.
         """
         before = self if first == self.first else Setback(first)
         weight = 0 if lacks_room else KILLED_WEIGHT if code in _KILLED else WEIGHT
@@ -541,29 +541,28 @@ class Setback(Value):
 
 # ---- evidence --------------------------------------------------------------------------------------------------------
 
-# Evidence: what the gate runs of a queue say about the entries that wait, on the target's present tip. Pure.
+# Evidence: apply the gate runs of a queue to its waiting entries on the target's current tip. Pure.
 #
-# The journal knows each run by the commit of the target on which its entries were merged. As long as the queue alone
-# has moved the target since, what the run says holds: what has landed is good, and what was rejected explains a red
-# run.
+# The journal stores, with each run, the target's commit on which its entries were merged. The result remains valid
+# while only the queue has moved the target: landed entries are good, and a rejected entry explains a red run.
 
 
 class PresentGates(Protocol):
-    """Gates of the present target (`gates_by_path.GateBook`)."""
+    """Gates of the current target (`gates_by_path.GateBook`)."""
 
     def is_present(self, names: tuple[str, ...], key: str, /) -> bool:
-        """Return whether a run of these gates by path, () for the whole gate, with that key of its verdict
-        (`QueueConfig.verdict_key`), ran what they are now."""
+        """Return whether a run of these gates by path, () for the whole gate, with that verdict key
+        (`QueueConfig.verdict_key`), ran their current commands."""
         ...
 
 
 def list_runs(state: QueueState, gates: PresentGates, tip: str, waiting: Collection[str],
               unfit: Collection[tuple[str, ...]] = ()) -> Iterator[tuple[FinishedRun, SetRun]]:
-    """Yield each finished run that says something of the waiting entries, as the decision and the journal have it.
+    """Yield each finished run that is evidence about the waiting entries, as decision and journal represent it.
 
     Args:
-        gates: those of the present target.
-        unfit: entries that give another tree on the tip than was tested: they do not land untested.
+        gates: gates of the current target.
+        unfit: entries whose tree on the tip differs from the tested one, so that they cannot land without a test.
     """
     earlier: list[Trial] = []
     for record in state.verdicts.runs:
@@ -582,7 +581,7 @@ def list_runs(state: QueueState, gates: PresentGates, tip: str, waiting: Collect
             earlier.append(trial)
             yield FinishedRun(left, green=True, lands=lands), record
         elif is_whole and record.tree not in evidence.green:  # else the gate was flaky
-            # An entry's own runs count from the last time that it was queued.
+            # an entry's own runs count since it was last queued
             is_own = len(record.entries) == 1 and state.entries[left[0]].verdict not in ("", "green")
             is_lost = record.result == "lost"  # several times
             is_proof = is_own and (is_lost or convicts(trial, earlier, flaky=evidence.flaky))
@@ -592,9 +591,9 @@ def list_runs(state: QueueState, gates: PresentGates, tip: str, waiting: Collect
 
 
 def is_steady(state: QueueState, key: str) -> bool:
-    """Return whether the gate has passed so many trees that it would have been found out if it erred.
+    """Return whether the gate has passed so many trees that flakiness would have shown.
 
-    It erred if it judged a tree both ways, or if a set was red of which every entry has landed.
+    It is flaky if it judged a tree both ways, or if a set was red and all its entries have landed.
     """
     erred = state.verdicts.evidence(key).flaky or any(
         run.key == key and run.result == "red" and all(_has_landed(state, name) for name in run.entries)
@@ -604,7 +603,7 @@ def is_steady(state: QueueState, key: str) -> bool:
 
 def list_running(state: QueueState, gates: PresentGates, tip: str, running: Iterable[RunningGate],
                  ) -> list[RunningSet | None]:
-    """Return the sets under test, None for each whose verdict would say nothing on this tip."""
+    """Return the sets under test, None for each whose verdict would be useless on this tip."""
     found: list[RunningSet | None] = []
     for gate in running:
         landed = state.landed_since(gate.base, tip)
@@ -623,16 +622,16 @@ def _has_landed(state: QueueState, name: str) -> bool:
 
 # ---- batch -----------------------------------------------------------------------------------------------------------
 
-# Bounds of what is tested: how many gates run at a time, and how many entries are tested together. Pure.
+# Bounds: how many gates run at a time, and how many entries are tested together. Pure.
 #
-# Within these bounds, `decision` chooses the sets.
+# Within them, `decide` chooses the sets.
 
 MAX_GATES = 16
-"""Gates that run at a time, at most."""
+"""Maximum number of gates that run at a time."""
 SHORT_GATE = 0.25
-"""Seconds; entries with a quicker gate are tested one by one, each with its own verdict."""
+"""Seconds of a gate run; with a quicker gate, entries are tested one by one."""
 SHORT_QUEUE = 2
-"""Length of a queue up to which entries that were never tested are tested one by one."""
+"""Queue length up to which untested entries are tested one by one."""
 
 
 def choose_max_set(backlog: int, durations: Sequence[float], *, max_batch: int = MAX_BATCH,
@@ -640,9 +639,9 @@ def choose_max_set(backlog: int, durations: Sequence[float], *, max_batch: int =
     """Return how many entries may be tested together, 1 or more.
 
     Args:
-        backlog: entries that wait, or that are under test.
-        durations: seconds that the last gate runs took.
-        max_batch: the queue's own bound.
+        backlog: number of entries that wait or are under test.
+        durations: durations of the last gate runs in seconds.
+        max_batch: the configured bound of the queue.
     """
     if backlog <= SHORT_QUEUE or not durations or min(durations) < short_gate:
         return 1
@@ -650,5 +649,5 @@ def choose_max_set(backlog: int, durations: Sequence[float], *, max_batch: int =
 
 
 def choose_gate_width(cores: int, gate_cores: int) -> int:
-    """Return how many gates may run at a time on `cores`, if one keeps `gate_cores` busy (0: all of them)."""
+    """Return how many gates may run at a time on `cores` if each keeps `gate_cores` busy (0: all)."""
     return max(1, min(MAX_GATES, cores // gate_cores)) if gate_cores > 0 else 1

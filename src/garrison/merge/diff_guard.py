@@ -1,9 +1,9 @@
-"""Classifier of a change: what the user should know of it, and files that a project hardly ever wants. Pure.
+"""Change classifier: findings that the user should know about, and files that a project hardly ever wants. Pure.
 
-`classify` knows names, sizes and the beginning of each file, whoever made the change: `node.unfinished` asks it
-about what an agent left uncommitted, before garrison commits that for it. `inspect_diff` looks at what is to land, as
-git tells it (`node.diff_check`): tests, the gate, instructions of agents, secrets … It goes by names, by blobs
-compared before and after, and by marks in them; it judges no intent. `[guard]` says what each kind of change does.
+`classify` uses names, sizes and the first bytes of files: `node.unfinished` calls it before garrison commits what an
+agent left uncommitted. `inspect_diff` examines a diff that is about to land (`node.diff_check`): tests, the gate,
+instructions of agents, secrets … It goes by names, by blobs before and after, and by marks in them; it does not judge
+intent. `[guard]` sets the consequence of each kind of change.
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ if TYPE_CHECKING:
     from garrison.config import GuardConfig
 
 HEAD_BYTES = 4096
-"""Bytes of a file's beginning that tell what it is."""
+"""Leading bytes of a file that identify its type."""
 
 
 class FindingKind(StrEnum):
-    """What is wrong with a file of a change."""
+    """Problem with a file of a change."""
 
     SECRET = "secret"
     """A private key, or a file of environment variables or passwords."""
     DUMP = "dump"
-    """The memory of a program that crashed."""
+    """A core dump."""
     INSTALLED = "installed"
     """A folder of installed modules, or a virtual environment."""
     NAME = "name"
-    """A name that the configuration refuses."""
+    """A name refused by the configuration."""
     SIZE = "size"
     MANY = "many"
-    """More new files than the limit."""
+    """Too many new files."""
 
 
 class ChangedFile(Value):
-    """One file of a change, as it is after it."""
+    """One file as a change leaves it."""
 
     name: str
     size: int = 0
     """Bytes."""
     is_new: bool = True
     head: bytes = b""
-    """Its first `HEAD_BYTES`, empty if they are not known."""
+    """Its first `HEAD_BYTES`, empty if unknown."""
 
 
 class FileFinding(Value):
-    """One file, or all files below one folder (then `name` ends with a slash)."""
+    """Problem with one file, or with all files below a folder (then `name` ends with a slash)."""
 
     kind: FindingKind
     name: str
     size: int = 0
-    """Bytes of the file."""
+    """Size in bytes."""
     count: int = 1
-    """Files of it in the change."""
+    """Number of files in the change."""
 
 
 _FOLDERS = frozenset({"node_modules", "bower_components", ".venv", ".tox", ".nox", ".env", ".direnv", ".terraform"})
 _ENVIRONMENT = "pyvenv.cfg"
-"""File at the top of a virtual environment, whatever its folder is called."""
+"""File at the top of a virtual environment, whatever the folder's name."""
 _DUMP = re.compile(r"(?:vg)?core(?:\.[0-9]+)?")
 _ENV_FILE = re.compile(r"\.env(?:rc|\..+)?")
 _ENV_EXAMPLE = re.compile(r"\.env\..*\b(?:example|sample|template|dist|defaults?)")
@@ -82,9 +82,9 @@ _PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?---
 
 
 def classify(files: Iterable[ChangedFile], limits: GuardConfig) -> list[FileFinding]:
-    """Return what is wrong with a change, folders first, then files by name; a name that `limits.allow` matches passes.
+    """Return the problems of a change, folders first, then files by name; names that match `limits.allow` pass.
 
-    Files that the project tracks already pass by their names: somebody decided on them before.
+    Names of files that the project already tracks pass as well.
     """
     considered = sorted((file for file in files if not matches(file.name, limits.allow)), key=lambda file: file.name)
     environments = {file.name.removesuffix(_ENVIRONMENT) for file in considered
@@ -106,7 +106,7 @@ def classify(files: Iterable[ChangedFile], limits: GuardConfig) -> list[FileFind
 
 
 def _many(files: Sequence[ChangedFile], count: int) -> FileFinding:
-    """Return the finding of too many new files, named by the top folder that contains most of them."""
+    """Return the finding for too many new files, named after the top folder that contains most of them."""
     folders = Counter(f"{parts[0]}/" if len(parts := file.name.split("/", 1)) > 1 else "./"
                       for file in files if file.is_new)
     return FileFinding(FindingKind.MANY, folders.most_common(1)[0][0], count=count)
@@ -150,7 +150,7 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def count_conflicts(content: bytes) -> int:
-    """Return how many conflicts, `<<<<<<<` to `>>>>>>>` as git writes them, a file contains; 0 for a binary file."""
+    """Return the number of conflicts, `<<<<<<<` to `>>>>>>>`, in a file; 0 for a binary file."""
     if b"<<<<<<< " not in content or b"\0" in content[:HEAD_BYTES]:
         return 0
     count, step = 0, 0
@@ -165,7 +165,7 @@ def count_conflicts(content: bytes) -> int:
 
 
 def conflict_hunks(text: str, limit: int) -> str:
-    """Return the conflicts of a text as git writes them, each with two lines around it; at most `limit` lines."""
+    """Return the conflicts of a text with two lines of context each; at most `limit` lines."""
     lines, shown, begin = text.splitlines(), list[str](), -1
     for number, line in enumerate(lines):
         if line.startswith("<<<<<<< "):
@@ -176,46 +176,46 @@ def conflict_hunks(text: str, limit: int) -> str:
     return "\n".join(shown if len(shown) <= limit else [*shown[:limit], f"… ({len(shown) - limit} more lines)"])
 
 
-# ---- what is to land -------------------------------------------------------------------------------------------------
+# ---- diff to land ----------------------------------------------------------------------------------------------------
 
 SHOWN = 5
 """Names listed for each kind."""
 MAX_READ = 1 << 20
-"""Bytes of a file that is looked into."""
+"""Size in bytes up to which a file is read."""
 _NOTHING, _NESTED, _LINK = "000000", "160000", "120000"
-"""Modes of git: no file, a commit of another repository, a symbolic link."""
+"""git's modes: no file, a commit of another repository, a symbolic link."""
 ReadBlobs = Callable[[Iterable[str]], Mapping[str, bytes]]
-"""Returns the content of blobs by their names; those that are missing or too large are left out."""
+"""Returns the content of blobs by name, without missing and too large ones."""
 
 
 class Landed(Value):
-    """Something that landed before, and what it changed."""
+    """Earlier landing, and its changes."""
 
     commit: str
     changes: Sequence[ChangedPath]
 
 
 class Diff(Value):
-    """Work that is to land, as git tells it, and what it is looked at with."""
+    """Work to land, from git, and the context for judging it."""
 
     changes: Sequence[ChangedPath]
-    """What differs from the commit at which it began."""
+    """Differences from its start commit."""
     read: ReadBlobs
     gate: GateFiles = msgspec.field(default_factory=GateFiles)
     history: Sequence[ChangedPath] = ()
-    """What its commits changed, one after the other: what one added and another removed lands in the history."""
+    """Changes of its commits, in order: even what a later one removed lands in the history."""
     landed: Sequence[Landed] = ()
-    """What landed last before it began, newest first."""
+    """Latest landings before its start, newest first."""
     sizes: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Bytes of its new blobs."""
+    """Sizes in bytes of its new blobs."""
     files: tuple[str, ...] = ()
     """Patterns of the files that the node may change; empty: all."""
 
 
 def inspect_diff(diff: Diff, limits: GuardConfig) -> list[LandingNote]:
-    """Return what the user should know about work that is to land, in the order of `ChangeKind`. Pure but for `read`.
+    """Return what the user should know about work to land, in the order of `ChangeKind`. Pure except for `read`.
 
-    What `limits.allow` matches is not a secret, not too large and no nested repository.
+    Files that match `limits.allow` are never reported as secret, too large or a nested repository.
     """
     moved = {change.old_blob for change in diff.changes if change.status == "D"} & {
         change.blob for change in diff.changes if change.status == "A"}
@@ -242,7 +242,7 @@ def inspect_diff(diff: Diff, limits: GuardConfig) -> list[LandingNote]:
 
 
 def _without(history: Sequence[ChangedPath], changes: Sequence[ChangedPath]) -> list[ChangedPath]:
-    """Return what the history has and the whole does not: what a commit changed, and a later one changed again."""
+    """Return changes that only the history contains: made by one commit and changed again by a later one."""
     known = {(change.name, change.blob) for change in changes}
     return [change for change in history if (change.name, change.blob) not in known]
 
@@ -306,7 +306,7 @@ def is_test(name: str) -> bool:
 
 
 def _by_name(changes: Sequence[ChangedPath]) -> dict[ChangeKind, list[str]]:
-    """Return the kinds of change that names alone tell."""
+    """Return the kinds of change that names alone reveal."""
     names: dict[ChangeKind, list[str]] = {kind: [] for kind in ChangeKind}
     for change in changes:
         name, last = change.name, change.name.rpartition("/")[2]
@@ -337,7 +337,7 @@ def _shadows(change: ChangedPath, gate: GateFiles) -> bool:
 
 
 def _gate(changes: Sequence[ChangedPath], diff: Diff) -> list[str]:
-    """Return the changed files of the gate, with what is shared only if its own sections of it differ."""
+    """Return the changed files of the gate; shared files only if the gate's sections of them differ."""
     patterns = [name for name in diff.gate.files if "*" in name]
     found: list[str] = []
     shared: dict[str, ChangedPath] = {}
@@ -347,7 +347,7 @@ def _gate(changes: Sequence[ChangedPath], diff: Diff) -> list[str]:
             found.append(change.name)
         elif change.name in manifests or change.name.endswith(f"/{OWN_SETTINGS.file}"):
             shared[change.name] = change
-        elif change.mode in (_LINK, _NESTED):  # in place of a folder with files of the gate
+        elif change.mode in (_LINK, _NESTED):  # replaces a folder with files of the gate
             above = f"{change.name}/"
             found += [change.name for name in (*diff.gate.files, *manifests) if name.startswith(above)][:1]
     blobs = diff.read({oid for change in shared.values() for oid in (change.blob, change.old_blob)}) if shared else {}
@@ -372,8 +372,8 @@ _SKIPS = re.compile(
     rb"\b(?:xit|xdescribe|xtest|xcontext|fit|fdescribe)\s*\(|\bthis\.skip\(|\b[tb]\.Skip(?:f|Now)?\(|#\[ignore\b|"
     rb"//go:build\s+ignore|@(?:Disabled|Ignore)\b|\[Ignore\b|\bSkip\s*=\s*\"|markTestSkipped\(|markTestIncomplete\(|"
     rb"\bGTEST_SKIP\(|\bDISABLED_\w|^\s*skip\s+['\"]|^\s*xit\s|@tag\s+:skip|\bskip\s*:\s*true\b")
-"""Marks of tests that do not run, or whose failure does not count, in pytest, unittest, Jest, Mocha, Vitest,
-Playwright, Go, Rust, JUnit, NUnit, xUnit, PHPUnit, GoogleTest, RSpec, Minitest and ExUnit."""
+"""Markers of skipped tests and of expected failures in pytest, unittest, Jest, Mocha, Vitest, Playwright, Go, Rust,
+JUnit, NUnit, xUnit, PHPUnit, GoogleTest, RSpec, Minitest and ExUnit."""
 _SKIP_WORDS = (b"skip", b"Skip", b"SKIP", b"xfail", b"Failure", b"failing", b"only", b"todo", b"fixme", b"xit", b"fit",
                b"xdescribe", b"fdescribe", b"xtest", b"xcontext", b"__test__", b"ignore", b"Ignore", b"Disabled",
                b"DISABLED_", b"Incomplete")
@@ -386,7 +386,7 @@ _TEST_CASES = re.compile(
 
 def _compare_tests(changes: Sequence[ChangedPath], tests: Collection[str], read: ReadBlobs,
                    moved: Collection[str]) -> tuple[list[str], list[str]]:
-    """Return the tests that are gone, and those that are skipped, by marks in the lines that are gone and new."""
+    """Return removed and skipped tests, by markers in the removed and added lines."""
     blobs = read({oid for change in changes for oid in (change.blob, change.old_blob) if oid.strip("0")})
     deleted, fewer, skipped, balance = [], [], [], 0
     for change in changes:
@@ -408,20 +408,20 @@ def _compare_tests(changes: Sequence[ChangedPath], tests: Collection[str], read:
 
 
 def _differing_lines(before: bytes, after: bytes) -> tuple[bytes, bytes]:
-    """Return the lines that only one of two texts has, or has more often."""
+    """Return the lines that one of two texts has more often than the other."""
     if not before or not after:
         return before, after
     old, new = Counter(before.split(b"\n")), Counter(after.split(b"\n"))
     return b"\n".join((old - new).elements()), b"\n".join((new - old).elements())
 
 
-# ---- what nobody wants
+# ---- unwanted files
 
 _MODULE_PATH = re.compile(rb"(?m)^\s*path\s*=\s*\"?(.*?)\"?\s*$")
 
 
 def _nested(changes: Sequence[ChangedPath], read: ReadBlobs, limits: GuardConfig) -> list[str]:
-    """Return new links to commits of other repositories, if the diff has no entry of `.gitmodules` for them."""
+    """Return new gitlinks for which the diff adds no entry to `.gitmodules`."""
     links = [change.name for change in changes if change.mode == _NESTED and change.old_mode != _NESTED]
     if not links:
         return []
@@ -433,7 +433,7 @@ def _nested(changes: Sequence[ChangedPath], read: ReadBlobs, limits: GuardConfig
 
 def _unwanted(changes: Sequence[ChangedPath], sizes: Mapping[str, int], limits: GuardConfig,
               moved: Collection[str]) -> tuple[list[str], list[str]]:
-    """Return files whose names say that they hold secrets, and what is too large, too many or installed."""
+    """Return files with names of secrets, and files that are too large, too many or installed."""
     most = limits.max_file
     files = [ChangedFile(change.name, sizes.get(change.blob, 0), change.status == "A")
              for change in changes
@@ -447,7 +447,7 @@ def _unwanted(changes: Sequence[ChangedPath], sizes: Mapping[str, int], limits: 
 
 
 def describe_finding(finding: FileFinding, limits: GuardConfig) -> str:
-    """Return a finding as people read it: the name, and what is wrong with it."""
+    """Return a finding as text: the name and the problem."""
     match finding.kind:
         case FindingKind.SIZE:
             size, most = format_size(finding.size, "bytes"), format_size(limits.max_file or 0, "bytes")
@@ -488,18 +488,18 @@ _KEYS: Sequence[tuple[str, tuple[bytes, ...], bytes]] = (
     ("a HashiCorp Vault token", (b"hvs.",), rb"\bhvs\.[\w-]{90,}"),
     ("a Telegram bot token", (b":AA",), rb"\b[0-9]{8,10}:AA[\w-]{33}\b"),
 )
-"""What a secret is, words without which none is there, and its form. The forms are those that the providers document,
-as in the rules of gitleaks (`config/gitleaks.toml`); no rule goes by entropy or by a name such as `password` alone."""
+"""Kind of secret, words that every occurrence contains, and its pattern. The patterns are those that the providers
+document, as in gitleaks (`config/gitleaks.toml`); no rule uses entropy or a name such as `password` alone."""
 _FORMS = tuple((what, words, re.compile(form)) for what, words, form in _KEYS)
 _MADE_UP = re.compile(rb"(?i)example|xxxx|placeholder|redacted|changeme|your[_-]|dummy|fake|sample|"
                       rb"012345|123456|abcdef|-garrison-")
-"""Words of what is not a secret, among them the keys that stand for the user's behind the proxy."""
+"""Words that mark a non-secret, among them the placeholders for the user's keys behind the proxy."""
 _MIN_LETTERS = 9
-"""Different characters of a real secret; the shortest of them have sixteen characters at random."""
+"""Minimum number of different characters of a real secret; the shortest have sixteen random characters."""
 
 
 def find_secrets(content: bytes) -> dict[str, set[bytes]]:
-    """Return what secrets some text holds: what it is → the texts. Pure."""
+    """Return the secrets in a text: kind → strings. Pure."""
     found: dict[str, set[bytes]] = {}
     for what, words, form in _FORMS:
         if any(word in content for word in words):
@@ -512,12 +512,12 @@ def find_secrets(content: bytes) -> dict[str, set[bytes]]:
 
 def _secrets(changes: Sequence[ChangedPath], history: Sequence[ChangedPath], read: ReadBlobs, limits: GuardConfig,
              moved: Collection[str]) -> list[str]:
-    """Return the files to which a secret was added, by any of the commits that are to land."""
+    """Return the files to which any commit to land adds a secret."""
     added = {change.blob: change for change in (*history, *changes)
              if change.status != "D" and change.mode not in (_NESTED, _NOTHING) and change.blob not in moved
              and not matches(change.name, limits.allow)}
     blobs = read(added)
-    joined = b"\n".join(blobs.values())  # one pass over all: few diffs hold a word of the table
+    joined = b"\n".join(blobs.values())  # one pass over all: few diffs contain a word of the table
     if not any(word in joined for _what, words, _form in _FORMS for word in words):
         return []
     found = {oid: secrets for oid, data in blobs.items() if (secrets := find_secrets(data))}
@@ -533,7 +533,7 @@ def _secrets(changes: Sequence[ChangedPath], history: Sequence[ChangedPath], rea
 
 
 def _reverts(changes: Sequence[ChangedPath], landed: Sequence[Landed]) -> list[str]:
-    """Return what landed before and is undone: each of its files that differs is put back to what it was before."""
+    """Return earlier landings that are undone: each of their changed files is back at its previous content."""
     now = {change.name: change for change in changes}
     found = []
     for each in landed:

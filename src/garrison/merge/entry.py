@@ -1,10 +1,10 @@
-"""Merge entries: a branch that waits to land at the commit pinned when it was enqueued, its lifecycle and its place.
+"""Merge entries: branches that wait to land, each pinned at a commit when enqueued; their lifecycle and order. Pure.
 
-`TRANSITIONS` is the lifecycle; a step it does not list raises ForbiddenTransition and changes nothing.
+`TRANSITIONS` is the lifecycle; any other step raises ForbiddenTransition and changes nothing.
 
-A priority counts as places in the queue: an entry of priority p has the rank of one that was enqueued `PLACES * p`
-entries earlier. Entries therefore age with every later entry, and no clock is read: however many are enqueued, at most
-`PLACES * (highest - p) - 1` of them overtake an entry of priority p. Everything here is pure.
+A priority counts as places in the queue: an entry of priority p has the rank of one enqueued `PLACES * p` entries
+earlier. So entries age with every later entry, without a clock: however many are enqueued, at most `PLACES * (highest -
+p) - 1` of them overtake an entry of priority p.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ TRANSITIONS: dict[str, frozenset[str]] = {
 """status → statuses that may follow."""
 
 HAS_LANDED = frozenset({"landed", "undone"})
-"""Statuses of an entry that has landed; only the user who moves the target back or forth leads from one to the other.
+"""Statuses of a landed entry; only a user who moves the target back or forth switches between them.
 """
 FINAL = HAS_LANDED.union(status for status, following in TRANSITIONS.items() if not following)
-"""Statuses in which the queue has nothing left to do."""
+"""Final statuses."""
 WAITING_FOR_APPROVAL = LandingWord.WAITING_FOR_APPROVAL.value
-"""Reason of an entry that the user has to approve."""
+"""Reason of an entry that needs the user's approval."""
 FAILED = frozenset({"conflict", "rejected", "cancelled", "undone"})
-"""Final statuses of an entry whose work the target does not have."""
+"""Final statuses of an entry whose work is not on the target."""
 SHOWN: Mapping[str, str] = {
     **dict.fromkeys(("queued", "landing_blocked", "held"), LandingWord.QUEUED.value),
     **dict.fromkeys(("candidate", "testing", "landing"), LandingWord.TESTING.value),
@@ -60,27 +60,27 @@ SHOWN: Mapping[str, str] = {
     **dict.fromkeys(("conflict", "rejected"), LandingWord.REJECTED.value),
     **dict.fromkeys(("cancelled", "superseded"), LandingWord.WITHDRAWN.value),
 }
-"""Status → the word for the landing of its node, unless it waits for approval."""
+"""Status → landing of its node, unless it waits for approval."""
 WITHDRAWABLE = frozenset(status for status, following in TRANSITIONS.items() if "cancelled" in following)
-"""Statuses in which the user may still cancel or hold an entry: all before its landing begins."""
+"""Statuses in which the user may still cancel or hold an entry: all before its landing starts."""
 STRATEGIES = ("merge", "squash", "rebase", "ff-only")
-"""Ways in which a branch becomes commits of the target (see `candidates`); the first is the default."""
+"""Ways to turn a branch into commits of the target (see `candidates`); the first is the default."""
 FAST_FORWARD = "ff"
-"""Strategy of the branch on which a run gathers its work for a pull request: a merge only where one is needed."""
+"""Strategy of the branch on which a run collects its work for a pull request: a merge only if necessary."""
 STRAIGHT = frozenset({"squash", "rebase", "ff-only"})
-"""Strategies that promise a history without merges."""
+"""Strategies that promise a linear history."""
 TRAILER = "Merge-Queue-Entry"
 """Trailer of the commit with which an entry lands; the merge of a batch has one for each entry."""
 BRANCH_TRAILER = "Merge-Queue-Branch"
-"""Trailer of the same commit: the entry's branch. Commits of earlier versions say it in their subject only."""
+"""Trailer of the same commit: the entry's branch. Earlier versions wrote it only into the subject."""
 PRIORITIES = range(-9, 10)
 """Allowed priorities; higher goes first, 0 is the default."""
 PLACES = 8
-"""Places in the queue that one step of priority is worth."""
+"""Places in the queue per step of priority."""
 
 
 class MergeEntry(Record):
-    """One branch of one attempt at one node; `seq` is the number of its `enq` record, and the order of the queue."""
+    """Branch of one attempt at a node; `seq` is the number of its `enq` record, and the order of the queue."""
 
     id: str
     run: str
@@ -91,28 +91,28 @@ class MergeEntry(Record):
     target: str
     repo: str = ""
     recipient: str = ""
-    """Full name of the runner to signal; empty if enqueued by hand."""
+    """Full name of the runner to signal; empty if the user enqueued it."""
     status: str = "queued"
     reason: str = ""
     files: tuple[str, ...] = ()
-    """Paths in conflict, or of an open checkout that block the landing, or on which another node has its turn."""
+    """Paths in conflict, of an open checkout that block the landing, or on which another node has its turn."""
     base: str = ""
-    """Target's tip that the candidate was built on."""
+    """Tip of the target under the candidate."""
     tree: str = ""
     commit: str = ""
-    """Candidate commit; once landed, the commit on the target that has it."""
+    """Candidate commit; once landed, its commit on the target."""
     verdict: str = ""
-    """Last verdict on the candidate: `green`, or the class of failure that is still to be judged."""
+    """Last verdict on the candidate: `green`, or a class of failure not judged yet."""
     code: int | None = None
-    """Exit code of the last gate run on it; None: nothing tells it."""
+    """Exit code of the last gate run on it; None if unknown."""
     note: str = ""
-    """What the reason says of that run in addition to how it ended."""
+    """Part of the reason about that run beyond how it ended."""
     review: str = ""
-    """Why the person who reviewed it rejected it, in their words; '' unless one did."""
+    """Reviewer's words on rejecting it; '' unless rejected in review."""
     comments: tuple[ReviewComment, ...] = ()
-    """Comments of that person, or of the one who approved it, on its lines."""
+    """Line comments of the reviewer who rejected or approved it."""
     gate: str = ""
-    """Command of the gate run that judged it, '' before there is one."""
+    """Command of the gate run that judged it, '' before one has."""
     log: str = ""
     tests: int = 0
     """Gate runs started."""
@@ -122,30 +122,29 @@ class MergeEntry(Record):
     seq: int = 0
     priority: int = 0
     depends_on: tuple[str, ...] = ()
-    """Entries that must have landed before this one is judged."""
+    """Entries that must land before this one is judged."""
     strategy: str = STRATEGIES[0]
     approval: bool = False
-    """Set if it is held, from the first, until the user approves it."""
+    """Set if it was enqueued as held until the user approves it."""
     changes: tuple[LandingNote, ...] | None = None
-    """What the user should know of it, as its node's runner found it; None if nobody looked: the user enqueued it, or
-    it is the whole of a run."""
+    """Findings of its node's runner for the user; None if not inspected: the user enqueued it, or it is a whole run."""
     together: tuple[str, ...] = ()
-    """Once landed: the other entries whose common tree passed the gate, and which landed with it."""
+    """Once landed: the other entries of the same tested tree and landing."""
     agent: str = ""
-    """Agent that the run's graph names for the node; '' if the user enqueued it."""
+    """Agent of the node in the run's graph; '' if the user enqueued it."""
     title: str = ""
-    """Words of its task, in a line: the subject of the commit with which it lands; '' where it has none."""
+    """One-line task, the subject of its landing commit; '' if it has none."""
     united: tuple[str, ...] = ()
-    """Once it lands: the files of which both sides' lines were kept, since git alone found a conflict (see `union`)."""
+    """Once it lands: files in which a union resolved git's conflict by keeping both sides' lines (see `union`)."""
 
     moved: bool = False
-    """With `conflict`: the branch was fine, only the target had moved; another attempt costs no rework."""
+    """With `conflict`: only the target had moved, so another attempt costs no rework."""
     waits_for: tuple[str, ...] = ()
-    """Run and node whose turn it waits for (see `turns`), in order to land on `files`; empty: none."""
+    """Run and node whose turn on `files` it waits for (see `turns`); empty: none."""
 
     @property
     def keeps_gate(self) -> bool:
-        """Return whether it leaves the gate's own files alone: they are then taken from the target."""
+        """Return whether it leaves the gate's files unchanged, so that they are taken from the target."""
         return self.changes is not None and all(change.kind != ChangeKind.GATE for change in self.changes)
 
     @property
@@ -167,7 +166,7 @@ class MergeEntry(Record):
         return (self.run, self.node)
 
     def to_dict(self) -> dict[str, object]:
-        """Return it for JSON; `node_id` repeats `node` for readers that know it by that name."""
+        """Return it for JSON; `node_id` repeats `node` for readers that use that name."""
         body: dict[str, object] = fields_of(self)
         return {**body, "files": list(self.files), "united": list(self.united),
                 "waits_for": list(self.waits_for), "depends_on": list(self.depends_on), "node_id": self.node,
@@ -176,7 +175,7 @@ class MergeEntry(Record):
 
 
 def entry_id(queue: str, run: str, node: str, attempt: int, oid: str) -> str:
-    """Return `<node>-<attempt>-<hash>`, the same for the same work, so that enqueueing it twice is one entry.
+    """Return `<node>-<attempt>-<hash>`, equal for equal work, so that enqueueing is idempotent.
 
     `queue` is the queue's directory: two homes on one repository pin their entries side by side.
     """
@@ -185,7 +184,7 @@ def entry_id(queue: str, run: str, node: str, attempt: int, oid: str) -> str:
 
 
 def check_transition(entry_id: str, old: str, new: str) -> None:
-    """Raise ForbiddenTransition unless the lifecycle lists the step."""
+    """Raise ForbiddenTransition unless the lifecycle allows the step."""
     if new not in TRANSITIONS[old]:
         raise ForbiddenTransition(f"merge entry {entry_id}", old, new, TRANSITIONS[old])
 
@@ -195,17 +194,17 @@ def check_transition(entry_id: str, old: str, new: str) -> None:
 
 class EntryOptions(Value):
     """Options of an enqueue, None where not given. `depends_on`: ids of entries, or names of nodes. `approval`: hold a
-    new entry until the user approves it; also held is one whose predecessor had to be approved."""
+    new entry until the user approves it, as is one whose predecessor needed approval."""
 
     priority: int | None = None
     depends_on: tuple[str, ...] | None = None
     strategy: str | None = None
     approval: bool = False
     changes: tuple[LandingNote, ...] | None = None
-    """What the user should know of the work."""
+    """Findings about the work for the user."""
 
     def check(self) -> EntryOptions:
-        """Return itself; UsageError for a value that does not exist."""
+        """Return itself; UsageError for an invalid value."""
         if self.strategy is not None and self.strategy not in STRATEGIES and \
                 self.strategy not in (installed := offered(PluginGroup.STRATEGIES)):
             raise UsageError(f"no strategy {self.strategy!r}; there are {', '.join((*STRATEGIES, *installed))}")
@@ -230,16 +229,16 @@ class ResolvedOptions(Value):
 
 
 def rank_entries(entries: Iterable[MergeEntry], positions: Mapping[str, int]) -> list[MergeEntry]:
-    """Sort entries by rank; `positions` holds how many were enqueued before each."""
+    """Sort entries by rank; `positions`: number of entries enqueued before each."""
     return sorted(entries, key=lambda entry: (positions[entry.id] - PLACES * _clamp(entry.priority),
                                               positions[entry.id]))
 
 
 def order_by_dependencies(entries: Sequence[MergeEntry], needs: Mapping[str, Collection[str]]) -> list[MergeEntry]:
-    """Return those of the ranked `entries` that may be judged now, each behind what it depends on.
+    """Return the ranked `entries` that may be judged now, each behind its dependencies.
 
-    `needs` holds what must still land before each. An entry may follow its dependencies in the same batch; one whose
-    dependency has neither landed nor is among `entries` waits.
+    `needs`: entries that must still land before each. An entry may follow its dependencies in the same batch; it waits
+        if a dependency has neither landed nor is in `entries`.
     """
     ordered: list[MergeEntry] = []
     done: set[str] = set()
@@ -259,9 +258,9 @@ def _clamp(priority: int) -> int:
 
 # ---- outcome signals -------------------------------------------------------------------------------------------------
 
-# Outcome signals: what an entry's runner is signalled, derived from journal records alone. Pure.
+# Outcome signals to an entry's runner, derived from journal records alone. Pure.
 #
-# An outcome is identified by its record's number, so a signal that is sent again after a crash is the same file.
+# An outcome is identified by its record number, so a signal repeated after a crash is the same file.
 
 GREEN_SIGNAL = "VALIDATION_PASSED"
 """Signal of a green verdict."""
@@ -275,7 +274,7 @@ STATUS_SIGNALS = {
 
 
 class EntryFact(Value):
-    """Fact to signal; `seq` and `at` are its journal record's."""
+    """Fact to signal; `seq` and `at` come from its journal record."""
 
     entry: MergeEntry
     type: str
@@ -285,7 +284,7 @@ class EntryFact(Value):
 
 
 def make_outcome(entry: MergeEntry, signal_type: str, seq: int, at: str) -> EntryFact:
-    """Return the outcome of an entry as it was after record `seq`."""
+    """Return the outcome of an entry after record `seq`."""
     return EntryFact(entry, signal_type, seq, at, {
         "node_id": entry.node, "entry": entry.id, "attempt": entry.attempt, "branch": entry.branch,
         "target": entry.target, "oid": entry.oid, "commit": entry.commit, "status": entry.status,
@@ -294,11 +293,11 @@ def make_outcome(entry: MergeEntry, signal_type: str, seq: int, at: str) -> Entr
 
 
 def to_signal(outcome: EntryFact, processor: str = "hand", incarnation: int = 0) -> Signal | None:
-    """Return the signal to the entry's runner, None if it was enqueued by hand and has none."""
+    """Return the signal to the entry's runner, None if the user enqueued it."""
     entry = outcome.entry
     if not entry.recipient:
         return None
-    from garrison.records.signals import Signal  # who only enqueues sends none
+    from garrison.records.signals import Signal  # enqueueing alone sends no signal
 
     target = Key.parse(entry.recipient)
     return Signal(

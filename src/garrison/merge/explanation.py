@@ -1,6 +1,6 @@
-"""Explanation of an entry's tests, for people: what was believed of it, and each gate run on it, with whom and why.
+"""Explanation of an entry's tests for users: its prior probability, and each gate run on it, with which others and why.
 
-Everything here is pure; the journal's records are arguments.
+Pure; the journal's records are arguments.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MAX_FAILING = 3
 
 
 class GateRunOf(Value):
-    """One gate run on an entry: who was tested with it, and how it ended."""
+    """One gate run on an entry: the others tested with it, and how it ended."""
 
     others: tuple[str, ...]
     result: str = "running"
     failing: tuple[str, ...] = ()
     ratio: float | None = None
-    """Likelihood ratio of the log for this entry; None if the log says nothing."""
+    """Likelihood ratio of the log for this entry; None if the log is not informative."""
     why: str = ""
     """Why this set was tested."""
 
@@ -46,7 +46,7 @@ class GateRunOf(Value):
 
 
 def describe_union(files: Sequence[str]) -> str:
-    """Return that a landing kept the lines of both sides in these files, where git alone finds a conflict."""
+    """Return a note that a landing kept the lines of both sides in these files, where git alone finds a conflict."""
     return f"both sides' lines kept in {', '.join(files)}"
 
 
@@ -56,20 +56,20 @@ _CHANGES: Mapping[str, str] = {
     ChangeKind.GATE: "changes the gate's own files", ChangeKind.CI: "changes CI",
     ChangeKind.GIT_HOOKS: "changes git hooks", ChangeKind.DEPENDENCIES: "changes dependencies",
     ChangeKind.INSTRUCTIONS: "changes agents' instructions", ChangeKind.SECRETS: "may hold secrets",
-    ChangeKind.SIZE: "has files that hardly belong in a history",
+    ChangeKind.SIZE: "adds files that hardly belong in a history",
     ChangeKind.NESTED: "has nested repositories without .gitmodules", ChangeKind.REVERTS: "undoes what landed as",
     ChangeKind.OUTSIDE: "changes files that its node's files= does not name",
     ChangeKind.PARTIAL: "is only a part of the task",
-    UNREADABLE_GUARD: "was looked at by the defaults, since [guard] cannot be read"}
+    UNREADABLE_GUARD: "was checked by the defaults, since [guard] cannot be read"}
 _REMEDIES: Mapping[str, str] = {
-    ChangeKind.SECRETS: "leave them out of every commit, or, if it is none, name the file in `[guard] allow`",
+    ChangeKind.SECRETS: "leave them out of every commit, or, if it is no secret, name the file in `[guard] allow`",
     ChangeKind.SIZE: "leave them out of every commit, or name them in `[guard] allow`",
     ChangeKind.PARTIAL: "do the rest",
     ChangeKind.NESTED: "add their files (remove the `.git` in them first), or `git submodule add` them"}
 
 
 def describe_change(change: LandingNote, *, most: int = 5) -> str:
-    """Return what the user should know of work, in a few words: `changes 2 tests: a.py, b.py`."""
+    """Return one finding about work in a few words: `changes 2 tests: a.py, b.py`."""
     words = _CHANGES.get(change.kind, f"{change.kind}").format(number=change.number, s="s" * (change.number != 1))
     more = change.number - len(change.names[:most])
     names = ", ".join(map(spell_name, change.names[:most]))
@@ -77,19 +77,19 @@ def describe_change(change: LandingNote, *, most: int = 5) -> str:
 
 
 def describe_changes(changes: Iterable[LandingNote] | None, *, most: int = 3) -> str:
-    """Return all that the user should know of work, on one line; what was asked about first, '' for nothing."""
+    """Return all findings about work on one line, those that need approval first; '' for none."""
     ordered = sorted(changes or (), key=lambda each: each.effect != Effect.ASK)
     return "; ".join(describe_change(change, most=most) for change in ordered)
 
 
 def describe_refused(changes: Iterable[LandingNote]) -> str:
-    """Return why `[guard]` sends work back, and what helps, for its next attempt and for people."""
+    """Return why `[guard]` sends work back, and the remedy, for the next attempt and for users."""
     parts = [f"it {describe_change(change)} ({_REMEDIES.get(change.kind, 'leave that out')})" for change in changes]
     return f"[guard] refuses it: {'; '.join(parts)}"
 
 
 def find_runs(journal: Iterable[Stored], entry: str) -> list[GateRunOf]:
-    """Return the gate runs on an entry in these records, and verdicts reused for it, oldest first."""
+    """Return the gate runs on an entry and verdicts reused for it, oldest first."""
     runs: dict[str, GateRunOf] = {}
     for stored in journal:
         if stored.kind not in (GateStarted.kind, VerdictGiven.kind):
@@ -102,7 +102,7 @@ def find_runs(journal: Iterable[Stored], entry: str) -> list[GateRunOf]:
         if isinstance(record, GateStarted):
             runs[record.job] = GateRunOf(others, why=record.why)
         else:
-            result = f"{record.result}, as the same tree was before" if record.reused else record.result
+            result = f"{record.result}, like the same tree before" if record.reused else record.result
             name = record.job or str(stored.seq)
             why = runs[name].why if name in runs else ""
             runs[name] = GateRunOf(others, result, record.failing, record.suspects.get(entry), why)

@@ -1,6 +1,6 @@
-"""Failing tests: their names, and the files they point at, in the output of common test runners. Pure.
+"""Failing tests: extract their names and files from the output of common test runners. Pure.
 
-What is not recognised is not listed: the end of the output and the whole log tell the rest.
+Unrecognised formats are left out; users still have the end of the output and the whole log.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_NAMES = 20
-"""Failing tests that are named."""
+"""Maximum number of failing tests named."""
 MAX_NAME = 300
-"""Characters of a line that is looked at: a name is shorter."""
+"""Maximum length of a line that is examined: names are shorter."""
 MAX_FILES = 200
-"""Files that are taken from one output."""
-# Every repetition is bounded: the tested branch writes these lines, and no line of it may make a search take long.
+"""Maximum number of files taken from one output."""
+# Every repetition is bounded: the tested branch writes these lines, and none may make a search slow.
 _FILES = re.compile(r"""File "(?P<quoted>[^"\n]{1,250})", line \d"""
                     r"""|(?P<path>[\w@+./\\-]{1,200}\.[A-Za-z]\w{0,7})[:(]\d""")
-"""Places in files: a traceback of Python's, or `path:12` and `path(12,` as nearly all others print them."""
+"""Places in files: Python's tracebacks, or `path:12` and `path(12,` as nearly all other tools print."""
 _PACKAGE = re.compile(r"(?:FAIL|---)\t(?P<package>[\w./~-]{1,200})(?:\t|$)")
-"""Package of Go in which a test failed."""
+"""Go package with a failed test."""
 
 
 _COUNTS = re.compile(r"(?P<pytest>\d+) passed\b.* in [\d.]+ ?s|Ran (?P<unittest>\d+) tests? in "
                      r"|Tests:.*\b(?P<jest>\d+) passed|test result: ok\. (?P<rust>\d+) passed"
                      r"|Tests run: (?P<java>\d+),|# pass (?P<node>\d+)")
-"""What test runners say at their end of how many tests passed."""
+"""Final lines of test runners with the number of passed tests."""
 
 
 def count_tests(output: str) -> int:
-    """Return how many tests a green run had, by the end of its output; 0 if that does not tell."""
+    """Return the number of tests of a green run, from the end of its output; 0 if unknown."""
     counts = [int(next(filter(None, found.groups()))) for line in clean_lines(output)
               if (found := _COUNTS.search(line)) is not None]
     return sum(counts)
 
 
 class Failures(Value):
-    """What a red run named: failing tests, files, and packages (of Go), each once, in the order of the output."""
+    """Failing tests, files and (Go) packages that a red run named, each once, in the order of the output."""
 
     tests: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -56,14 +56,14 @@ class Failures(Value):
         return bool(self.tests or self.files or self.packages)
 
     def with_cases(self, cases: list[tuple[str, str]]) -> Failures:
-        """Return it with the (test, file) pairs of a report, which are more exact than the output, before its own."""
+        """Return a copy with the (test, file) pairs of a report first, since they are more exact than the output."""
         tests = dict.fromkeys((*(test for test, _ in cases), *self.tests))
         files = dict.fromkeys((*(file for _, file in cases if file), *self.files))
         return Failures(tuple(tests)[:MAX_NAMES], tuple(files)[:MAX_FILES], self.packages)
 
 
 class _Runner(NamedTuple):
-    """Lines with which a test runner names a failed test; `sign` is found in its output and in no other's."""
+    """Lines with which a test runner names a failed test; `sign` occurs in the output of this runner only."""
 
     name: str
     failed: re.Pattern[str]
@@ -95,7 +95,7 @@ _RUNNERS = (
 
 
 def find_failing(output: str) -> list[str]:
-    """Return the names of the tests that failed, in the order of the output, each once and at most `MAX_NAMES`."""
+    """Return the names of failed tests in the order of the output, each once, at most `MAX_NAMES`."""
     runners = [runner for runner in _RUNNERS if runner.sign is None or runner.sign.search(output)]
     names: dict[str, None] = {}
     for line in _lines_of(output):
@@ -119,33 +119,33 @@ def find_failures(output: str) -> Failures:
 
 
 def _lines_of(output: str) -> list[str]:
-    """Return the lines that are looked at: neither longer than a name, nor too short for one."""
+    """Return the lines whose length fits a name."""
     return [line for line in clean_lines(output) if 3 < len(line) <= MAX_NAME]
 
 
 # ---- junit -----------------------------------------------------------------------------------------------------------
 
-# JUnit XML: which tests failed, from the reports that a gate wrote into its worktree. Reads, never trusts.
+# JUnit XML: read failed tests from the reports that a gate wrote into its worktree, without trusting them.
 #
-# A report is whatever the tested branch left there: only regular files that are newer than the run are read, to a
-# bound, and a document that defines entities is left out.
+# The tested branch controls the content: only regular files newer than the run are read, up to a bound, and documents
+# that define entities are skipped.
 
 PLACES = ("junit*.xml", "*-junit.xml", "*_junit.xml", "test-results.xml", "test-results/*.xml", "reports/*.xml",
           "test-reports/*.xml", "target/surefire-reports/TEST-*.xml", "target/nextest/*/junit.xml",
           "build/test-results/*/TEST-*.xml")
-"""Where test runners put their reports by default or by custom, relative to the worktree."""
+"""Default or customary paths of reports, relative to the worktree."""
 MAX_REPORTS = 50
-"""Reports that are read."""
+"""Maximum number of reports read."""
 MAX_BYTES = 4 << 20
-"""Bytes of all reports together; a longer one is left out."""
+"""Maximum size of all reports together; a larger one is skipped."""
 MAX_CASES = 200
-"""Failed test cases that are taken from one report."""
+"""Maximum number of failed test cases taken from one report."""
 _MAX_LOOKED_AT, _MAX_LISTED = 2000, 20_000
 _MAX_TEXT = 300
 
 
 class _Refused(Exception):
-    """The document is not one to read on."""
+    """The document must not be read further."""
 
 
 def read_reports(folder: Path, since: float) -> list[tuple[str, str]]:
@@ -164,7 +164,7 @@ def read_reports(folder: Path, since: float) -> list[tuple[str, str]]:
 
 
 def _read_files(folder: Path, since: float) -> Iterator[bytes]:
-    """Yield the content of fresh regular files; of a link, a pipe, a device or a file that is too long nothing."""
+    """Yield the content of fresh regular files; skip links, pipes, devices and files that are too large."""
     read = 0
     for looked_at, name in enumerate(name for place in PLACES for name in untrusted.match(folder, place, _MAX_LISTED)):
         if read == MAX_REPORTS or looked_at == _MAX_LOOKED_AT:

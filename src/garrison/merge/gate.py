@@ -1,10 +1,10 @@
 """Gate run: start set-up and gate in a slot, adopt a running one after a crash, watch it, judge its end.
 
 A run is a folder with two files of one line, valid once complete: `pid` (pid, start ticks and boot id, written by the
-wrapper itself) and `verdict` (exit code, and 1 if it timed out). There the next processor finds what the last one
-started. The wrapper is sh and coreutils' timeout, so that it outlives the processor; it starts no other process, which
-would be most of the cost of a short gate. After the verdict every process that bears the run's marker, or is below the
-wrapper, is ended. The runs of a queue, and their records in its journal, are `gate_runs.py`.
+wrapper itself) and `verdict` (exit code, and 1 if it timed out). From it, the next processor finds what its predecessor
+started. The wrapper is sh and coreutils' timeout, so that it outlives the processor; more processes would dominate the
+cost of a short gate. After the verdict every process with the run's marker, or below the wrapper, is ended.
+`gate_runs.py` manages the runs of a queue and their journal records.
 """
 
 from __future__ import annotations
@@ -93,24 +93,24 @@ for pause in 0.01 0.02 0.04 end; do
 done
 exec sleep 86400
 """
-"""Shell that runs the command and records its verdict. As a subreaper it becomes the parent of the command's orphans,
-however they hide. If any are left it stays, so that the reader of the verdict finds and ends them; the sandbox's own
-first process may end a moment after the command, and as a zombie it is nobody's work. A gate's wrapper also attests the
-commit that it found checked out, for `garrison verify`, without asking what the queue believes."""
+"""Shell that runs the command and records its verdict. As a subreaper it becomes the parent of all orphans of the
+command. While any are left it stays, so that the reader of the verdict finds and ends them; the sandbox's init may exit
+a moment after the command, and its zombie does not count. A gate's wrapper also attests the commit that it found
+checked out, for `garrison verify`, independently of the queue."""
 MAX_NAMED = 5
-"""Files that a verdict names."""
+"""Maximum number of files named in a verdict."""
 TAIL_LINES = 30
-"""Lines of the log that are recorded with a failure."""
+"""Lines of the log recorded with a failure."""
 PROXY_AFTER = 0.25
-"""Seconds after which a running stage gets a proxy although nothing has connected: it may outlive its processor, whose
-end takes the listener of a stage without a proxy with it. One that ends sooner needs none."""
+"""Seconds after which a running stage gets a proxy even without a connection: it may outlive its processor, and the
+listener of a stage without a proxy ends with the processor. Shorter stages need none."""
 UNSERVED = "unserved"
-"""Content of the file `proxy` of a stage without a proxy; else the proxy's pid and start ticks."""
+"""Content of a stage's file `proxy` if it has no proxy; else the file contains the proxy's pid and start ticks."""
 LIMITS = {"setup": "GARRISON_SETUP_TIMEOUT", "gate": "GARRISON_GATE_TIMEOUT"}
-"""Stage → the variable that sets its time limit."""
+"""Stage → environment variable of its time limit."""
 CUT = "; its network had ended with the processor that started it"
 _PID_TIMEOUT = 2.0
-"""Seconds that a started wrapper may take to write its pid."""
+"""Seconds within which a started wrapper must write its pid."""
 KILL_GRACE = 0.2
 """Seconds between TERM and KILL for what a run left behind."""
 
@@ -124,11 +124,11 @@ class GateVerdict(Value):
     tail: str
     log: Path
     note: str = ""
-    """What the reason says in addition to how the command ended."""
+    """Part of the reason beyond how the command ended."""
     was_stopped: bool = False
-    """Set if it had no time to give a verdict: it was stopped, or the machine suspended."""
+    """Set if its time-out is void: it was stopped, or the machine suspended."""
     refused_hosts: tuple[str, ...] = ()
-    """Hosts that set-up or gate were refused."""
+    """Hosts to which set-up or gate were denied access."""
 
 
 class GateRun(msgspec.Struct):
@@ -142,67 +142,67 @@ class GateRun(msgspec.Struct):
     marker: str
     environment: Mapping[str, str]
     home: Path
-    """garrison's home, whose configuration states the rights of set-up and gate."""
+    """garrison's home, whose configuration defines the rights of set-up and gate."""
     held_back: Sequence[str] = ()
-    """Names of variables that were withheld from it, to explain a command that is not found."""
+    """Names of withheld variables, to explain a command that is not found."""
     hang_timeout: float = msgspec.field(default_factory=lambda: Timing.read(os.environ).beat_timeout)
-    """Seconds without any movement after which a stopped gate is ended."""
+    """Seconds without any activity after which a stopped gate is ended."""
     setup_timeout: float = msgspec.field(default_factory=lambda: Timing.read(os.environ).setup_timeout)
-    """Time limit of the set-up in seconds; the default stands for that of the gate."""
+    """Time limit of the set-up in seconds; default: the gate's."""
     limit_option: str = ""
-    """Option of the command that set the time limits; '' if the environment or the queue did."""
+    """Command-line option that set the time limits; '' if the environment or the queue did."""
     child: processes.Child | None = None
     target: str = ""
-    """Commit of the target, from which the files of `from_target` are taken."""
+    """Commit of the target that supplies the files of `from_target`."""
     from_target: tuple[str, ...] = ()
-    """Patterns of files that the gate sees as the target has them."""
+    """Patterns of files that the gate sees in the target's version."""
     attestations: Path | None = None
     """File to which the gate's wrapper appends what it tested (`garrison.testing.checker.attestations`)."""
     gates: tuple[str, ...] = ()
-    """Gates by path that it consists of; () for the whole gate."""
+    """Gates by path to run; () for the whole gate."""
     tree: str = ""
-    """Tree of the commit, as the queue knows it."""
+    """Tree of the commit according to the queue."""
     is_base: bool = False
-    """Set if the commit is the target's own: what set-up leaves there may serve every worktree."""
+    """Set if the commit is the target's: its set-up output may be shared by every worktree."""
     is_run_branch: bool = False
-    """Set if the target is a run's own branch, on which the work of agents comes together before it is tested."""
+    """Set if the target is a run's own branch, which collects the agents' work before it is tested."""
     layer: SetupLayer | None = None
-    """What set-up left, where it lies under the worktree."""
+    """Set-up output mounted under the worktree."""
     refusal: str = ""
-    """Reason why the worktree could not be prepared; then the verdict is red without a run."""
+    """Why the worktree could not be prepared; then the verdict is red without a run."""
     proxy_after: float = PROXY_AFTER
-    """Seconds after the start of a stage after which it gets a proxy in any case."""
+    """Seconds after which a running stage always gets a proxy."""
     _adopted_at: float = 0.0
     _watch: JobWatch | None = None
     _lost_time: LostTime | None = None
-    """Time that the running stage lost."""
+    """Time lost by the running stage."""
     altered: str = ""
-    """What its commands left in the slot that no other branch's gate may find (`Slot.find_altered`)."""
+    """Changes by its commands that another branch's gate must not see (`Slot.find_altered`)."""
     network: NetworkPlace | None = None
-    """Network of the running stage; None for one that an earlier processor started, whose proxy serves it alone."""
+    """Network of the running stage; None if an earlier processor started it, so that only its proxy serves it."""
     _begun: NamespaceInMaking | None = None
-    """Namespace for the stage that is about to start."""
+    """Namespace for the next stage."""
     is_cut: bool = False
-    """Set if the network of a stage of an earlier processor ended before the stage: its failure proves nothing."""
+    """Set if the network of an adopted stage ended before the stage: its failure then proves nothing."""
     _is_closed: bool = False
-    """Set if this process has started the stage in a namespace of processes, which nothing leaves."""
+    """Set if this process started the stage in a PID namespace, which no process can leave."""
     _serve_at: float = 0.0
     _is_served: bool = False
 
     @property
     def pidfd(self) -> int:
-        """Return a descriptor that is readable once the running stage has ended, -1 if there is none to watch."""
+        """Return a descriptor that becomes readable when the running stage ends, -1 if none."""
         return self.child.pidfd if self.child else -1
 
     @property
     def stage_folder(self) -> Path | None:
-        """Return the folder of the running stage, in which its verdict will be; None before the first."""
+        """Return the folder for the verdict of the running stage; None before the first stage."""
         stage = self._stage()
         return self.folder / stage if stage is not None else None
 
     @property
     def started_at(self) -> float:
-        """Return when its gate started, in seconds since 1970; 0 if that is not known."""
+        """Return the start time of its gate in seconds since 1970; 0 if unknown."""
         return modified_at(self.folder / "gate" / "pid")
 
     @property
@@ -215,14 +215,14 @@ class GateRun(msgspec.Struct):
     # --- starting ---------------------------------------------------------------------------------------------------
 
     def start(self, commit: str, tree: str) -> None:
-        """Prepare the slot for a commit with that tree and start set-up or gate, in a fresh folder."""
+        """Prepare the slot for a commit with that tree, and start set-up or gate in a fresh folder."""
         self.tree = tree
-        remove_folder(self.folder)  # else a verdict of an earlier run would be read as this one's
+        remove_folder(self.folder)  # otherwise an earlier run's verdict would be read as this one's
         for name in (REFUSED, REFUSED_PORTS, REFUSED_SERVICES):
             (self._costs / NETWORK_FOLDER / name).unlink(missing_ok=True)
         atomic.make_directory(self.log.parent)
         rights = self._rights("gate", self.environment)
-        self._begun = network.begin_ahead(rights, mode_here(rights.mode))  # made while git checks the commit out
+        self._begun = network.begin_ahead(rights, mode_here(rights.mode))  # created while git checks the commit out
         try:
             self._prepare(commit)
         finally:
@@ -233,7 +233,7 @@ class GateRun(msgspec.Struct):
     def _prepare(self, commit: str) -> None:
         try:
             self.slot.prepare(commit, self.config.clean, self.config.keep)
-        except Refused as error:  # a submodule that cannot be fetched: a fault of the commit, since the target passed
+        except Refused as error:  # a submodule cannot be fetched: the commit's fault, since the target passed
             self._refuse(str(error))
             return
         self._restore_from_target(commit)
@@ -249,7 +249,7 @@ class GateRun(msgspec.Struct):
         return self.setup_timeout if has_own else self.config.timeout
 
     def _is_setup_due(self, commit: str) -> bool:
-        """Lay what set-up leaves under the worktree, where that can be; return whether it has to run."""
+        """Mount kept set-up output under the worktree if possible; return whether set-up has to run."""
         command, slot = self.config.setup, self.slot
         checkout = self._checkout("setup")
         if checkout is None:
@@ -267,7 +267,7 @@ class GateRun(msgspec.Struct):
         self.layer = slot.lay_setup(command, digest, commit, store, target)
         if not command or self.layer is not None:
             return False
-        slot.clear_ignored()  # a gate of another branch may have left it
+        slot.clear_ignored()  # may be a leftover of another branch's gate
         is_of_target = self.is_base or bool(target and slot.git.is_ancestor(commit, target))
         made = SetupLayer("", digest, command, created=time.time(), commit=commit,
                           kept=is_of_target and not (self.folder / "from_target").exists())
@@ -279,7 +279,7 @@ class GateRun(msgspec.Struct):
         return find_checkout(self.slot.git, self._rights(stage, self.environment), self.environment)
 
     def _record_setup(self) -> None:
-        """Record that set-up passed: what it left lies under the worktree from now on, or stays in it."""
+        """Record that set-up passed: its output is from now on mounted under the worktree, or stays in it."""
         begun = atomic.read(self.folder / "setup.json")
         if begun is None:
             self.slot.record_setup((self.folder / "setup_key").read_text())
@@ -307,7 +307,7 @@ class GateRun(msgspec.Struct):
             atomic.write(self.folder / "from_target", "\n".join(dict.fromkeys([*known, *told])).encode(), durable=False)
 
     def _describe_restored(self) -> str:
-        """Return which changes of the branch the gate did not see, '' for none."""
+        """Return a note on the branch's changes that the gate did not see, '' for none."""
         names = (atomic.read(self.folder / "from_target") or b"").decode().splitlines()
         return f"tested with the target's {list_some(names, MAX_NAMED)}, which the branch changes" if names else ""
 
@@ -319,7 +319,7 @@ class GateRun(msgspec.Struct):
 
     def _start_stage(self, stage: str, command: str, log: Path) -> None:
         folder = atomic.make_directory(self.folder / stage)
-        self.slot.record_job(folder)  # before the start: a slot without a job is given to the next run
+        self.slot.record_job(folder)  # before the start: a slot without a job can be acquired by the next run
         variables = {processes.MARKER: self.marker, "GARRISON_TREE": str(self.slot.path),
                      "GARRISON_SLOT": str(self.slot.number)}
         env = child_environment(self.environment, self.environment, {**services.variables(self.home), **variables})
@@ -334,13 +334,13 @@ class GateRun(msgspec.Struct):
         self._is_closed = confined.mode is Mode.BUBBLEWRAP
         self.is_cut, self._is_served, self._serve_at = False, False, time.monotonic() + self.proxy_after
         self._lost_time = None
-        # Before the start: a stage without this file counts as one that uses no network, so that after our death its
-        # failure would be red, not lost.
+        # Before the start: a stage without this file counts as using no network, so after our death its failure would
+        # be red, not lost.
         if self.network.client is not None:
             proxy = self.network.process
             (folder / "proxy").write_text(UNSERVED if proxy is None else f"{proxy.pid} {proxy.ticks}")
-        # Detached, and its pid is written by itself: neither the end of this processor nor a kill between the start and
-        # a record of ours may leave a gate that the next processor does not find.
+        # Detached, and it writes its own pid: if this processor ends, or is killed between the start and our record,
+        # the next processor must still find the gate.
         self.child = processes.spawn(argv, env=confined.env, cwd=self.slot.path, log=log, subreaper=True)
         self.network.serve_until_end_of(self.child.id)
         services.use_until_end_of(self.slot.sandbox / services.FOLDER, self.child.id)
@@ -358,7 +358,7 @@ class GateRun(msgspec.Struct):
         return opened
 
     def _service_user(self, run: str) -> ServiceUser | None:
-        """Return this gate run as the user of services that it shares with no node; None if there are none."""
+        """Return this gate run as a user of services of its own; None if there are none."""
         if not read_config(self.home).services():
             return None
         folder, own = self.slot.sandbox / services.FOLDER, processes.probe(os.getpid())
@@ -367,19 +367,19 @@ class GateRun(msgspec.Struct):
 
     @property
     def _costs(self) -> Path:
-        """Return the folder of what its calls cost, which stays: they count against the run's budget."""
+        """Return the folder of its model costs, which is kept: they count against the run's budget."""
         _, run, name, number = parse_marker(self.marker) or ("", "", "gate", 0)
         return self.home / "usage" / costs.GATES / (run or "queue") / quote(name, safe=" ")[:200] / str(number)
 
     @property
     def serves_in(self) -> float | None:
-        """Return the seconds until the running stage gets a proxy; None if it has one, or needs none."""
+        """Return the seconds until the running stage gets a proxy; None if it has or needs none."""
         if self.network is None or self.network.client is None or self._is_served:
             return None
         return max(0.0, self._serve_at - time.monotonic())
 
     def _keep_network(self, stage: str, *, at_once: bool = False) -> None:
-        """Have a proxy serve the stage once it has connected or is no short one, and write down which."""
+        """Give the stage a proxy once it has connected or run for long, and record the proxy."""
         if self.network is None or self.network.client is None:
             return
         is_new = self.network.serve() if at_once or self.serves_in == 0.0 else self.network.keep()
@@ -388,18 +388,18 @@ class GateRun(msgspec.Struct):
             atomic.write(self.folder / stage / "proxy", f"{proxy.pid} {proxy.ticks}".encode(), durable=False)
 
     def _notice_cut(self, stage: str) -> None:
-        """Notice that the proxy of an earlier processor's stage is gone, or that it never had one."""
+        """Detect that the proxy of an adopted stage is gone, or that it never had one."""
         proxy = (atomic.read(self.folder / stage / "proxy") or b"").decode()
         if proxy:
             self.is_cut |= proxy == UNSERVED or not processes.is_running(*map(int, proxy.split()))
 
     def _rights(self, stage: str, env: Mapping[str, str]) -> Rights:
-        """Return the rights of a stage; the stages are called as their roles."""
+        """Return the rights of a stage; the stages are named like their roles."""
         return read_rights(self.home, Role(stage), environ=env)
 
     def _place(self, stage: str, command: str, env: Mapping[str, str]) -> Place | None:
-        """Return what set-up or gate is given; None where nothing is confined. Each starts with a fresh home, so that
-        no earlier candidate has touched it; the gate sees what the set-up left in its own."""
+        """Return the confinement of set-up or gate; None if not confined. Each starts with a fresh home that no earlier
+        candidate has touched; the gate sees the set-up's home."""
         role, rights = Role(stage), self._rights(stage, env)
         if rights.mode is Mode.NONE:
             return None
@@ -421,7 +421,7 @@ class GateRun(msgspec.Struct):
     def adopt(self, now: float) -> bool:
         """Adopt the run that an earlier processor started in this folder; return False if there is none.
 
-        For a wrapper that bears the marker but has not written its pid yet, `poll` waits.
+        `poll` waits for a wrapper that has the marker but has not written its pid yet.
         """
         stage = self._stage()
         if stage is None:
@@ -434,7 +434,7 @@ class GateRun(msgspec.Struct):
             return bool(processes.find_marked(self.marker))
         pidfd = processes.open_verified(*process)
         if pidfd is None:
-            # It has ended since the first look, maybe with a verdict.
+            # it has ended since the first check, maybe with a verdict
             return (self.folder / stage / "verdict").exists()
         self.child = processes.Child(*process, pidfd)
         return True
@@ -447,7 +447,7 @@ class GateRun(msgspec.Struct):
         if stage is None:
             reason = describe_result("lost", self.config.gate or "", End(None), self.config.timeout)
             return GateVerdict("lost", UNKNOWN, reason, "", self.log)
-        running = self._is_running(stage, now)  # before the verdict is read: a wrapper may write it and end in between
+        running = self._is_running(stage, now)  # before reading the verdict: a wrapper may write it and exit in between
         if running and self.network is None:
             self._notice_cut(stage)
         elif running:
@@ -462,7 +462,7 @@ class GateRun(msgspec.Struct):
             try:
                 self._record_setup()
                 self._restore_after_setup()
-            except (GarrisonError, OSError) as error:  # what it left cannot be read or kept
+            except (GarrisonError, OSError) as error:  # its output cannot be read or kept
                 log = self.setup_log
                 result: Result = "lost" if machine.passes(error) else "red"
                 return GateVerdict(result, 1, f"after the set-up: {error}", read_tail(log, TAIL_LINES), log)
@@ -478,7 +478,7 @@ class GateRun(msgspec.Struct):
         if self.child is None:
             process = read_pid(self.folder / stage)
             if process is None:
-                # Its pid is the first thing that a wrapper writes: one that has not by then was killed before.
+                # a wrapper writes its pid first: without one by then it was killed
                 return now - self._adopted_at < _PID_TIMEOUT
             pidfd = processes.open_verified(*process)
             self.child = processes.Child(*process, -1 if pidfd is None else pidfd)
@@ -486,7 +486,7 @@ class GateRun(msgspec.Struct):
         return processes.is_running(self.child.pid, self.child.ticks)
 
     def _find_hang(self, stage: str, now: float) -> Hang | None:
-        """Judge the stage by the rules for agents: a stopped gate would block the queue until its timeout."""
+        """Apply the hang detection of agents: a stopped gate would block the queue until its timeout."""
         if self.child is None:
             return None
         if self._watch is None or self._watch.root != self.child.id:
@@ -499,7 +499,7 @@ class GateRun(msgspec.Struct):
     def _note_time(self, now: float, stopped: bool | None) -> None:
         if self._lost_time is None:
             self._lost_time = LostTime(self._limit(self._stage() or "gate"))
-        # The boot clock runs on while the machine is suspended, the monotonic one stands still.
+        # while the machine is suspended, the boot clock runs and the monotonic clock stands still
         suspended = time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
         self._lost_time.note(now, suspended, stopped)
 
@@ -514,7 +514,7 @@ class GateRun(msgspec.Struct):
                 "or a suspended machine), so its time-out is not a verdict")
 
     def _end_hung(self, stage: str, hang: Hang) -> GateVerdict:
-        """End a stage that hangs. It says nothing about the tree: it is repeated, as one that a signal ended."""
+        """End a hung stage. It proves nothing about the tree, so it is repeated, like one ended by a signal."""
         self.abandon()
         log = self._log_of(stage)
         what, command = ("set-up", self.config.setup) if stage == "setup" else ("gate", self.config.gate)
@@ -530,20 +530,20 @@ class GateRun(msgspec.Struct):
 
     def _judge(self, stage: str, end: End, now: float) -> GateVerdict:
         lost_time = self._describe_lost_time(end, now)
-        # before the log is read: what the stage left running may still write there
+        # before reading the log: processes left by the stage may still write to it
         self.abandon(has_verdict=end.code is not None)
         is_disk_full = end.code != 0 and machine.is_full(self.slot.path)
         if is_disk_full:
-            self.slot.empty()  # it may have filled the disk itself, and without room nothing can be recorded
+            self.slot.empty()  # it may have filled the disk, and recording needs space
         log = self._log_of(stage)
-        held_back = explain_missing_command(self.held_back, log, end)  # before the tail: it adds to the log
+        held_back = explain_missing_command(self.held_back, log, end)  # before the tail: this adds to the log
         tail = read_tail(log, TAIL_LINES)
         is_disk_full |= machine.reports_no_space(tail)
         command = (self.config.setup if stage == "setup" else self.config.gate) or ""
         hint = explain_missing_file(self._rights(stage, self.environment), f"sandbox.{stage}", end, tail,
                                     self.environment.get("PATH", os.defpath), command) + held_back
         hint += self._describe_refused_hosts() if end.code != 0 else ""
-        # Red is the branch's fault, lost is nobody's and is repeated: a full disk, a cut network, a killed wrapper.
+        # red is the branch's fault; lost (a full disk, a cut network, a killed wrapper) is repeated
         is_lost = lost_time or (end.code != 0 and (is_disk_full or self.is_cut)) or self._is_lost(end, tail)
         result: Result = "lost" if is_lost else classify(end, tail=tail, stage=stage)
         reason = describe_result(result, command, end, self._limit(stage), stage=stage,
@@ -564,15 +564,15 @@ class GateRun(msgspec.Struct):
                 for host in read_refused(self._costs / NETWORK_FOLDER / name)]
 
     def _describe_refused_hosts(self) -> str:
-        """Return which hosts set-up and gate were refused: a failed download is not the branch's fault."""
+        """Return the hosts denied to set-up and gate: a failed download is not the branch's fault."""
         refused = self.refused_hosts
         rights = self._rights("gate", self.environment)
         hint = describe_permission(refused, HostRights(config_path(self.home), rights.hosts, rights.host_ports))
         return "".join(f"; {host.describe()}" for host in refused[:MAX_NAMED]) + (f"; {hint}" if hint else "")
 
     def _is_lost(self, end: End, tail: str) -> bool:
-        """Return whether the run says nothing about the tree: it vanished, a signal ended it, or the machine had no
-        room for its processes."""
+        """Return whether the run proves nothing about the tree: it vanished, a signal ended it, or the machine lacked
+        resources."""
         if end.kind in (EndKind.LOST, EndKind.SIGNAL):
             return True
         return end.code != 0 and machine.reports_shortage(tail)
@@ -580,9 +580,9 @@ class GateRun(msgspec.Struct):
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def abandon(self, *, has_verdict: bool = False) -> None:
-        """End all processes of the stage: those that it left running, or it, if its verdict is no longer wanted."""
+        """End all processes of the stage: its leftovers, or the stage itself if its verdict is no longer wanted."""
         child = self.child
-        # Nothing leaves a namespace of processes: after a verdict what is below the wrapper is all.
+        # no process leaves a PID namespace: after a verdict only descendants of the wrapper can be left
         process_control.kill_tree(processes.ProcessId(child.pid, child.ticks) if child else None, self.marker,
                                   grace=KILL_GRACE, is_closed=has_verdict and self._is_closed)
         if child:
@@ -596,29 +596,29 @@ class GateRun(msgspec.Struct):
     def remove(self) -> None:
         """Remove the folder of an ended run, and its services; its logs are kept, shortened."""
         services.stop(self.slot.sandbox / services.FOLDER)
-        remove_folder(self.folder)  # else a verdict of an earlier run would be read as this one's
+        remove_folder(self.folder)  # otherwise an earlier run's verdict would be read as this one's
         for log in (self.log, self.setup_log):
             log_retention.shorten_log(log)
 
     def leave(self) -> None:
-        """Leave the running stage to the next processor, with a proxy."""
+        """Hand the running stage over to the next processor, with a proxy."""
         stage = self._stage()
         if stage is not None and self.child is not None and self._read_verdict(stage) is None:
             self._keep_network(stage, at_once=True)
         self.detach()
 
     def detach(self) -> None:
-        """Close our handle on the running stage, which continues."""
+        """Close our handle on the running stage without ending it."""
         if self.child:
             self.child.close()
             self.child = None
 
 
 def list_targets_files(git: Git, commit: str, patterns: Sequence[str]) -> str:
-    """Return the files of a commit of the target that match, with their contents' names; '' without patterns."""
+    """Return the matching files of a target's commit with their blob names; '' without patterns."""
     if not commit or not patterns:
         return ""
-    # the empty tree, whichever hash the repository uses
+    # the empty tree in the repository's hash function
     nothing = git.run("mktree", text="").out.strip()
     specs = [f":(top,glob){pattern}" for pattern in patterns]
     return git.run("diff-tree", "-r", "-z", "--no-renames", "--no-abbrev", nothing, commit, "--", *specs).out
@@ -629,7 +629,7 @@ def gate_marker(home: Path, run: str, entry: str, number: int) -> str:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove the folder of a gate run as far as that can be: what it leaves is in nobody's way."""
+    """Remove the folder of a gate run as far as possible; remains are harmless."""
     with contextlib.suppress(OSError, untrusted.UnsafeFile):
         untrusted.remove(folder.parent, folder.name)
 
@@ -638,24 +638,24 @@ def remove_folder(folder: Path) -> None:
 
 # The file to which every wrapper appends what it tested, for `garrison verify`.
 #
-# The first line says since when every run attests (`since TIME`). The others are `COMMIT TREE EXIT-CODE TIMED-OUT`, and
-# `GATE,…` where it was not the whole gate but gates by path: the commit that the wrapper found checked out, the tree
-# that the queue meant, and how the gate ended. Nothing of garrison decides by them: they are the second witness
-# alongside the queue's journal.
+# The first line, `since TIME`, tells from when on every run attests. The others are `COMMIT TREE EXIT-CODE TIMED-OUT`,
+# followed by `GATE,…` for gates by path: the commit that the wrapper found checked out, the tree that the queue
+# intended, and how the gate ended. No decision uses them: they are a second witness, independent of the queue's
+# journal.
 
 ATTESTATIONS, FORMER = "attestations", "attestations.old"
-"""Names in a queue's folder of the present file and of the one before it."""
+"""Names of the current file and its predecessor in a queue's folder."""
 LONGEST = 4 << 20
-"""Bytes from which on a new file is started, about 40,000 runs; only the last full one is kept."""
+"""Size in bytes at which a new file is started, about 40,000 runs; only the last full one is kept."""
 
 
 def open_attestations(folder: Path, now: str) -> Path:
-    """Return the present file of a queue's folder, which begins at `now` (UTC) if it is new."""
+    """Return the current file of a queue's folder, starting it at `now` (UTC) if necessary."""
     path = atomic.make_directory(folder) / ATTESTATIONS
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size > LONGEST:
             path.replace(folder / FORMER)
-    # O_EXCL: a pre-flight and a processor may begin it at the same moment, and only one writes the first line.
+    # O_EXCL: a pre-flight and a processor may start it at the same moment, and only one writes the first line
     with contextlib.suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

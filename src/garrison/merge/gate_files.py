@@ -1,9 +1,9 @@
 """Files of a gate: the programs and scripts that its command names, and its sections of shared manifests. Pure.
 
-A command is read as a shell would split it, through what only starts another program (`env`, `timeout`, `uv run` …),
-into `make` targets, the scripts of `package.json` and shell scripts, as far as files that the target has say it. Where
-a file is the runner's alone (`pytest.ini`, a script) all of it counts. In a manifest that others share, only the
-runner's sections count, compared as parsed values: a dependency more is no change of the gate.
+A command is split like a shell does and followed through wrappers (`env`, `timeout`, `uv run` …), `make` targets,
+scripts of `package.json` and shell scripts, as far as the target's files define them. A file of the runner alone
+(`pytest.ini`, a script) counts as a whole. Of a shared manifest only the runner's sections count, compared as parsed
+values: one more dependency does not change the gate.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import msgspec
 from garrison.values import Value
 
 Read = Callable[[str], bytes | None]
-"""Returns the content of a file of the target by its path; None if it has none, or one that is too large."""
+"""Returns the content of a target's file by path; None if it does not exist or is too large."""
 
 MAX_DEPTH = 4
-"""Scripts that call one another, and that are followed."""
+"""Depth of scripts that are followed."""
 MAX_FILES = 64
-"""Scripts that are followed, in all."""
+"""Maximum number of scripts followed."""
 _MAX_LINK = 200
-"""Characters of a path that a symbolic link leads to."""
+"""Maximum length of the target of a symbolic link."""
 
 
 class ManifestForm(StrEnum):
@@ -50,23 +50,23 @@ class Section(Value):
 
 
 class GateFiles(Value):
-    """What a gate consists of. A file that does not exist counts as well: a branch may add it."""
+    """Files of a gate, including files that do not exist: a branch may add them."""
 
     files: frozenset[str] = frozenset()
     sections: frozenset[Section] = frozenset()
     scripts: frozenset[str] = frozenset()
-    """Those of the files that the command runs and the target has; others configure what it runs."""
+    """The files that the command runs and the target has; the rest are configuration."""
     modules: frozenset[str] = frozenset()
-    """Python modules that it starts with `-m`, by which a file of the same name would be run instead."""
+    """Python modules that it starts with `-m`; a file of the same name would shadow them."""
 
     @property
     def manifests(self) -> frozenset[str]:
-        """Return the manifests of which it has a section."""
+        """Return the manifests with a section of the gate."""
         return frozenset(section.file for section in self.sections)
 
 
 OWN_SETTINGS = Section("garrison.toml", ManifestForm.TOML, ("launch", "guard", "gates", "whole_gate_every"))
-"""garrison's own settings of a repository: they name the gate, and what is asked about it."""
+"""garrison's settings of a repository: they define the gate and its checks."""
 
 _PYPROJECT, _SETUP_CFG, _PACKAGE = "pyproject.toml", "setup.cfg", "package.json"
 _PYTEST = ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"), (
@@ -106,7 +106,7 @@ _TOOLS: Mapping[str, _Tool] = {
     "invoke": (("tasks.py",), ()), "inv": (("tasks.py",), ()),
     "task": (("Taskfile.yml", "Taskfile.yaml"), ()),
 }
-"""Test runner or checker → its own files, and its sections of shared ones (the tools' documentation)."""
+"""Test runner or checker → its own files and its sections of shared ones (from the tools' documentation)."""
 
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "busybox"})
 _INTERPRETERS = re.compile(r"(?:python|pypy)[0-9.]*|node|nodejs|deno|ruby|perl|php|Rscript|tsx|ts-node|lua")
@@ -114,13 +114,13 @@ _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
 _WITH_VALUE = frozenset({"-W", "-X", "-o", "-O"})
 """Options of shells and interpreters whose next word is their value."""
 _LOADS = frozenset({"-r", "--require", "--import", "--loader", "--experimental-loader", "--rcfile", "--init-file"})
-"""Options whose next word is a file that is run as well."""
+"""Options whose next word is another file to run."""
 _PREFIXES = frozenset({"exec", "command", "builtin", "time", "nohup", "setsid", "chronic", "sudo", "!", "{", "if",
                        "then", "else", "elif", "do", "while", "until", "env", "nice", "ionice", "stdbuf", "timeout",
                        "xvfb-run", "catchsegv", "xargs", "npx", "bunx", "uvx", "pnpx"})
-"""Words before the program that a command really runs; their own options and values are skipped."""
+"""Wrapper programs, which are skipped with their options and values."""
 _SHELL_WORDS = frozenset({"env", "exec", "time", "!", "command"})
-"""Those of them that look for the program as a shell does."""
+"""Wrappers that look up the program like a shell."""
 _RUNS = frozenset({"uv", "poetry", "pdm", "hatch", "pipenv", "rye", "dotenv", "pixi", "coverage"})
 """Programs whose `run` starts another."""
 _PACKAGERS = frozenset({"npm", "pnpm", "yarn", "bun"})
@@ -131,7 +131,7 @@ MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 
 
 def find_gate_files(command: str, read: Read) -> GateFiles:
-    """Return what a gate's command consists of, by the files of the target."""
+    """Return the files of a gate's command, resolved with the target's files."""
     finder = _Finder(read)
     finder.follow_text(command, "", 0)
     sections: dict[tuple[str, ManifestForm], list[str]] = {}
@@ -143,7 +143,7 @@ def find_gate_files(command: str, read: Read) -> GateFiles:
 
 
 class _Finder(msgspec.Struct):
-    """Walk through a command, and through the scripts that it calls."""
+    """Walk through a command and the scripts that it calls."""
 
     read: Read
     files: set[str] = msgspec.field(default_factory=set)
@@ -153,7 +153,7 @@ class _Finder(msgspec.Struct):
     followed: set[str] = msgspec.field(default_factory=set)
 
     def follow_text(self, text: str, folder: str, depth: int) -> None:
-        """Note what the simple commands of a shell text name."""
+        """Record the files named by the simple commands of a shell text."""
         if depth > MAX_DEPTH:
             return
         for words in _simple_commands(text):
@@ -187,7 +187,7 @@ class _Finder(msgspec.Struct):
         self._note_tool(name, folder)
         if name in _RUNS and "run" in rest:
             inner = rest[rest.index("run") + 1:]
-            if name == "coverage":  # it runs a module or a script itself, as python does
+            if name == "coverage":  # it runs a module or script like python does
                 self._follow_interpreter("python", inner, folder, depth)
             else:
                 self._follow_command(_skip_options(inner), folder, depth)
@@ -204,7 +204,7 @@ class _Finder(msgspec.Struct):
             self.sections.update((_join(places, file), form, key) for file, form, key in sections)
 
     def _note(self, word: str, folder: str) -> str:
-        """Note a file by a word of a command; return its path, '' for one outside the repository, or without a fixed
+        """Record the file that a word of a command names; return its path, '' if outside the repository or not a fixed
         name."""
         path = _join(folder, word)
         if path:
@@ -223,7 +223,7 @@ class _Finder(msgspec.Struct):
         text = content.decode(errors="replace")
         first = text.partition("\n")[0]
         linked = _join(posixpath.dirname(path), text) if text == first and len(text) < _MAX_LINK else ""
-        if linked and self.read(linked) is not None:  # the content of a symbolic link is the path that it leads to
+        if linked and self.read(linked) is not None:  # the blob of a symbolic link is its target path
             self._note_script(linked, "", depth + 1, is_shell=is_shell)
         elif is_shell or (not _SHELLS.isdisjoint(re.split(r"[/ ]", first)) if first.startswith("#!")
                           else path.endswith((".sh", ".bash"))):
@@ -251,7 +251,7 @@ class _Finder(msgspec.Struct):
                 self._follow_module(rest[position + 1:], folder, depth)
                 return
             if word in ("-c", "-e", "-p", "--eval", "--print", "--test"):
-                return  # `node --test` is a test runner: what follows are tests
+                return  # `node --test` is a test runner: its arguments are tests
             if word in _LOADS and position + 1 < len(rest):
                 self._note_script(rest[position + 1], folder, depth)
             position += 1 + (word in _WITH_VALUE or word in _LOADS)
@@ -350,14 +350,14 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
                 is_redirected = False
             else:
                 words.append(word)
-    except ValueError:  # an open quote: a script that is more than a list of commands
+    except ValueError:  # an open quote: more than a list of commands
         pass
     if words:
         yield words
 
 
 def _skip_prefixes(words: Sequence[str]) -> list[str]:
-    """Return a command without assignments, and without programs that only start it."""
+    """Return a command without assignments and wrapper programs."""
     rest = list(words)
     while rest and (_ASSIGNMENT.match(rest[0]) or rest[0] in _PREFIXES):
         word = rest.pop(0)
@@ -407,7 +407,7 @@ _UNREADABLE: object = object()
 
 
 def _parse(form: ManifestForm, data: bytes | None) -> object:
-    import configparser  # late, as tomllib: few gates have sections of a manifest
+    import configparser  # imported late, like tomllib: few gates have sections of a manifest
     import tomllib
 
     if data is None:
@@ -434,7 +434,7 @@ def _look_up(value: object, key: str) -> object:
 
 
 def _select(value: object, key: str) -> object:
-    """Return what a key names; with a pattern, or of an ini file, the parts of that level that match."""
+    """Return the value of a key; with a pattern, or in an ini file, the matching parts of that level."""
     if "*" in key or ":" in key:
         above, _, last = key.rpartition(".")
         inner = _look_up(value, above) if above else value
@@ -450,7 +450,7 @@ _INCLUDE = re.compile(r"[-s]?include\s+(.*)")
 
 
 class Makefile(Value):
-    """A makefile as far as it decides what a target does."""
+    """The parts of a makefile that determine what a target does."""
 
     rules: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
     """Target → prerequisites and recipe lines."""
@@ -459,7 +459,7 @@ class Makefile(Value):
 
     @classmethod
     def parse(cls, text: str) -> Makefile:
-        """Read the rules, variables and includes of a makefile; conditions count as met, one and all."""
+        """Read the rules, variables and includes of a makefile; all conditions count as met."""
         rules: dict[str, tuple[list[str], list[str]]] = {}
         variables: dict[str, list[str]] = {}
         includes: list[str] = []
@@ -495,7 +495,7 @@ class Makefile(Value):
         return list(found)
 
     def recipes(self, targets: Sequence[str]) -> list[str]:
-        """Return the lines that make runs for some targets, with simple variables in place."""
+        """Return the recipe lines of some targets, with simple variables expanded."""
         def expand(match: re.Match[str]) -> str:
             lines = self.variables.get(match[1], ())
             return lines[-1].partition("=")[2].strip() if lines else match[0]
@@ -503,7 +503,7 @@ class Makefile(Value):
         return [_USED.sub(expand, line) for name in self._closure(targets) for line in self.rules[name][1]]
 
     def view(self, targets: Sequence[str]) -> tuple[object, ...]:
-        """Return what decides what some targets do: their rules, the variables that these use, and what is included."""
+        """Return what determines some targets: their rules, the variables that these use, and includes."""
         names = self._closure(targets)
         rules = {name: self.rules[name] for name in names}
         todo = [*_USED.findall(" ".join(part for rule in rules.values() for lines in rule for part in lines)),

@@ -1,8 +1,8 @@
-"""Gate runs of a queue: start them in slots, record their verdicts, end those that nothing needs.
+"""Gate runs of a queue: start them in slots, record their verdicts, end unneeded ones.
 
-Several runs may be in progress, each in its own slot. A run (`gate.py`) is identified by the tree that it tests;
-every step decides whether its verdict is still wanted, and a run that nothing needs is ended. `test` is journaled
-before a run starts, so that the next processor finds it, and `verdict` before anything acts on it.
+Several runs may be in progress, each in its own slot. A run (`gate.py`) is identified by the tree that it tests; every
+step checks whether its verdict is still wanted, and ends it if not. `test` is journaled before a run starts, so that
+the next processor finds the run, and `verdict` before it has any effect.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ if TYPE_CHECKING:
     from garrison.merge.state import QueueState, RunningGate
 
 MAX_SCRIPT = 1 << 20
-"""Bytes of a script that is read for what else it calls."""
+"""Maximum size in bytes of a script that is searched for further calls."""
 MAX_STOPPED = 5
-"""Runs on one tree that were stopped and do not count; from then on they count as lost ones."""
+"""Maximum number of stopped runs on one tree that do not count; further ones count as lost."""
 MAX_LOG, MAX_LINES = 256 * 1024, 20_000
-"""Bytes and lines at the end of a red run's log in which failing tests are looked for."""
+"""Bytes and lines at the end of a red run's log that are searched for failing tests."""
 MAX_NAME = 200
-"""Characters of the name of a failing test that are recorded."""
+"""Recorded characters of a failing test's name."""
 
 
 class GateRuns:
@@ -81,23 +81,23 @@ class GateRuns:
         """Runs in progress, by job."""
         self._idle: list[Slot] = []
         self._stopped: dict[str, int] = {}
-        """Tree → its runs that were stopped and do not count."""
+        """Tree → number of its stopped runs that do not count."""
         self._changes: FolderChanges | None = None
-        """Verdicts that are written: a wrapper with orphans stays after its own."""
+        """Watches verdict files: a wrapper with orphans stays after its verdict."""
         self._watched: set[Path] = set()
         self._book: tuple[str, GateBook] | None = None
-        """Tip, and the gates there."""
+        """Tip, and its gates."""
 
     @property
     def folders(self) -> list[Path]:
-        """Return the folders in which set-ups and gates will write their verdicts."""
+        """Return the folders to which set-ups and gates will write their verdicts."""
         return [folder for run in self.active.values() if (folder := run.stage_folder) is not None]
 
     def in_progress(self, state: QueueState) -> dict[str, RunningGate]:
         return {job: state.gates[job] for job in self.active if job in state.gates}
 
     def book(self, config: QueueConfig) -> GateBook:
-        """Return the gates in this environment, on the target as it is now."""
+        """Return the gates in this environment on the current target."""
         tip = self.writer.tip() or ""
         if self._book is None or self._book[0] != tip or self._book[1].config != config:
             files = list_targets_files(self.git, tip, config.gate_from_target)
@@ -105,33 +105,33 @@ class GateRuns:
         return self._book[1]
 
     def _read_rules(self, config: QueueConfig, tip: str) -> GateRules:
-        # A run's own branch has the gate of its nodes alone: what its paths select is tested where it lands.
+        # A run's own branch has only the gate of its nodes: gates by path run where the branch lands.
         if not (config.gate and tip) or is_run_branch(self.queue.target):
             return GateRules()
         if self._book is not None and self._book[1].config == config and self._book[0]:
-            changes = self.git.known_changes(self._book[0], tip)  # known of a landing of our own
+            changes = self.git.known_changes(self._book[0], tip)  # known from our own landing
             if changes is not None and all(change.name != PROJECT_FILE for change in changes):
                 return self._book[1].rules
         return parse_rules(self._read_blob(tip, PROJECT_FILE) or b"")
 
     def choose(self, state: QueueState, entries: Sequence[MergeEntry], base: str, tree: str) -> ChosenGate:
-        """Return the gate to run on the tree of these entries, merged onto `base`: the whole one whenever it is due."""
+        """Return the gate for the tree of these entries, merged onto `base`: the whole gate whenever it is due."""
         book = self.book(require_config(state))
         if any(entry.node == INTEGRATION for entry in entries):  # a run that lands as a whole
             return book.whole
         return book.choose(state, [entry.id for entry in entries], self._changed(book, base, tree))
 
     def find_passed(self, state: QueueState, entries: Sequence[MergeEntry], base: str, tree: str) -> ChosenGate | None:
-        """Return the gate that such a tree has passed, if it covers what the tree has to pass; None if none does."""
+        """Return a gate that such a tree has passed and that covers the required one; None if none does."""
         return self.book(require_config(state)).find_passed(state, tree, self.choose(state, entries, base, tree))
 
     def select(self, config: QueueConfig, base: str, tree: str) -> ChosenGate:
-        """Return the gate that the paths select in which a tree differs from `base`; () for the whole gate."""
+        """Return the gate selected by the paths in which a tree differs from `base`; () for the whole gate."""
         book = self.book(config)
         return book.select(self._changed(book, base, tree))
 
     def _changed(self, book: GateBook, base: str, tree: str) -> Sequence[str]:
-        """Return the paths in which a tree differs from a commit, as far as anything depends on them."""
+        """Return the paths in which a tree differs from a commit, if any rule depends on paths."""
         return self.git.changed_paths(self.git.tree_of(base), tree) if book.rules.rules else ()
 
     def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject, gate: ChosenGate, *,
@@ -156,7 +156,7 @@ class GateRuns:
         failpoint.here("test_recorded")
         try:
             run.start(commit, tree)
-        except GarrisonError as error:  # git could not prepare the slot: no verdict on the entries
+        except GarrisonError as error:  # git could not prepare the slot: not a verdict on the entries
             self._finish(job, run)
             self.writer.append(VerdictGiven((first.id,), subject, tree, key, "lost", str(error), str(run.log), job, -1,
                                             uncounted=True, gates=gate.names))
@@ -164,7 +164,7 @@ class GateRuns:
         failpoint.here("test_started")
         try:
             self.writer.state()
-        except Fenced:  # the processor that took over had looked for running gates before this one began
+        except Fenced:  # the processor that took over had looked for running gates before this one started
             run.abandon()
             raise
         return StepResult("testing", first.id)
@@ -177,15 +177,15 @@ class GateRuns:
         slot.prepare(commit, config.clean, config.keep)
 
     def _full_disk(self) -> Path | None:
-        """Return the folder in which a gate could not write: that of its worktree, or of its verdict."""
+        """Return the folder that a gate could not write to: its worktree's, or its verdict's."""
         return next((path for path in (self.folder, self.queue.folder) if machine.is_full(path)), None)
 
     def _lack_of_room(self) -> str:
-        """Return what the machine lacks for a gate run, '' if nothing."""
+        """Return which resource the machine lacks for a gate run, '' if none."""
         if lack := machine.find_shortage(machine.MIN_FOR_WORK):
             return lack
         if read_rights(self.queue.home, Role.GATE, environ=self.environment).mode is not Mode.NONE:
-            try:  # before the journal has a gate run: it may be tried again for long
+            try:  # before journaling a gate run: this may be retried for long
                 leave_session_keyring()
             except Shortage as error:
                 return str(error)
@@ -203,9 +203,8 @@ class GateRuns:
                        from_target=(*config.gate_from_target, *self._scripts(config, entries, base, tip)))
 
     def _scripts(self, config: QueueConfig, entries: Sequence[MergeEntry], base: str, tip: str) -> tuple[str, ...]:
-        """Return patterns of the scripts that the gate names and the target has, unless the work of these entries, or
-        of those in `base`, may change them: the user approved it, or `[guard]` lets it. A set-up, which is the
-        branch's, may not."""
+        """Return patterns of the gate's scripts on the target, unless these entries, or those in `base`, may change
+        them: the user approved it, or `[guard]` allows it. A set-up, which belongs to the branch, may not."""
         if not (config.gate and tip and all(entry.keeps_gate for entry in entries)):
             return ()
 
@@ -214,7 +213,7 @@ class GateRuns:
         return () if is_other else tuple(map(literal_pattern, sorted(scripts)))
 
     def _read_blob(self, commit: str, name: str) -> bytes | None:
-        with suppress(GitError):  # it is not there, or too large
+        with suppress(GitError):  # missing or too large
             return self.git.run("cat-file", "blob", f"{commit}:{name}", exact=True, most=MAX_SCRIPT).out.encode(
                 errors="surrogateescape")
         return None
@@ -223,7 +222,7 @@ class GateRuns:
         """Adopt the gate runs in the journal, and end those that cannot be adopted."""
         for gate in state.gates.values():
             chosen = self.book(state.config).of(gate.gates) if state.config is not None else None
-            # Else the gate has been changed since: nothing would use the verdict, and the run is ended below.
+            # otherwise the gate has changed since and the verdict is useless: the run is ended below
             if chosen is not None and gate.key == chosen.key:
                 self._adopt(gate, state, chosen)
         self._end_unwanted(state)
@@ -232,7 +231,7 @@ class GateRuns:
         try:
             slot = acquire_slot(self.git, self.folder, gate.slot)
         except Refused:
-            return  # its slot is taken: the run is ended with the others
+            return  # its slot is taken: ended with the other unwanted runs
         run = self._gate_run(chosen, slot, gate.job, [state.entry(name) for name in gate.entries], gate.number,
                              gate.base)
         run.tree = gate.tree
@@ -242,7 +241,7 @@ class GateRuns:
             self._idle.append(slot)
 
     def _end_unwanted(self, state: QueueState) -> None:
-        """End runs of superseded entries, and those that could not be adopted."""
+        """End runs of superseded entries, and runs that could not be adopted."""
         for folder in (self.queue.folder / "tests").glob("*.*"):
             name, _, number = folder.name.rpartition(".")
             if name in state.entries and folder.name not in self.active:
@@ -252,16 +251,16 @@ class GateRuns:
                 remove_folder(folder)
 
     def keep(self, jobs: Collection[str]) -> None:
-        """End all other runs: their verdicts are no longer needed."""
+        """End all other runs, whose verdicts are no longer needed."""
         for job, run in list(self.active.items()):
             if job not in jobs:
                 run.abandon()
                 self._finish(job, run)
 
     def record_verdict(self, state: QueueState) -> StepResult | None:
-        """Record the verdict of a run that has ended, before anything acts on it; None if all are in progress."""
+        """Record the verdict of an ended run before it has any effect; None if all runs are in progress."""
         if self._changes is not None:
-            self._changes.read()  # before the look: what is written after it wakes the processor again
+            self._changes.read()  # watch before checking: a verdict written after the check wakes the processor
         for job, run in list(self.active.items()):
             gate = state.gates.get(job)
             verdict = run.poll(self.writer.clock.monotonic()) if gate else None
@@ -275,7 +274,7 @@ class GateRuns:
         return None
 
     def _record(self, gate: RunningGate, verdict: GateVerdict, run: GateRun, state: QueueState) -> bool:
-        """Record a verdict; return whether it does not count since the run was stopped: it is repeated, so often."""
+        """Record a verdict; return whether the run was stopped and is repeated, so that the verdict does not count."""
         failpoint.here("verdict_before")
         is_told = verdict.tail and verdict.reason and verdict.result != "green"
         reason = verdict.reason + (f"\n{verdict.tail}" if is_told else "")
@@ -294,7 +293,7 @@ class GateRuns:
 
     def _read_failures(self, gate: RunningGate, verdict: GateVerdict, run: GateRun, state: QueueState,
                        ) -> tuple[tuple[str, ...], tuple[float, ...]]:
-        """Return what failed by the log and the reports of a red run, and how suspect that makes each entry."""
+        """Return the failures from the log and reports of a red run, and the resulting suspicion of each entry."""
         if verdict.result != "red":
             return (), ()
         failures = find_failures(read_tail(verdict.log, MAX_LINES, MAX_LOG))
@@ -309,7 +308,8 @@ class GateRuns:
                 tuple(ratios[name] for name in gate.entries) if ratios else ())
 
     def _tell_refused_hosts(self, run: GateRun, entries: Sequence[MergeEntry]) -> None:
-        """Tell the attempts under test which hosts their gate was refused; the folder of the gate run is removed."""
+        """Notify the attempts under test of the hosts denied to their gate, as the folder of the gate run is
+        removed."""
         hosts = run.refused_hosts
         for entry in entries if hosts else ():
             folder = RunFiles(self.queue.home, entry.run).attempt(entry.node, entry.attempt)
@@ -336,9 +336,9 @@ class GateRuns:
     def _any_of(self, fds: list[int]) -> int:
         if len(fds) < 2:
             return fds[0] if fds else -1
-        # An epoll is readable itself once one of its descriptors is. Kept, since it closes with its last reference.
+        # An epoll is itself readable once one of its descriptors is. The reference keeps it open.
         self._poll = select.epoll()
-        with contextlib.suppress(OSError):  # a program of the user's may hold all its watches; then the timer serves
+        with contextlib.suppress(OSError):  # out of inotify watches: the timer suffices
             for fd in fds:
                 self._poll.register(fd, select.EPOLLIN)
             return self._poll.fileno()
@@ -350,7 +350,7 @@ class GateRuns:
         self._idle.append(run.slot)
 
     def close(self, *, end: bool) -> None:
-        """Release all slots; the next processor adopts running gates, unless they are ended now (`end`)."""
+        """Release all slots; the next processor adopts running gates unless `end` ends them now."""
         for run in self.active.values():
             if end:
                 run.abandon()

@@ -1,20 +1,19 @@
-"""Gates by path: which of a repository's own gates a change has to pass, where its garrison.toml declares some. Pure.
+"""Gates by path: select which gates declared in a repository's garrison.toml a change has to pass. Pure.
 
     [[gates]]
     name = "api"
     paths = ["packages/api/**"]
     command = "cd packages/api && npm test"
-    needs = ["schema"]                      # it runs as well whenever `schema` runs
+    needs = ["schema"]                      # also runs whenever `schema` runs
 
-Theory of operation. A tree that would land differs from the target in some files. Each file is one that some rules
-match, or one that needs the whole gate: where no rule matches it, or it is garrison.toml, which has the rules. If no
-file needs the whole gate, the rules that match run, with those that declare that they depend on them, and theirs. Each
-such set of gates is one command with its own verdict key, so that its verdict never counts for the whole gate; the
-whole gate, which tests everything, counts for each set.
+Theory of operation. A tree that would land differs from the target in some files. A file needs the whole gate if no
+rule matches it, or if it is garrison.toml, which contains the rules. If no file needs the whole gate, the matching
+rules run, with all rules that depend on them. Each such set of gates is one command with its own verdict key, so that
+its verdict never counts for the whole gate; a verdict of the whole gate counts for every set.
 
-The rules are those of the target's commit that the tree was built on, never of the branch. What rules cannot know, that
-one project breaks another which declares nothing, the whole gate finds: it runs before the launch, at the exit of a run
-that lands as a whole, for one in `whole_gate_every` entries, and on the bare target before an entry is blamed.
+The rules come from the target's commit that the tree was built on, never from the branch. Undeclared dependencies
+between projects are caught by the whole gate: it runs before the launch, at the exit of a run that lands as a whole,
+for one in `whole_gate_every` entries, and on the bare target before an entry is blamed.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ if TYPE_CHECKING:
     from garrison.merge.state import QueueState
 
 EVERY = 10
-"""Entries that land before the whole gate runs again, where the file does not say it."""
+"""Default number of entries that land before the whole gate runs again."""
 MAX_RULES = 200
-"""Rules of a file."""
+"""Maximum number of rules in a file."""
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
 
 
@@ -53,9 +52,9 @@ class GateRule(Value):
     command: str = setting("", as_text)
     """Shell line that tests them, from the top of the merged tree."""
     needs: tuple[str, ...] = setting((), as_names)
-    """Gates whose run makes this one run as well."""
+    """Gates whose runs trigger this one."""
     dependants: tuple[str, ...] = setting((), as_names)
-    """Gates that run as well whenever this one does."""
+    """Gates triggered by this one."""
 
     def matches(self, file: str) -> bool:
         parts = file.split("/")
@@ -63,16 +62,16 @@ class GateRule(Value):
 
 
 class GateRules(Value):
-    """What a garrison.toml declares of gates by path; without rules everything has to pass the whole gate."""
+    """Gates by path of a garrison.toml; without rules everything has to pass the whole gate."""
 
     rules: tuple[GateRule, ...] = ()
     every: int = EVERY
-    """Entries that land, at most, until the whole gate has run again; with 1 it always runs."""
+    """Maximum number of entries that land before the whole gate runs again; 1: it always runs."""
     problem: str = ""
-    """Why they could not be read; then everything has to pass the whole gate."""
+    """Why the rules could not be read; then everything has to pass the whole gate."""
 
     def select(self, files: Iterable[str]) -> tuple[str, ...]:
-        """Return the gates that a change of these files has to pass, in the order of the file; () for the whole gate.
+        """Return the gates for a change of these files, in the order of the file; () for the whole gate.
         """
         chosen: set[str] = set()
         for file in files:
@@ -90,13 +89,14 @@ class GateRules(Value):
         lines = [rule.command for rule in self.rules if rule.name in names]
         if len(lines) != len(names):
             return None
-        # Each in its own shell, for the next begins at the top again; a comment must not swallow the bracket.
+        # each in its own subshell, since the next starts at the top; the newline keeps a comment from swallowing the
+        # bracket
         return lines[0] if len(lines) == 1 else " && ".join(f"({line}\n)" if "#" in line else f"({line})"
                                                             for line in lines)
 
 
 def read_rules(file: Table) -> GateRules:
-    """Return what the garrison.toml at the top of a repository declares; UsageError names what is wrong."""
+    """Return the rules of the garrison.toml at the top of a repository; UsageError describes a mistake."""
     every = file.value(WHOLE_GATE_EVERY, whole(1, 10_000), EVERY)
     tables = file.values.get(GATES, []) if isinstance(file.values, dict) else []
     if not isinstance(tables, list) or len(tables) > MAX_RULES:
@@ -134,14 +134,14 @@ def _table(file: Table, values: object, number: int) -> Table:
 
 
 def place_of_rule(file: Table, number: int) -> str:
-    """Return the file, and the line on which a rule begins; the first has the number 0."""
+    """Return the file and the line on which a rule starts; the first has the number 0."""
     begins = [line for line, text in enumerate(file.text.splitlines(), 1)
               if re.match(rf"\s*\[\[\s*{GATES}\s*\]\]", text)]
     return f"{file.file}:{begins[number]}" if number < len(begins) else file.file
 
 
 def parse_rules(data: bytes) -> GateRules:
-    """Return what the garrison.toml of a commit declares; what cannot be read has the whole gate run for everything."""
+    """Return the rules of a commit's garrison.toml; if unreadable, everything has to pass the whole gate."""
     try:
         return read_rules(Table.parse(PROJECT_FILE, data))
     except UsageError as error:
@@ -149,9 +149,9 @@ def parse_rules(data: bytes) -> GateRules:
 
 
 def _matches(pattern: str, parts: Sequence[str]) -> bool:
-    """Return whether a pattern matches a path; `**` stands for any number of folders, also none.
+    """Return whether a pattern matches a path; `**` stands for zero or more folders.
 
-    In one pass over the path: its names are the branch's, and no pattern may take long for any of them.
+    A single pass over the path: the branch chooses its names, and none may make a pattern slow.
     """
     wanted = _pattern_parts(pattern)
     places = _with_skipped(wanted, {0})
@@ -171,7 +171,7 @@ def _with_skipped(wanted: Sequence[re.Pattern[str] | None], places: set[int]) ->
 
 @lru_cache(maxsize=1024)
 def _pattern_parts(pattern: str) -> tuple[re.Pattern[str] | None, ...]:
-    """Return what each part of a pattern matches, None for `**`; ValueError says what it should be."""
+    """Return what each part of a pattern matches, None for `**`; ValueError describes the expected form."""
     if not pattern.strip("/") or pattern.startswith(("/", "./", "!", ":")) or ".." in pattern.split("/") \
             or "\\" in pattern:
         raise ValueError('a pattern of files from the top of the repository, such as "packages/a/**"')
@@ -185,7 +185,7 @@ def _pattern_parts(pattern: str) -> tuple[re.Pattern[str] | None, ...]:
 
 
 class ChosenGate(Value):
-    """Gate that a tree has to pass: the whole one, or those of some rules; `config` runs it, `key` is its verdict's."""
+    """Gate that a tree has to pass: the whole one, or that of some rules, with its `config` and verdict `key`."""
 
     config: QueueConfig
     key: str
@@ -198,26 +198,26 @@ class ChosenGate(Value):
 
 
 class GateBook(Value, dict=True):
-    """Gates of a queue on one commit of its target."""
+    """Gates of a queue at one commit of its target."""
 
     config: QueueConfig
-    """As it is recorded: with the whole gate."""
+    """Recorded configuration, with the whole gate."""
     rules: GateRules
     environment: Mapping[str, str]
     targets_files: str = ""
-    """What the target has of `gate_from_target`."""
+    """The target's files that match `gate_from_target`."""
 
     @cached_property
     def whole(self) -> ChosenGate:
         return ChosenGate(self.config, self.config.verdict_key(self.environment, self.targets_files))
 
     def of(self, names: tuple[str, ...]) -> ChosenGate | None:
-        """Return the gate of some rules, the whole one for none; None if the target does not declare them now."""
+        """Return the gate of some rules, the whole gate for (); None if the target no longer declares them."""
         if not names:
             return self.whole
         if names not in self._known:
             command = self.rules.command(names)
-            if command is not None and command == self.config.gate:  # by whatever name, it is the whole gate that runs
+            if command is not None and command == self.config.gate:  # equal to the whole gate
                 return self.whole
             config = replace(self.config, gate=command)
             self._known[names] = None if command is None else ChosenGate(
@@ -225,22 +225,22 @@ class GateBook(Value, dict=True):
         return self._known[names]
 
     def is_present(self, names: tuple[str, ...], key: str) -> bool:
-        """Return whether a run of these gates, with that key, ran what they are now."""
+        """Return whether a run of these gates, with that key, ran their current commands."""
         gate = self.of(names)
         return gate is not None and gate.key == key
 
     def select(self, files: Iterable[str]) -> ChosenGate:
-        """Return the gate that the paths of a change select."""
+        """Return the gate selected by the paths of a change."""
         return self.of(self.rules.select(files)) or self.whole
 
     def choose(self, state: QueueState, entries: Collection[str], files: Iterable[str]) -> ChosenGate:
-        """Return the gate to run for entries that together change these files: the whole one whenever it is due."""
+        """Return the gate for entries that together change these files: the whole gate whenever it is due."""
         if not self.rules.rules or len(landed_since_whole(state, self.whole.key)) + len(entries) >= self.rules.every:
             return self.whole
         return self.select(files)
 
     def find_passed(self, state: QueueState, tree: str, needed: ChosenGate) -> ChosenGate | None:
-        """Return a gate that a tree has passed and that covers the needed one; None if there is none."""
+        """Return a gate that a tree has passed and that covers the required one; None if none does."""
         for gate in (needed, self.whole):
             if (tree, gate.key) in state.green:
                 return gate
@@ -256,7 +256,7 @@ class GateBook(Value, dict=True):
 
 
 def landed_since_whole(state: QueueState, key: str) -> tuple[str, ...]:
-    """Return the entries that landed since a tree of the target last passed the whole gate, which has that key."""
+    """Return the entries landed since a tree of the target last passed the whole gate with that key."""
     names: list[str] = []
     for tree, landed in reversed(state.partial_landings):
         if (tree, key) in state.green:
@@ -266,5 +266,5 @@ def landed_since_whole(state: QueueState, key: str) -> tuple[str, ...]:
 
 
 def describe_since_whole(landed: Sequence[str]) -> str:
-    """Return what landed since the last whole gate, '' for nothing."""
+    """Return a note on what landed since the last whole gate, '' if nothing."""
     return f"landed since it last passed as a whole: {', '.join(landed)}" if landed else ""

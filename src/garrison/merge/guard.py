@@ -1,12 +1,12 @@
-"""Guard: a reference-transaction hook that keeps everyone but the queue from moving its target. Opt-in.
+"""Guard: a reference-transaction hook that lets only the queue move its target. Opt-in.
 
-The user's own hooks are still called, by ours, and their result counts; the hook that was there before is restored when
-the guard is removed. The guard prevents mistakes, not intent: git can skip hooks. Such a move makes the next swap fail;
-it is recorded as `foreign`, and entries that were tested on the old tip are tested again.
+Our hook calls the user's own hooks and respects their result; removing the guard restores the previous hook. The guard
+prevents mistakes, not intent: git can skip hooks. Such a move makes the next swap fail; it is recorded as `foreign`,
+and entries tested on the old tip are tested again.
 
 `<git common dir>/garrison/guarded` lists the guarded branches, one full ref a line. The hook is installed in the
-repository's `hooks`, and one of the user's waits alongside it as `….before-garrison`. If `core.hooksPath` is set,
-nothing is written there: git is pointed to a directory of ours, which calls the user's hook of each name.
+repository's `hooks`, and a hook of the user is renamed to `….before-garrison`. If `core.hooksPath` is set, nothing is
+written there: git is pointed to a directory of ours, whose hooks call the user's.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ exec "$before/${0##*/}" "$@"
 _CALLED = ("applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "pre-merge-commit", "commit-msg",
            "prepare-commit-msg", "post-commit", "pre-rebase", "post-checkout", "post-merge", "pre-push", "pre-receive",
            "update", "post-receive", "post-update", "pre-auto-gc", "post-rewrite", "post-index-change")
-"""Hooks for which git treats "absent" and "succeeds" alike; others are only called if the user has them."""
+"""Hooks for which git treats "absent" and "succeeds" alike; others are linked only if the user has them."""
 
 
 def install(git: Git, ref: str) -> None:
     """Guard `ref`; Refused if git would not find the hook."""
     with _guarded_list(git) as path:
-        # The hook before the list: a hook without its list lets everything pass, a list without the hook would promise
-        # what nothing keeps.
+        # The hook before the list: a hook without its list lets everything pass; a list without the hook would be a
+        # false promise.
         if configured_hooks_path(git):
             _point_to_ours(git)
         else:
@@ -83,9 +83,9 @@ def install(git: Git, ref: str) -> None:
 
 
 def uninstall(git: Git, ref: str) -> None:
-    """Stop guarding `ref`; with the last guarded ref, restore the hooks as they were before the first."""
+    """Stop guarding `ref`; after the last guarded ref, restore the original hooks."""
     with _guarded_list(git) as path:
-        # The list first: from then on the hook lets everything pass, wherever a kill leaves the rest.
+        # the list first: then the hook lets everything pass, even if a kill interrupts the rest
         refs = [each for each in _read_refs(path) if each != ref]
         if refs:
             atomic.write(path, "".join(f"{each}\n" for each in refs).encode())
@@ -101,12 +101,12 @@ def uninstall(git: Git, ref: str) -> None:
 
 
 def list_requested(git: Git) -> list[str]:
-    """Return the refs that are to be guarded."""
+    """Return the refs to guard."""
     return _read_refs(_list_path(git))
 
 
 def is_requested(git: Git, ref: str) -> bool:
-    """Return whether `ref` is to be guarded; the hook may be half installed."""
+    """Return whether `ref` should be guarded; the hook may be half installed."""
     return ref in _read_refs(_list_path(git))
 
 
@@ -123,7 +123,7 @@ def is_installed(git: Git, ref: str) -> bool:
 
 
 def _replace_hook(hook: Path) -> None:
-    """Replace `hook` by ours; at every moment the user's is in its old or its new place."""
+    """Replace `hook` by ours; at every moment the user's hook is in its old or new place."""
     hook.parent.mkdir(exist_ok=True)
     if hook.exists() and not is_ours(hook):
         _users(hook).unlink(missing_ok=True)
@@ -139,7 +139,7 @@ def _write(hook: Path, text: str) -> None:
     new = hook.with_name(f".{hook.name}.garrison")
     new.write_text(text)
     new.chmod(0o755)
-    # Renamed into place: git may run the hook at any moment, and must not find half of it.
+    # rename into place: git may run the hook at any moment
     new.replace(hook)
 
 
@@ -172,7 +172,7 @@ def _point_to_ours(git: Git) -> None:
     ours, configured = our_hooks(git), configured_hooks_path(git)
     atomic.make_directory(ours)
     if configured != str(ours):
-        # Saved before git is pointed to ours: after a kill in between nobody else would know what was configured.
+        # save before changing git's configuration: a kill in between must not lose the user's setting
         local = _local_hooks_path(git)
         atomic.write(ours / ".local", f"{local}\n".encode() if local else b"")
         atomic.write(ours / ".before", f"{configured}\n".encode())
@@ -213,7 +213,7 @@ def _read_refs(path: Path) -> list[str]:
 
 @contextmanager
 def _guarded_list(git: Git) -> Iterator[Path]:
-    """Hold the list of guarded refs."""
+    """Lock the list of guarded refs."""
     path = _list_path(git)
     atomic.make_directory(path.parent)
     with atomic.locked(path.with_name("guarded.lock")):

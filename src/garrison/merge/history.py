@@ -1,8 +1,8 @@
-"""History of a queue: the landings with what was tested for each, and the gate logs of a run, from its journal.
+"""History of a queue from its journal: the landings with their tests, and the gate logs of a run.
 
-Each landing is derived from its record and from the verdict that allowed it; a gap between two landings is a move of
-the target that the queue did not make. The gate logs of a run are those of its final entries: the queue still needs the
-log of a waiting entry, and the one that explains a pause.
+A landing is derived from its record and the verdict that allowed it; a gap between two landings is a move of the target
+by someone else. The gate logs of a run are the logs of its final entries: the queue still needs the log of a waiting
+entry, and the one that explains a pause.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Tested(Value):
 
 
 class PastLanding(Value):
-    """Commit that the target had. Without an `entry`, someone else moved it there."""
+    """Commit that was the target's tip. Without an `entry`, someone else moved the target there."""
 
     at: str
     commit: str
@@ -57,16 +57,16 @@ class PastLanding(Value):
     reason: str = ""
     tested: Tested | None = None
     together: int = 1
-    """Entries that landed in one swap; the tree that has all of them was tested."""
+    """Entries that landed in one swap; the tree with all of them was tested."""
     tip: str = ""
     """Commit to which that swap moved the target; '' if it did not move."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return it for JSON; `foreign` says that the queue did not do it."""
+        """Return it for JSON; `foreign`: the queue did not do it."""
         return {**asdict(self), "foreign": not self.entry}
 
     def describe(self) -> str:
-        """Return one line that says why it could land."""
+        """Return one line on why it could land."""
         if not self.entry:
             return "moved by someone else"
         if self.tested is None:
@@ -180,7 +180,7 @@ def _enqueued(path: Path, run: str) -> tuple[list[EntryEnqueued], QueueState]:
 
 
 def _log_names(path: Path, run: str) -> tuple[set[str], set[str]]:
-    """Return the stems of the run's logs that the queue no longer needs, and the logs that it needs by path."""
+    """Return the stems of the run's logs that the queue no longer needs, and the paths of those it needs."""
     try:
         enqueued, state = _enqueued(path, run)
     except _UNREADABLE:

@@ -1,6 +1,6 @@
-"""Landing: rehearse under open checkouts, record the intent, swap the ref once, move checkouts along, record it done.
+"""Landing: rehearse in open checkouts, record the intent, swap the ref once, update checkouts, record completion.
 
-The ref decides whether a recorded landing was done, whichever processor began it. A blocked landing is retried every
+The ref decides whether a recorded landing was done, whichever processor started it. Blocked landings are retried every
 second.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 SIGNING_PAUSE = 30.0
-"""Seconds between two tries to sign, after one has failed."""
+"""Seconds before another try to sign, after one has failed."""
 
 
 class Lander:
@@ -50,18 +50,18 @@ class Lander:
     def __init__(self, writer: QueueWriter) -> None:
         self.writer, self.queue, self.git = writer, writer.queue, writer.git
         self.retried_at = float("-inf")
-        """Monotonic seconds at which blocked entries were last retried."""
+        """Monotonic time of the last retry of blocked entries."""
         self._unsigned_at = float("-inf")
-        """Monotonic seconds at which a signature last failed."""
+        """Monotonic time of the last failed signature."""
 
-    # --- a landing --------------------------------------------------------------------------------------------------
+    # --- landing ----------------------------------------------------------------------------------------------------
 
     def land(self, chain: CandidateChain, commits: LandingCommits, gates: tuple[str, ...] = ()) -> StepResult | Wait:
         """Land the chain's first entries by one swap to the commit whose tree was tested, by `gates` alone if any.
 
-        The order of writes lets a processor die between any two: lock and rehearse the open checkouts, journal
-        `landing`, swap the ref, move the checkouts and journal each, journal `landed`. Before the swap the ref is what
-        it was, and after it nobody has to remember whether it was done: `finish` asks the ref.
+        A processor may die between any two of these writes: lock and rehearse the open checkouts, journal `landing`,
+        swap the ref, update the checkouts and journal each, journal `landed`. The ref itself tells whether the swap was
+        done: `finish` reads it.
         """
         landing = LandingStarted(tuple(entry.id for entry in chain.entries[:len(commits.entries)]), chain.base,
                                  commits.new, commits.entries,
@@ -70,7 +70,7 @@ class Lander:
         with CheckoutLocks(self.git, self.queue.target, landing.old, landing.new) as locks:
             paths = [checkout.path for checkout in locks.checkouts]
             blocked = locks.blocked or self._find_stale_blocker(self.queue.state, paths)
-            if blocked:  # before anything is recorded: nothing of it has to be settled later
+            if blocked:  # before anything is recorded, so that nothing has to be settled later
                 return self._block(chain, landing, blocked)
             if self.swap(landing, recorded=False):
                 return StepResult("swap refused", landing.first)
@@ -79,13 +79,13 @@ class Lander:
         return self._record_landed(landing, stale)
 
     def finish(self, landing: LandingStarted) -> StepResult | Wait:
-        """Settle a recorded landing: the ref says whether it was done."""
-        tip = self.writer.tip()  # read once: somebody else may move the target at any time
+        """Settle a recorded landing; the ref tells whether it was done."""
+        tip = self.writer.tip()  # read once: others may move the target at any time
         if tip == landing.old and self._is_candidate_damaged(landing):
             self.writer.append(TargetMoved(landing.entries, landing.old, "its candidate was damaged; it is built again",
                                            landing.old, tip), sync=True)
             return StepResult("requeued", landing.first)
-        # Not `==`: it was done, and others may have committed on top before this processor looked.
+        # not `==`: others may have committed on top since
         if tip is not None and self.git.is_ancestor(landing.new, tip):
             with CheckoutLocks(self.git, self.queue.target, landing.old, landing.new) as locks:
                 stale = self._move_checkouts(landing, locks, resuming=True)
@@ -94,7 +94,7 @@ class Lander:
             self.writer.append(TargetMoved(landing.entries, landing.old, f"{self.queue.target} was moved by someone "
                                            "else", landing.old, tip or ""), sync=True)
             return StepResult("foreign", landing.first)
-        # Locked before the ref moves: a commit in a checkout that still shows the old tip would revert the landing.
+        # lock before the ref moves: a commit in a checkout that still shows the old tip would revert the landing
         with CheckoutLocks(self.git, self.queue.target, landing.old, landing.new) as locks:
             if locks.blocked:
                 self.writer.append(LandingBlocked(landing.entries, landing.old, locks.blocked.why,
@@ -107,7 +107,7 @@ class Lander:
         return self._record_landed(landing, stale)
 
     def give_up(self, landing: LandingStarted, why: str) -> StepResult:
-        """Settle a recorded landing that git keeps failing at: if it was done, only the checkouts stay as they are."""
+        """Settle a recorded landing at which git keeps failing; if the swap was done, the checkouts stay stale."""
         tip = self.writer.tip()
         if tip is not None and self.git.is_ancestor(landing.new, tip):
             return self._record_landed(landing, checkouts.find_checkouts(self.git, self.queue.target)[0])
@@ -115,16 +115,16 @@ class Lander:
         return StepResult("requeued", landing.first)
 
     def _is_candidate_damaged(self, landing: LandingStarted) -> bool:
-        """Return whether a power cut damaged the commit that a dead processor was about to land; git's swap would not
-        read its files."""
+        """Return whether a power cut damaged the commit of an interrupted landing; git's swap would not read its
+        files."""
         heads = [self.queue.entry(name).oid for name in landing.entries]
         return bool(self.git.drop_damaged_objects(landing.new, [landing.old, *heads]))
 
     def swap(self, landing: LandingStarted, *, recorded: bool) -> str:
-        """Swap the target after recording the intent (unless `recorded`); return empty, or why git refuses.
+        """Swap the target after recording the intent (unless `recorded`); return '', or why git refuses.
 
-        The epoch is compared under `queue.lock`, which is held during a local swap, as that takes milliseconds. It is
-        not held during a push, whose lease keeps out a processor that was fenced meanwhile.
+        The epoch is compared under `queue.lock`, which stays locked during a local swap of a few milliseconds. A push
+        does not hold the lock: its lease excludes a processor that was fenced in between.
         """
         branch, message = self.writer.branch, f"garrison: land {' '.join(landing.entries)}"
         config = self.queue.state.config
@@ -133,7 +133,7 @@ class Lander:
             if recorded:
                 self.writer.state()
             else:
-                # Intent first: after a kill `finish` asks the ref whether the swap was done.
+                # intent first: after a kill `finish` reads from the ref whether the swap was done
                 self.queue.append(landing, epoch=self.writer.epoch, sync=True)
                 failpoint.here("landing")
             if asked and (why := explain_change(self.git, asked)):
@@ -143,7 +143,7 @@ class Lander:
         return branch.swap(landing.old, landing.new, message)
 
     def _move_checkouts(self, landing: LandingStarted, locks: CheckoutLocks, *, resuming: bool = False) -> list[Path]:
-        """Update the open checkouts after the swap; return those that are stale then."""
+        """Update the open checkouts after the swap; return those that stay stale."""
         failpoint.here("swapped")
         moved = locks.move(resuming=resuming)
         for path in moved:
@@ -154,13 +154,13 @@ class Lander:
         return []
 
     def _record_landed(self, landing: LandingStarted, stale: list[Path]) -> StepResult:
-        """Record the entries as landed, once no checkout is locked: a final entry leaves nothing to clean up."""
+        """Record the entries as landed after unlocking all checkouts: a final entry must leave nothing to clean up."""
         last = len(landing.entries) - 1
         for index, (name, commit) in enumerate(zip(landing.entries, landing.commits, strict=True)):
             paths = tuple(str(path) for path in stale) if index == last else ()
             entry = self.queue.entry(name)
-            note = entry.note if entry.verdict == "green" else ""  # not the reason: it says why it waited
-            # One sync, of the last: records of one file become durable in their order. The pins go after that.
+            note = entry.note if entry.verdict == "green" else ""  # without the reason, which is why it waited
+            # a single sync of the last: records of one file become durable in order; the pins go after that
             self.writer.append(EntryLanded(name, commit, landing.old, note, paths, entry.united),
                                sync=index == last)
             if index == 0:
@@ -173,7 +173,7 @@ class Lander:
     # --- blocked landings -------------------------------------------------------------------------------------------
 
     def _block(self, chain: CandidateChain, landing: LandingStarted, blocked: Blocked) -> StepResult:
-        """Block the entries that change the files in the way; the others are built again without them."""
+        """Block the entries that change files in the way; rebuild the others without them."""
         touching = tuple(name for index, name in enumerate(landing.entries if blocked.files else (), 1)
                          if set(blocked.files).intersection(self.git.changed_paths(chain.trees[index - 1],
                                                                                    chain.trees[index])))
@@ -185,7 +185,7 @@ class Lander:
         return StepResult("landing_blocked", touching[0])
 
     def wait_for_signature(self, names: Sequence[str], why: str) -> StepResult:
-        """Block entries that cannot be signed as the launch found they could; they land once they can."""
+        """Block entries that can no longer be signed as at the launch, until they can."""
         self._unsigned_at = self.writer.clock.monotonic()
         self.writer.append(StatusChanged(
             tuple(names), "landing_blocked", f"it cannot be signed: {why}. It lands once it can be, or unsigned with: "
@@ -212,11 +212,11 @@ class Lander:
             return None
         progress = None
         for stale in state.stale_checkouts:
-            with suppress(GitError):  # the next time
+            with suppress(GitError):  # next time
                 progress = self._update(stale) or progress
         for entry in state.unfinished():
             if entry.status == "landing_blocked" and self._can_land(entry):
-                # `retried_at` stays as it is: the next step looks at the others at once.
+                # `retried_at` is unchanged: the next step checks the others at once
                 self.writer.append(StatusChanged((entry.id,), "queued", "no longer blocked"))
                 return StepResult("unblocked", entry.id)
         self.retried_at = now
@@ -232,7 +232,7 @@ class Lander:
         try:
             tip = self.writer.tip()
             return tip is not None and self._could_land_on(tip, entry)
-        except GitError:  # it stays blocked, and blocks nothing
+        except GitError:  # stays blocked without blocking others
             return False
 
     def _could_land_on(self, tip: str, entry: MergeEntry) -> bool:
@@ -252,21 +252,21 @@ class Lander:
 
 # ---- hooks -----------------------------------------------------------------------------------------------------------
 
-# The user's reference-transaction hook at a landing: it runs only where the user asked for it, and as it was then.
+# The user's reference-transaction hook at a landing: runs only if requested, and only in the recorded version.
 #
-# `--with-hooks` records a hash of the hook, with that of the hook it calls if garrison's guard is in its place. A hook
-# that was changed since is not run, and nothing lands until it is as it was, or is recorded again.
+# `--with-hooks` records a hash of the hook, including the user's hook behind garrison's guard. A changed hook is not
+# run, and nothing lands until it is restored or recorded again.
 
 
 def find_hook(git: Git) -> Path | None:
-    """Return the reference-transaction hook that git would run, None if there is none."""
+    """Return the reference-transaction hook that git would run, None if none."""
     configured = configured_hooks_path(git)
     path = (git.root / configured if configured else git.common / "hooks") / NAME
     return path if os.access(path, os.X_OK) else None
 
 
 def digest(git: Git) -> str:
-    """Return a hash of the hook and of the one that the guard calls; '' if git would run none."""
+    """Return a hash of the hook and of the hook that the guard calls; '' if git would run none."""
     hook = find_hook(git)
     if hook is None:
         return ""
@@ -282,7 +282,7 @@ def digest(git: Git) -> str:
 
 
 def record(git: Git) -> str:
-    """Return the hash of the hook that the user asks for; Refused if there is none."""
+    """Return the hash of the requested hook; Refused if there is none."""
     found = digest(git)
     if not found:
         raise Refused(f"--with-hooks: {git.root} has no executable {NAME} hook; leave the option out")
@@ -294,4 +294,4 @@ def explain_change(git: Git, recorded: str) -> str:
     if digest(git) == recorded:
         return ""
     return (f"the {NAME} hook is not the one that was recorded with --with-hooks, so it is not run and nothing lands; "
-            "restore it, or record it as it is: garrison merge-queue config --with-hooks")
+            "restore it, or record the present one: garrison merge-queue config --with-hooks")

@@ -1,11 +1,11 @@
-"""Order that loses less: which of the waiting entries that conflict with one another go first, so that most land. Pure.
+"""Order of conflicting entries: choose which go first, so that most land. Pure.
 
-If two entries conflict, only the first lands: the other ends as `conflict`, and its node tries again. In
-the order of arrival one entry may thus cost several. Chosen is a set without conflicts from which most are expected to
-land (a maximum independent set, weighted with the probability to be good), then the others, both in their order.
+If two entries conflict, only the first lands: the other ends as `conflict`, and its node tries again. In arrival order
+one entry may thus cost several others. A conflict-free set with the most expected landings goes first (a maximum weight
+independent set; the weight is the probability of being good), then the others, both in queue order.
 
-What people ordered stays: entries of different priorities that conflict keep their order, dependencies go first, and an
-entry is passed over within bounds only (`is_due`).
+The user's order has precedence: conflicting entries of different priorities keep their order, dependencies go first,
+and the number of times that an entry is passed over is bounded (`is_due`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from garrison.merge.state import QueueState
 
 MAX_EXACT = 16
-"""Entries that hang together by conflicts up to which the best set is searched for; of more, a good one is taken."""
+"""Size of a connected group up to which the best set is searched; for a larger one, a good set is taken."""
 MAX_PASSED = 8
-"""Later entries that landed before a waiting one, after which it is passed over no more."""
+"""Later entries that may land before a waiting one; then it is no longer passed over."""
 
 
 class WaitingEntry(Value):
-    """What the order has to know of a waiting entry."""
+    """Waiting entry as the order sees it."""
 
     id: str
     weight: float = 1.0
@@ -36,12 +36,11 @@ class WaitingEntry(Value):
     needs: frozenset[str] = frozenset()
     """Waiting entries that must land before it."""
     is_due: bool = False
-    """Set if it may not be passed over."""
+    """Set if it must not be passed over."""
 
 
 def choose_order(places: Sequence[WaitingEntry], conflicts: Collection[frozenset[str]]) -> list[str]:
-    """Return the ids of waiting entries, which come in the queue's own order, in the order that is expected to land
-    most."""
+    """Return the ids of waiting entries (given in queue order) in the order with the most expected landings."""
     against = _neighbours(places, conflicts)
     chosen: set[str] = set()
     for group in _groups(places, against):
@@ -60,7 +59,7 @@ def _neighbours(places: Sequence[WaitingEntry], conflicts: Iterable[frozenset[st
 
 
 def _groups(places: Sequence[WaitingEntry], against: dict[str, set[str]]) -> list[list[WaitingEntry]]:
-    """Return the entries that hang together by conflicts or dependencies, each group in the queue's order."""
+    """Return groups connected by conflicts or dependencies, each in queue order."""
     linked = {place.id: set(against[place.id]) for place in places}
     for place in places:
         for need in place.needs & linked.keys():
@@ -80,7 +79,7 @@ def _groups(places: Sequence[WaitingEntry], against: dict[str, set[str]]) -> lis
 
 
 def _choose(group: Sequence[WaitingEntry], against: dict[str, set[str]]) -> set[str]:
-    """Return the entries of one group that go first."""
+    """Return the entries of a group that go first."""
     in_order = _take(group, against, group)
     priority = {place.id: place.priority for place in group}
     if any(priority[place.id] != priority[other] for place in group for other in against[place.id]):
@@ -95,7 +94,7 @@ def _choose(group: Sequence[WaitingEntry], against: dict[str, set[str]]) -> set[
 def _take(order: Sequence[WaitingEntry], against: dict[str, set[str]], group: Sequence[WaitingEntry],
           taken: Collection[str] = (),
           ) -> set[str]:
-    """Return the entries that are taken one after another in `order`, leaving out what conflicts with those before."""
+    """Take entries greedily in `order`, skipping those that conflict with earlier ones."""
     chosen, names = set(taken), {place.id for place in group}
     left = list(order)
     while True:
@@ -108,7 +107,8 @@ def _take(order: Sequence[WaitingEntry], against: dict[str, set[str]], group: Se
 
 def _search(free: Sequence[WaitingEntry], against: dict[str, set[str]], due: set[str],
             group: Sequence[WaitingEntry]) -> set[str]:
-    """Return the set of most weight, of several the one with the earliest entries: each is first taken, then left out.
+    """Return the set of the greatest weight, preferring earlier entries: branch on taking each entry, then on leaving
+    it out.
     """
     names = {place.id for place in group} - due
     rest = [0.0] * (len(free) + 1)
@@ -140,8 +140,8 @@ def _weight(chosen: Collection[str], group: Sequence[WaitingEntry]) -> float:
 
 
 def is_due(entry: MergeEntry, state: QueueState) -> bool:
-    """Return whether an entry may not be passed over: its node lost its place by a conflict before, or many later ones
-    have landed already."""
+    """Return whether an entry must not be passed over: its node lost to a conflict before, or many later entries have
+    landed."""
     if any(other.status == "conflict" for other in state.entries_of(*entry.key)):
         return True
     place = state.positions.get(entry.id, 0)
@@ -151,6 +151,6 @@ def is_due(entry: MergeEntry, state: QueueState) -> bool:
 
 
 def place_of(entry: MergeEntry, state: QueueState, waiting: Collection[str], bad: float) -> WaitingEntry:
-    """Return what the order has to know of an entry; `bad` is the probability that it is."""
+    """Return an entry as the order sees it; `bad` is the probability that it is bad."""
     needs = frozenset(other.id for other in state.unmet_dependencies(entry)) & frozenset(waiting)
     return WaitingEntry(entry.id, 1.0 - bad, entry.priority, needs, is_due(entry, state))

@@ -1,6 +1,6 @@
 """Pre-flight: run set-up and gate once on the bare target before the first agent starts.
 
-A launch that could not land anything ends at once and has cost nothing.
+A launch that could not land anything fails at once, at no cost.
 
 It also detects the editable-install trap: a gate whose Python imports the project from the user's own checkout would
 test that checkout instead of the merged tree, and pass on broken code.
@@ -45,15 +45,15 @@ from garrison.values import Value, replace
 _ASK_PYTHON = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.path]))"
 _MAPPING = re.compile(r"^(?:MAPPING|NAMESPACES)(?:\s*:[^=]+)?\s*=\s*(\{.*\})\s*$", re.MULTILINE)
 FOREIGN = "imports from another checkout were allowed"
-"""Note of a green pre-flight that another launch must not rely on."""
+"""Note on a green pre-flight that other launches must not rely on."""
 _MAX_LISTED = 20_000
-"""Names of a folder of packages that are looked at."""
+"""Maximum number of names examined in a folder of packages."""
 _LOOK = 200
-"""Milliseconds between two looks at a gate whose wrapper stays, since its command left programs behind."""
+"""Milliseconds between two polls of a gate whose wrapper stays since its command left processes behind."""
 
 
 class PreflightResult(Value):
-    """Green pre-flight: the commit and tree it ran on, its duration and its log."""
+    """Green pre-flight: commit, tree, duration and log."""
 
     commit: str
     tree: str
@@ -70,10 +70,10 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
     The green tree is recorded in the queue; a queue that had paused itself resumes.
 
     Args:
-        trees: folder of the gate slots.
+        trees: folder of gate slots.
         environment: environment of the gate, without the variables named in `held_back`.
         recent: seconds for which a green pre-flight or landing of the same tree, gate, set-up and environment counts.
-        limit_option: option of the command that set the time limits, to name in a reason.
+        limit_option: command-line option that set the time limits, named in reasons.
         progress: called with a line for each stage.
     """
     report = progress or (lambda line: None)
@@ -90,7 +90,7 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
     tree = queue.git.tree_of(commit)
     files = "" if config.no_gate else list_targets_files(queue.git, commit, config.gate_from_target)
     age = queue.seconds_since_passed(tree, config.verdict_key(environment, files)) if has_gate and recent else None
-    # A negative age: the clock was set back since, and how old the verdict is cannot be known.
+    # a negative age: the clock was set back, so the verdict's age is unknown
     if age is not None and 0 <= age <= recent:
         report(f"pre-flight: gate on {queue.target} ({commit[:10]}) passed {format_age(age)} ago; not repeated")
         queue.resume_own_pause("pre-flight passed")
@@ -121,13 +121,13 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
 
 
 def _report_rules(queue: MergeQueue, config: QueueConfig, commit: str, report: Callable[[str], None]) -> None:
-    """Report which gates by path the target declares; they test less than the whole gate, which runs now."""
+    """Report the target's gates by path, which test less than the whole gate that runs now."""
     if not config.gate or config.no_gate or is_run_branch(queue.target):
         return
     try:
         rules = parse_rules(queue.git.run("cat-file", "blob", f"{commit}:{PROJECT_FILE}").out.encode(
             errors="surrogateescape"))
-    except GitError:  # it has none
+    except GitError:  # none declared
         return
     if rules.problem:
         report(f"note: everything has to pass the whole gate, since on {queue.target} {rules.problem}")
@@ -138,9 +138,9 @@ def _report_rules(queue: MergeQueue, config: QueueConfig, commit: str, report: C
 
 
 def identify(git: Git, environ: Mapping[str, str], report: Callable[[str], None]) -> tuple[str, Signer | None]:
-    """Return who commits what lands ('' for garrison itself), and how it is signed: as the user's own git would.
+    """Return the committer ('' for garrison itself) and signer of landings, as in the user's git configuration.
 
-    A signature is tried once, without the user. What will be different from the user's own commits is reported.
+    A signature is tried once, non-interactively. Differences from the user's own commits are reported.
     """
     committer = git.find_committer(environ)
     if not committer:
@@ -166,7 +166,7 @@ def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit
     folder = queue.folder / "tests" / f"preflight-{slot.number}"
     marker = gate_marker(queue.home, run, f"preflight-{queue.git.key}-{slot.number}", 1)
     for old in (log, log.with_suffix(".setup.log")):
-        # A log is appended to: the last pre-flight's lines would be shown as this one's.
+        # logs are appended to: otherwise the last pre-flight's lines would appear as this one's
         old.unlink(missing_ok=True)
     job = GateRun(slot, config, folder, log, marker, environment, queue.home, held_back,
                   attestations=open_attestations(queue.folder, queue.clock.utc()), is_base=True,
@@ -192,7 +192,7 @@ def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit
 
 
 def _check_out(slot: Slot, config: QueueConfig, commit: str) -> None:
-    """Prepare a slot in which nothing is to run before the gate: the checks before that look at the files alone."""
+    """Prepare a slot in which nothing runs before the gate: earlier checks only read files."""
     try:
         with _explaining_lfs():
             slot.prepare(commit, config.clean, config.keep)
@@ -202,15 +202,15 @@ def _check_out(slot: Slot, config: QueueConfig, commit: str) -> None:
 
 @contextmanager
 def _explaining_lfs() -> Iterator[None]:
-    """Explain a commit that git cannot check out because git-lfs is not installed."""
+    """Explain why git cannot check out a commit if git-lfs is not installed."""
     try:
         yield
     except GitError as error:
         if "lfs" not in error.stderr:
             raise
         raise Refused("files of this repository are kept in git LFS, and git's lfs filter fails here; install git-lfs "
-                      "where PATH finds it, or take the section [filter \"lfs\"] out of your git configuration, then "
-                      f"they stay pointers ({error})") from error
+                      "where PATH finds it, or remove the section [filter \"lfs\"] of your git configuration to "
+                      f"keep them as pointers ({error})") from error
 
 
 def _lfs_note(queue: MergeQueue, slot: Slot) -> list[str]:
@@ -221,14 +221,14 @@ def _lfs_note(queue: MergeQueue, slot: Slot) -> list[str]:
 
 def _require_green(run_gate: Callable[[QueueConfig], GateVerdict], config: QueueConfig, what: str,
                    report: Callable[[str], None]) -> None:
-    """Run a gate; PreflightRed unless it passes. One that gave no verdict, since a signal ended it, is run twice."""
+    """Run a gate; PreflightRed unless it passes. A run without a verdict, ended by a signal, is repeated once."""
     verdict = run_gate(config)
     if verdict.result == "lost":
         report(f"pre-flight: {verdict.reason}; trying once more")
         verdict = run_gate(config)
     if verdict.result != "green":
         advice = (f"fix the {what} or the target first" if verdict.result != "lost" else
-                  "see to that, then type the same command again")
+                  "fix that, then run the same command again")
         raise PreflightRed(f"pre-flight: on the bare target {verdict.reason}; {advice} (log: {verdict.log})",
                            verdict.tail, verdict.reason, verdict.result, verdict.refused_hosts)
 
@@ -237,7 +237,7 @@ def _require_green(run_gate: Callable[[QueueConfig], GateVerdict], config: Queue
 
 
 def _stands_at_checkout(queue: MergeQueue, environment: Mapping[str, str]) -> bool:
-    """Return whether the gate's worktree is where the user's checkout is: what is imported from there is under test."""
+    """Return whether the gate's worktree is mounted at the user's checkout: then imports from there are under test."""
     return find_checkout(queue.git, read_rights(queue.home, Role.GATE, environ=environment), environment) is not None
 
 
@@ -255,9 +255,9 @@ def _refuse_foreign_imports(gate: str, queue: MergeQueue, slot: Slot, environmen
 
 
 def pythons(gate: str, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Return the interpreters that the gate runs: a python in PATH or in the worktree, or the one a script names.
+    """Return the interpreters that the gate runs: a python in PATH or in the worktree, or one named by a script.
 
-    None is run or read through a link in the worktree, where tests of earlier branches may have put it.
+    Links in the worktree are not followed: tests of earlier branches may have created them.
     """
     interpreters = []
     for word in command_words(gate):
@@ -278,11 +278,11 @@ def pythons(gate: str, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
 
 def foreign_imports(python: Path, roots: list[Path], cwd: Path, environment: Mapping[str, str],
                     ) -> list[tuple[str, Path]]:
-    """Return (name, path) of what `python` would import from below `roots`, except from its own prefix."""
+    """Return (name, path) of modules that `python` would import from below `roots`, except from its own prefix."""
     try:
         prefix, path = _search_path(python, cwd, environment)
     except (OSError, ValueError, IndexError):
-        return []  # no Python to ask: the gate itself will fail
+        return []  # no Python: the gate itself will fail
     prefix_path = Path(prefix).resolve()
     imports: list[tuple[str, Path]] = [("modules", Path(part)) for part in path[1:] if part]
     for part in path:
@@ -297,10 +297,10 @@ def foreign_imports(python: Path, roots: list[Path], cwd: Path, environment: Map
 
 
 def _search_path(python: Path, cwd: Path, environment: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Return the prefix of a Python and where it looks for modules, beginning with its folder.
+    """Return the prefix of a Python and its module search path, starting with its folder.
 
-    One that lies in the worktree is not run, and no other sees what lies there: tests of earlier branches may have
-    written both, and this is outside of their sandbox. Of that one its environment is read.
+    This is outside the sandbox, and tests of earlier branches may have written to the worktree: a Python in the
+    worktree is never run (its environment is read instead), and other Pythons do not see the worktree.
     """
     if not python.parent.resolve().is_relative_to(cwd.resolve()):
         _, prefix, path = json.loads(run([str(python), "-c", _ASK_PYTHON], 30.0, env=environment).out.splitlines()[-1])
@@ -317,7 +317,7 @@ def _search_path(python: Path, cwd: Path, environment: Mapping[str, str]) -> tup
 
 
 def _editable_installs(site: Path) -> list[tuple[str, Path]]:
-    """Return the packages that a site-packages directory has installed in place."""
+    """Return the editable installs in a site-packages directory."""
     packages: list[tuple[str, Path]] = []
     for finder in untrusted.match(site, "__editable__*.py", _MAX_LISTED):
         for match in _MAPPING.finditer(untrusted.read_text(site, finder)):

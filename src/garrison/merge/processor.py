@@ -1,26 +1,26 @@
 """Merge processor: work a queue in small steps that never wait for a test.
 
 Theory of operation. `acquire` the lock, `recover` once, then call `step` repeatedly. Each step reads the journal and
-the refs, does one thing and returns it (`StepResult`), or returns what it waits for (`Wait`). It is the first of these
-that there is anything to do for; the numbers stand in the code, in this order:
+the refs, does one thing and returns it (`StepResult`), or returns what it waits for (`Wait`). It does the first
+applicable item of this list; the code has the same numbers:
 
      1. finish a landing that was recorded (`landing.Lander.finish`): the ref may have moved already
      2. record the verdict of a gate run that ended, before anything acts on it (`gate_runs.GateRuns.record_verdict`)
      3. retry a landing that an open checkout blocked (`landing.Lander.retry_blocked`)
      4. wait if the queue is paused or has no gate (`_check_pause`)
-     5. record how long turns have lasted, and which entry waits for which (`_follow_turns`)
-     6. be idle if no entry can be judged; wait for git's gc, or for a target that is gone
-     7. send back what is under test on an old tip, or waits for another entry now (`_send_back`)
+     5. record elapsed turn times and which entries wait for which turns (`_follow_turns`)
+     6. idle if no entry can be judged; wait for git's gc, or for a missing target
+     7. requeue entries under test on an old tip, or now waiting for another entry (`_send_back`)
      8. land the set of entries whose tree on the tip has passed (`_land`)
-     9. test the bare target where an entry may be blamed for what is the target's fault (`_check_target`)
+     9. test the bare target before an entry is blamed for the target's fault (`_check_target`)
     10. reject an entry, start the next gate run, or wait for those in progress (`_do`)
 
-From 8 on, `decision.decide` has weighed the evidence (`_judge`). What a candidate is built from is the tip, so 1 to 7
-make sure that the tip, what is under test and what the journal says of both agree before anything is judged.
+Steps 8 to 10 follow `decision.decide` (`_judge`). Candidates are built on the tip, so 1 to 7 ensure that the tip, the
+entries under test and the journal agree before anything is judged.
 
-The journal is its only memory: the handles of running gates are found again by `recover`. A step raises Fenced when
-another processor has taken over. Where git fails at entries, the step is tried again; an entry at which it fails
-lastingly (`decision.Setback`), and not at the target alone, is set aside, so that it blocks no other.
+The journal is its only memory: `recover` finds running gates again. A step raises Fenced when another processor has
+    taken over. A step at which git fails is retried; an entry at which git keeps failing (`decision.Setback`), while it
+    works at the bare target, is set aside so that it does not block others.
 """
 
 from __future__ import annotations
@@ -67,18 +67,18 @@ if TYPE_CHECKING:
 __all__ = ["MergeProcessor", "StepResult"]
 
 MIN_ARRANGED, MAX_ARRANGED = 3, decision.MAX_BATCH
-"""Waiting entries from which an order is chosen (of two, either costs the other its place), and that are looked at."""
+"""Waiting entries at which an order is chosen (of two, either costs the other), and the maximum examined."""
 SNAPSHOT_EVERY = 1000
-"""Records between two snapshots: every command reads the records since the last one."""
+"""Records between two snapshots; every command reads the records since the last snapshot."""
 TEMPORARY_SECONDS = 60.0
-"""Age in seconds from which a temporary file was left by a killed writer."""
+"""Age in seconds after which a temporary file is a killed writer's."""
 GC_SECONDS = 0.2
 """Seconds between two checks whether git's gc has ended."""
 FAILPOINTS = ("lease", "pinned", "candidate", "test_recorded", "test_started", "verdict_before", "verdict", "landing",
               "swapped", "moving", "moved", "landed_first", "landed", "cleaned", "recover", "archived", "compacted")
-"""Points of a processor at which the tests kill it (see `system.failpoint`): before and after each durable step."""
+"""Points at which tests kill a processor (see `system.failpoint`): before and after each durable step."""
 CONFLICT_FAILPOINTS = ("conflict", "turn")
-"""Those that only a conflict leads to."""
+"""Points reached only after a conflict."""
 
 
 class MergeProcessor:
@@ -87,10 +87,10 @@ class MergeProcessor:
     Args:
         trees: folder of the gate slots.
         environment: environment of the gates, without the variables named in `held_back`.
-        max_batch: entries to test together at most; 1 for one verdict at a time.
-        turn: seconds of the turn of a node that lost to a moved target.
-        git_retry: seconds for which what git failed at is tried again.
-        proxy_after: seconds after which a running stage gets a proxy in any case.
+        max_batch: maximum number of entries tested together; 1: one at a time.
+        turn: duration in seconds of a turn.
+        git_retry: seconds between retries after git failed.
+        proxy_after: seconds after which a running stage always gets a proxy.
     """
 
     def __init__(self, queue: MergeQueue, *, trees: Path, environment: Mapping[str, str],
@@ -112,14 +112,14 @@ class MergeProcessor:
         self.pairs = PairConflicts(self.git, touched)
         self._outlook = Outlook()
         self._building: tuple[str, ...] = ()
-        """Entries of the set that this step builds."""
+        """Entries of the set that the current step builds."""
         self.conflict_check = ConflictCheck(self.writer, self.builder)
         self._lock: LifeLock | None = None
         self._setback = decision.Setback()
         self._one_by_one = False
         """Set while entries are judged alone, to find the one at which git fails."""
         self._worked = False
-        """Set if a step has changed something since the queue was last idle."""
+        """Set if a step changed something since the queue was last idle."""
         self._lacks_target = False
         """Set while the target does not exist."""
         self._unpinned: set[str] = set()
@@ -127,27 +127,27 @@ class MergeProcessor:
 
     @property
     def epoch(self) -> int:
-        """Return the fencing token of this hold of the lock, 0 before `acquire`."""
+        """Return the fencing token of the acquired lock, 0 before `acquire`."""
         return self.writer.epoch
 
     def outcomes_since(self, seq: int) -> list[EntryFact]:
-        """Return the outcomes of journal records after number `seq`; every call returns the same."""
+        """Return the outcomes of journal records after number `seq`; deterministic."""
         return [outcome for outcome in self.queue.state.outcomes if outcome.seq > seq]
 
     # --- the lock ---------------------------------------------------------------------------------------------------
 
     def acquire(self) -> bool:
-        """Take the processor's lock and begin a new epoch; return False if another process holds it."""
+        """Take the processor's lock and start a new epoch; return False if another process has it."""
         if self._lock is None:
             lock = LifeLock.try_acquire(self.git.make_lock(self.queue.processor_lock))
             if lock is None:
                 return False
-            # The lock keeps others out while its file is there; the epoch in the journal also fences a processor whose
-            # file somebody removed, at its next write.
+            # The lock excludes others while its file exists; the epoch in the journal also fences a processor whose
+            # lock file was removed, at its next write.
             try:
                 with self.queue.locked():
                     self.writer.epoch = self.queue.append(records.LeaseTaken(), take=True, sync=True).epoch
-            except BaseException:  # without an epoch it may write nothing: the next call tries again
+            except BaseException:  # without an epoch it must not write: the next call tries again
                 lock.release()
                 raise
             self._lock = lock
@@ -161,7 +161,7 @@ class MergeProcessor:
 
     def close(self, *, end_gate: bool = False) -> None:
         """Release locks and slots; the next processor adopts running gates, unless they are ended now (`end_gate`)."""
-        # The slots before the lock: the next processor adopts gates at once, and ends one whose slot it finds taken.
+        # the slots before the lock: the next processor adopts gates at once, and ends a gate whose slot is still taken
         self.gates.close(end=end_gate)
         self.git.release_scratch()
         if self._lock:
@@ -171,7 +171,7 @@ class MergeProcessor:
     def recover(self) -> None:
         """Take over from a dead processor after `acquire`: unlock its checkouts, adopt its gates, drop old pins.
 
-        GitError if git fails; the queue's state then says that this hinders it.
+        GitError if git fails; the queue's state then shows the hindrance.
         """
         try:
             self._recover()
@@ -185,7 +185,7 @@ class MergeProcessor:
         self.git.release_scratch()
         self.git.hold_scratch()
         atomic.clear_temporaries(self.queue.folder, self.clock.time() - TEMPORARY_SECONDS)
-        # Before the gates, whose end may be waited for: until then the user's git cannot commit in these checkouts.
+        # before the gates, whose end may take time: until then the user's git cannot commit in these checkouts
         for path in checkouts.find_checkouts(self.git, self.queue.target)[0]:
             checkouts.Checkout(self.git, path).recover()
         failpoint.here("recover")
@@ -194,7 +194,7 @@ class MergeProcessor:
         self.queue.notice_undone()
 
     def _drop_pins(self, state: QueueState) -> None:
-        """Drop the pins of entries that a command ended, or a processor that then crashed."""
+        """Drop the pins of entries ended by a command, or by a processor that then crashed."""
         pins = (ref.removeprefix(f"{PINS}/").split("/") for ref in self.git.refs(f"{PINS}/"))
         entries = [state.entries[parts[0]] for parts in pins if len(parts) == 2 and parts[0] in state.entries]
         self.writer.drop_pins(entries)
@@ -203,20 +203,20 @@ class MergeProcessor:
     # --- one step ---------------------------------------------------------------------------------------------------
 
     def step(self) -> StepResult | Wait:
-        """Do one step. A command that is recorded meanwhile takes effect at the next."""
+        """Do one step. A command recorded during it takes effect at the next step."""
         state = self.writer.state()
         before, self._building = state.seq, ()
         if before - state.snapshot_seq >= self.snapshot_every:
-            with suppress(OSError):  # the disk is full: the journal grows on
+            with suppress(OSError):  # the disk is full: the journal keeps growing
                 self.writer.compact()
-        # Only while the same entry is at work: another one does not wait for its failure.
+        # only for the same entry: others do not wait for its failure
         if pause := self._setback.tries and self._setback.pause(next(iter(self._at_work(state)), ""),
                                                                 self.queue.clock.monotonic()):
             return Wait(WaitKind.HINDERED, seconds=pause)
         try:
             result = self._step()
         except ForbiddenTransition:
-            # A command (hold, cancel) that was recorded after our look made the step void; without one it is our bug.
+            # a command (hold, cancel) recorded since the read made the step void; otherwise it is our bug
             if self.queue.state.seq == before:
                 raise
             result = StepResult("overtaken")
@@ -231,7 +231,7 @@ class MergeProcessor:
         return result
 
     def _is_over(self, result: StepResult | Wait) -> bool:
-        """Return whether what hindered the queue is over; that a gate starts after a stopped one proves nothing."""
+        """Return whether a hindrance is over; a gate started after a stopped one proves nothing."""
         if isinstance(result, Wait):
             return result.kind is WaitKind.EMPTY
         return result.what not in _PREPARING and (result.what != "testing" or self._setback.tries > 0)
@@ -239,7 +239,7 @@ class MergeProcessor:
     # --- failures of git --------------------------------------------------------------------------------------------
 
     def _handle_failure(self, error: GitError) -> StepResult | Wait:
-        """Try again what git failed at; if that lasts, and is not the target's fault, set the entry at work aside."""
+        """Retry after a failure of git; if it persists and is not the target's fault, set aside the current entry."""
         state = self.writer.state()
         names = self._at_work(state)
         if not names:
@@ -251,16 +251,16 @@ class MergeProcessor:
         if self._setback.is_lasting:
             trouble = self._find_trouble_of_target()
             if not trouble:
-                return self._set_aside(names, state, f"git fails at it, and not at {self.queue.target}: {error}")
+                return self._set_aside(names, state, f"git fails at it, but not at {self.queue.target}: {error}")
             why = f"git fails at {self.queue.target} itself, so nothing can land there: {trouble}"
-            # Without its weight: the bare target is asked again only after as many failures more, not at each of them.
+            # reset the weight: the bare target is checked again only after as many further failures
             self._setback = decision.Setback(names[0], self._setback.tries, retry_at=self._setback.retry_at)
         if self._setback.is_told:
             self._record_hindrance(why)
         return Wait(WaitKind.HINDERED, f"{why}; trying again")
 
     def _at_work(self, state: QueueState) -> tuple[str, ...]:
-        """Return the entries that the step works at: those of a landing, of the set that it builds, or the first."""
+        """Return the entries that the step works on: those of a landing, of the set being built, or the first."""
         if state.landing:
             return state.landing.entries
         if self._building:
@@ -268,7 +268,7 @@ class MergeProcessor:
         return tuple(entry.id for entry in state.batch() or state.waiting()[:1])
 
     def _find_trouble_of_target(self) -> str:
-        """Return what git says if it fails at the bare target as well; '' if it does there what an entry needs."""
+        """Return git's error if it fails at the bare target as well; '' if it works there."""
         state, tip = self.writer.state(), self.writer.tip()
         if tip is None:
             return describe_gone(self.queue.target, self.queue.repo)
@@ -285,7 +285,7 @@ class MergeProcessor:
         return ""
 
     def _set_aside(self, names: Sequence[str], state: QueueState, why: str) -> StepResult:
-        """End the entry at work; of several, judge each alone first."""
+        """End the current entry; if there are several, judge each alone first."""
         self._forget_setback()
         self._one_by_one = len(names) > 1
         self.gates.keep(())
@@ -304,7 +304,7 @@ class MergeProcessor:
         self._setback = decision.Setback()
 
     def _record_hindrance(self, why: str) -> None:
-        """Record what hinders the queue, '' for nothing, unless the journal says so already."""
+        """Record what hinders the queue, '' for nothing, unless already recorded."""
         if self.queue.state.hindrance != why:
             self.writer.append(records.QueueHindered(why))
 
@@ -321,16 +321,16 @@ class MergeProcessor:
             self.turn_clock.stop()
         if early or not self.builder.robbed:
             return early or self._work(state)
-        # A gc has removed what was built and not yet pinned: it is built again while none can begin.
+        # a gc removed unpinned objects: they are rebuilt with gc locked out
         with hold_gc(self.git.common, GC_SECONDS):
             result = self._work(state)
         self.builder.robbed = False
         return result
 
     def _check_pause(self, state: QueueState) -> StepResult | Wait | None:
-        """Resume a pause whose cause is gone; return a wait if nothing may be judged now, else None."""
+        """Resume from a pause whose cause is gone; return a wait if nothing may be judged now, else None."""
         if state.pause:
-            # Whoever moved the target may have mended what failed on it; the user's own pause outlasts any move.
+            # a move of the target may have fixed the failure; a pause by the user outlasts any move
             has_moved = not state.pause.is_manual and state.pause.tip != self.writer.tip()
             if has_moved or state.pause.is_retry_due(self.clock.time()):
                 why = f"{self.queue.target} moved" if has_moved else "what failed may pass now"
@@ -343,7 +343,7 @@ class MergeProcessor:
         return None
 
     def _work(self, state: QueueState) -> StepResult | Wait:
-        """Take steps 5 to 10, on the target's tip."""
+        """Do steps 5 to 10 on the target's tip."""
         under_test, waiting = state.batch(), state.waiting()
         waits = self._find_waits(state, [*under_test, *waiting]) if state.turns else {}
         if (changed := self._follow_turns(state, waits)) is not None:  # 5
@@ -352,10 +352,10 @@ class MergeProcessor:
         if not under_test and not waiting:                # 6
             self.gates.keep(())
             return self._idle(state)
-        # gc removes what no ref reached when it began; with --prune=now even what was written a moment ago.
+        # gc removes what no ref reached when it started; with --prune=now even objects written a moment ago
         if is_gc_running(self.git.common):
             return Wait(WaitKind.REF_LOCKED,
-                        f"git gc runs in {self.queue.repo}, which might remove what is built meanwhile",
+                        f"git gc runs in {self.queue.repo}, which might remove new commits",
                         seconds=GC_SECONDS)
         tip = self._find_tip()
         if isinstance(tip, Wait):
@@ -366,14 +366,14 @@ class MergeProcessor:
         if (back := self._send_back(state, tip, under_test, free, waits)) is not None:  # 7
             return back
         result = self._judge(state, tip, free, waiting)   # 8 to 10
-        if isinstance(result, Wait):  # the time of a gate run is used to find conflicts of those that wait
+        if isinstance(result, Wait):  # meanwhile, find conflicts of waiting entries
             busy = {path for each in self.touched.of_all(under_test, tip).values() for path in each.files}
             return self.conflict_check.check(tip, waiting, busy) or result
         return result
 
     def _send_back(self, state: QueueState, tip: str, under_test: Sequence[MergeEntry], free: Sequence[MergeEntry],
                    waits: Mapping[str, turns.Waits]) -> StepResult | None:
-        """Requeue entries under test whose verdict would not count any more; None if all may continue."""
+        """Requeue entries under test whose verdict would no longer count; None if all may continue."""
         if under_test and tip != state.tip:
             return self._requeue(under_test, f"{self.queue.target} moved")
         for entry in under_test:
@@ -384,7 +384,7 @@ class MergeProcessor:
         return None
 
     def _find_tip(self) -> str | Wait:
-        """Return the target's tip; if it is gone, a wait that is shown like any other hindrance of the queue."""
+        """Return the target's tip; if the target is missing, return a wait that is shown like any other hindrance."""
         tip = self.writer.tip()
         if tip is None:
             self._lacks_target, why = True, describe_gone(self.queue.target, self.queue.repo)
@@ -400,7 +400,7 @@ class MergeProcessor:
         return turns.find_waits(state, entries, self.touched.of_all(entries, tip)) if tip is not None else {}
 
     def _follow_turns(self, state: QueueState, waits: Mapping[str, turns.Waits]) -> StepResult | None:
-        """Record how long turns have lasted, and which waiting entry waits for which; None if nothing has changed."""
+        """Record elapsed turn times, and which entries wait for which turns; None if nothing has changed."""
         changed: list[QueueRecord] = []
         for turn, used in self.turn_clock.measure(self.clock.monotonic(), turns.find_running(state, waits)):
             changed.append(records.TurnEnded(*turn.key, turn.number, turns.TurnEnd.TIME) if used >= turn.limit
@@ -425,24 +425,24 @@ class MergeProcessor:
 
     def _look(self, state: QueueState, tip: str, under_test: Sequence[MergeEntry], waiting: Sequence[MergeEntry],
               ) -> Outlook:
-        """Return which entries may be tested now, in their order, and what is believed of them.
+        """Return the entries that may be tested now, in order, with the beliefs about them.
 
-        Those under test come first. An entry that conflicts with one before it waits until that is judged.
+        Entries under test come first. An entry that conflicts with an earlier one waits until that is judged.
         """
         head = [*under_test, *waiting][:max(MAX_ARRANGED, len(under_test))]
         names = tuple(entry.id for entry in head)
-        # Merges of all pairs and a replay of the history: a step that only waits for a gate must not pay for them.
+        # expensive (merges of all pairs, a replay of the history): skip in steps that only wait for a gate
         known_by = (tip, *((entry.id, entry.depends_on, entry.strategy, entry.priority) for entry in head))
         if known_by == self._outlook.known_by:
             return self._outlook
-        # What did not merge, or made another tree, did so on that tip; on the next one it may fit.
+        # failed merges and different trees are facts about one tip: forget them on the next
         parked = self._outlook.parked if self._outlook.tip == tip else frozenset()
         unfit = self._outlook.unfit if self._outlook.tip == tip else frozenset()
         beliefs = self._beliefs(state, head, tip)
         conflicts = self.pairs.find(head, tip) if len(head) >= MIN_ARRANGED else set()
         places = [order.place_of(entry, state, names, beliefs.bad.get(entry.id, 0.0)) for entry in head]
         ordered = list(names)
-        if conflicts:  # what is under test keeps its place: another order would throw the runs in progress away
+        if conflicts:  # entries under test keep their places: another order would discard the runs in progress
             fixed, first = set(names[:len(under_test)]), list(names[:len(under_test)])
             ordered = first + [name for name in order.choose_order(places[len(under_test):], conflicts)
                                if name not in fixed]
@@ -459,7 +459,7 @@ class MergeProcessor:
         return self._outlook
 
     def _beliefs(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> decision.Beliefs:
-        # One entry alone is tested next whatever is believed of it, and to believe costs ten calls of git.
+        # a single entry is tested next in any case, and beliefs cost ten calls of git
         if not require_config(state).beliefs or len(entries) == 1:
             return plain_beliefs(state, entries)
         return self.history.estimate(state, entries, tip)
@@ -474,10 +474,10 @@ class MergeProcessor:
         return decision.choose_gate_width(len(os.sched_getaffinity(0)), require_config(state).gate_cores)
 
     def _idle(self, state: QueueState) -> Wait:
-        """Return the wait of a queue in which no entry can be judged."""
+        """Return the wait of a queue without judgeable entries."""
         if state.config is not None and state.config.beliefs:
-            self.history.learn(state)  # now, while no landing waits for it
-        # Commands and enqueues end entries without touching their pins: only the processor drops these.
+            self.history.learn(state)  # now, while no landing is delayed by it
+        # commands and enqueues end entries without touching their pins, which only the processor drops
         if self._worked and not self._unpinned.issuperset(_withdrawn(state)):
             self._drop_pins(state)
         self._worked = self._one_by_one = False
@@ -497,11 +497,11 @@ class MergeProcessor:
 
     def _judge(self, state: QueueState, tip: str, under_test: Sequence[MergeEntry], waiting: Sequence[MergeEntry],
                ) -> StepResult | Wait:
-        """Take steps 8 to 10, as `decision.decide` decides on the evidence."""
+        """Do steps 8 to 10 as `decision.decide` decides from the evidence."""
         outlook = self._look(state, tip, under_test, waiting)
         if require_config(state).no_gate:
             return self._land(state, tip, outlook.waiting[0].id)
-        # If all that is left did not merge with others, the first is tried again: it may fit alone.
+        # if every remaining entry did not merge with others, try the first again: it may merge alone
         candidates = outlook.free or outlook.waiting[:1]
         book, names = self.gates.book(require_config(state)), {each.id for each in candidates}
         found = list(decision.list_runs(state, book, tip, names, outlook.unfit))
@@ -509,7 +509,7 @@ class MergeProcessor:
         base_jobs = [job for job, gate in jobs.items() if gate.subject == "base"]
         set_jobs = [job for job in jobs if job not in base_jobs]
         sets = decision.list_running(state, book, tip, [jobs[job] for job in set_jobs])
-        # A long backlog is tested in larger sets, but not while the culprit of a red set is looked for.
+        # a long backlog is tested in larger sets, except while searching the culprit of a red set
         backlog = len(candidates) if all(entry.tests == 0 for entry in (*under_test, *waiting)) else decision.MAX_BATCH
         chosen = decision.decide(
             candidates, outlook.beliefs, [run for run, _ in found], [each for each in sets if each],
@@ -517,7 +517,7 @@ class MergeProcessor:
             is_steady=decision.is_steady(state, book.whole.key))
         if chosen.land:                                   # 8
             return self._land(state, tip, *chosen.land)
-        # Not before a landing: a run in progress may still count once the entries before it have landed.
+        # after landing: a run in progress may still count once the entries before it have landed
         self.gates.keep([*base_jobs, *(job for job, each in zip(set_jobs, sets, strict=True)
                                        if each is not None and each not in chosen.cancel)])
         blamed = {entry.id for entry in under_test}
@@ -529,10 +529,10 @@ class MergeProcessor:
     def _check_target(self, state: QueueState, tip: str, blamed: Collection[str],
                       reds: Sequence[tuple[FinishedRun, SetRun]], *,
                       is_tested: bool) -> StepResult | Wait | None:
-        """Ask the bare target whether red runs are its fault (9): test it, wait for that, pause; None if it passes.
+        """Check whether red runs are the bare target's fault (9): test it, wait, or pause; None if it passes.
 
-        It has to pass the whole gate, since earlier landings may have broken what their paths did not select, and the
-        gates by path that were red, which may fail on any tree.
+        It has to pass the whole gate, since earlier landings may have broken gates that their paths did not select, and
+        the gates by path that were red, which may fail on any tree.
         """
         book, tree = self.gates.book(require_config(state)), self.git.tree_of(tip)
         for names in dict.fromkeys([(), *(record.gates for _, record in reds)]):
@@ -555,7 +555,7 @@ class MergeProcessor:
         """Reject an entry, or start the next run, or wait for those in progress (10)."""
         if chosen.reject:
             entry = state.entry(chosen.reject)
-            # The record first: `recover` drops a pin that a kill leaves; a candidate without one would be built again.
+            # record first: `recover` drops a leftover pin, whereas a candidate without a pin would be rebuilt
             self.writer.append(records.StatusChanged((entry.id,), "rejected", entry.reason), sync=True)
             self.writer.drop_pins([self.queue.entry(entry.id)])
             return StepResult("rejected", entry.id)
@@ -564,18 +564,18 @@ class MergeProcessor:
         return self.gates.wait(state)
 
     def _test(self, state: QueueState, tip: str, start: SetStart) -> StepResult | Wait:
-        """Build a set on the tip and start its gate run, or use the verdict on the same tree."""
+        """Build a set on the tip and start its gate run, or reuse the verdict on the same tree."""
         self._building = start.entries
         if start.repeats and (again := self._repeat(state, tip, start)) is not None:
             return again
         entries = [state.entry(name) for name in start.entries]
         is_known = all(entry.status != "queued" for entry in entries)
-        # Its candidates are journaled before a gate runs on them, each in a step that may be the last of a processor.
+        # candidates are journaled before their gate runs, each in one step, since a processor may die after any step
         chain = (self.builder.chain(tip, entries) if is_known else None) or self.builder.start_set(tip, entries)
         if not isinstance(chain, CandidateChain):
             return chain
         missing = set(start.entries) - {entry.id for entry in chain.entries}
-        if missing:  # they do not merge with those before them
+        if missing:  # they do not merge with earlier ones
             self._outlook = self._outlook.park(missing)
             return StepResult("split", start.entries[0])
         if not is_known:
@@ -589,12 +589,12 @@ class MergeProcessor:
         return self.gates.start(entries, commit, tree, "entry", gate, base=tip, why=start.why)
 
     def _repeat(self, state: QueueState, tip: str, start: SetStart) -> StepResult | Wait | None:
-        """Repeat the last red run of one entry alone, if the target has moved since; else None: it is built again."""
+        """Repeat the last red run of one entry alone if the target has moved since; else None: it is rebuilt."""
         book = self.gates.book(require_config(state))
         last = next((run for run in reversed(state.verdicts.runs) if run.entries == start.entries
                      and run.result != "green" and book.is_present(run.gates, run.key)), None)
-        # On the same tip building it again gives that very tree; on another one it would not, and its red would repeat
-        # nothing. Once the candidate is no longer pinned, gc may have removed it.
+        # On the same tip a rebuild gives the same tree; on another tip it would not, and a red run would not be a
+        # repetition. An unpinned candidate may have been removed by gc.
         if last is None or last.base == tip or not last.commit or not self.git.has_object(last.commit):
             return None
         return self.gates.start([state.entry(start.entries[0])], last.commit, last.tree, "entry",
@@ -606,7 +606,7 @@ class MergeProcessor:
             chain.entries[0].log, reused=True, base=chain.base, gates=gate.names), sync=True)
 
     def _land(self, state: QueueState, tip: str, *names: str) -> StepResult | Wait:
-        """Land a set whose tree on the tip has passed (8); what lands is that tree, or it is tested again."""
+        """Land a set whose tree on the tip has passed (8); if the tree differs now, test it again."""
         self._building, config = names, require_config(state)
         chain: CandidateChain | StepResult | None
         entries = [state.entry(name) for name in names]
@@ -619,7 +619,7 @@ class MergeProcessor:
             if chain is not None and len(chain.entries) == len(names):
                 passed = self.gates.find_passed(state, chain.entries, tip, chain.trees[-1])
             if chain is None or passed is None:
-                self._outlook = self._outlook.refuse(names)  # on this tip it would be another tree
+                self._outlook = self._outlook.refuse(names)  # a different tree on this tip
                 return StepResult("built again", names[0])
             if is_new:
                 entries = [self.queue.entry(name) for name in names]
@@ -650,7 +650,7 @@ class MergeProcessor:
 
 
 class Outlook(Value):
-    """Entries that may be tested on a tip, computed once as long as all it is computed from (`known_by`) is the same.
+    """Entries that may be tested on a tip, cached while its inputs (`known_by`) are unchanged.
     """
 
     tip: str = ""
@@ -658,13 +658,13 @@ class Outlook(Value):
     waiting: tuple[decision.WaitingTree, ...] = ()
     beliefs: decision.Beliefs = decision.Beliefs({})
     parked: frozenset[str] = frozenset()
-    """Entries that did not merge with others: they wait until these have landed, or nothing else is left."""
+    """Entries that did not merge with others: they wait until the others have landed, or until nothing else is left."""
     unfit: frozenset[tuple[str, ...]] = frozenset()
-    """Entries which give another tree on this tip than was tested."""
+    """Entries whose tree on this tip differs from the tested one."""
 
     @property
     def free(self) -> list[decision.WaitingTree]:
-        """Return the entries that are not parked, and need none that is."""
+        """Return the entries that are neither parked nor depend on a parked one."""
         out = set(self.parked)
         for each in self.waiting:
             if each.needs & out:
@@ -680,7 +680,7 @@ class Outlook(Value):
 
 _PREPARING = frozenset({"requeued", "candidate", "built again", "split", "overtaken", "resumed", "unblocked", "moved",
                         "stopped", "turn"})
-"""Progress after which the same failure may follow again."""
+"""Kinds of progress after which the same failure may recur."""
 
 
 def _withdrawn(state: QueueState) -> set[str]:

@@ -1,8 +1,8 @@
 """Merge queue of one repository and target: its files, enqueueing, reading, and fenced writing.
 
 State is in `<home>/merge-queue/<repository key>/<target>/`, both locks in `<git common dir>/garrison/`, so that two
-homes exclude each other. Every append holds `queue.lock` for milliseconds and keeps no file open. Every record of a
-processor bears the epoch of its lock, and is refused once another processor has taken over.
+homes exclude each other. Every append locks `queue.lock` for milliseconds and keeps no file open. Every record of a
+processor has the epoch of its lock, and is refused once another processor has taken over.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 PINS = "refs/garrison/mq"
 """Refs that keep heads and candidates alive: `<PINS>/<entry>/head` and `…/candidate`."""
 LOCK_TIMEOUT = 10.0
-"""Seconds to wait for `queue.lock`, which is held for milliseconds; a processor that is stopped longer is killed."""
+"""Seconds to wait for `queue.lock`, normally locked for milliseconds; a processor stopped for longer is killed."""
 WANTED_SECONDS = 5.0
-"""Seconds for which the wish of another home's processor counts; it repeats that each second."""
+"""Seconds for which a request by another home's processor counts; it is repeated every second."""
 STARTED = ("candidate", "testing", "landing_blocked")
-"""Statuses of an entry with a candidate; if its options change, the candidate is built again."""
+"""Statuses of an entry with a candidate, which is rebuilt if its options change."""
 FAILPOINTS = ("enq_pinned", "enq_written", "enq")
-"""Points of an enqueue at which the tests kill it (see `system.failpoint`)."""
+"""Points at which tests kill an enqueue (see `system.failpoint`)."""
 
 
 def pin_ref(entry: str, what: str) -> str:
@@ -61,7 +61,7 @@ def pin_ref(entry: str, what: str) -> str:
 
 
 class QueueReader:
-    """Replays one queue's journal as it grows; never writes."""
+    """Replays a queue's journal as it grows; never writes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,15 +84,15 @@ class QueueReader:
     def may_mention(self, node: str) -> bool:
         """Return whether new records may be about that node, or about the queue as a whole."""
         quoted = json.dumps(node).encode()
-        return self._reader.mentions(b'"node":' + quoted, b'"kind":"config"')  # a snapshot is its own file
+        return self._reader.mentions(b'"node":' + quoted, b'"kind":"config"')  # a snapshot has its own file
 
 
 def list_queues(home: Path, report: Callable[[str], None] | None = None,
                 unrecorded: Mapping[Path, Sequence[journal.Entry]] | None = None) -> list[QueueReader]:
-    """Return a reader for every queue of a home, by repository and target, with its state read.
+    """Return a reader, with its state, for every queue of a home, sorted by repository and target.
 
-    With `report`, a queue whose journal is damaged is reported there and left out. `unrecorded` (`find_unrecorded`) is
-    shown as if its journal had it.
+    A queue with a damaged journal is passed to `report`, if given, and left out. Records in `unrecorded`
+    (`find_unrecorded`) are replayed as if the journal had them.
     """
     readers = []
     for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
@@ -111,9 +111,9 @@ def list_queues(home: Path, report: Callable[[str], None] | None = None,
 
 
 def find_undone(git: Git, state: QueueState, tip: str) -> list[records.LandingsUndone]:
-    """Return records of the landings that the target, now at `tip`, has no more, and of those that it has again.
+    """Return records of landings that the target, now at `tip`, has lost, and of those that it has regained.
 
-    Commits that were written again are still there: they have the entry's trailer.
+    Rewritten commits count as present: they have the entry's trailer.
     """
     landed = [entry for entry in state.entries.values() if entry.status in HAS_LANDED and entry.commit]
     if not landed:
@@ -125,18 +125,18 @@ def find_undone(git: Git, state: QueueState, tip: str) -> list[records.LandingsU
         since = git.merge_base(lost[-1].commit, tip) if git.has_object(lost[-1].commit) else None
         form = f"--format=%(trailers:key={TRAILER},valueonly)"
         named = git.run("log", form, f"{since}..{tip}" if since else tip, "--").out.split()
-    # If the target has the branch's own commit, nothing was undone: somebody merged it in another way.
+    # if the target has the branch's own commit, nothing was undone: it was merged another way
     undone = [entry.id for entry in lost if entry.status == "landed" and entry.oid in gone and entry.id not in named]
     again = [entry.id for entry in landed if entry.status == "undone" and (entry not in lost or entry.id in named)]
-    why = f"somebody moved the target to {tip[:10]}, which does not have it"
+    why = f"somebody moved the target to {tip[:10]}, which does not contain it"
     return [records.LandingsUndone(tuple(names), tip, "" if back else why, again=back)
             for names, back in ((undone, False), (again, True)) if names]
 
 
 def find_unrecorded(home: Path) -> dict[Path, list[journal.Entry]]:
-    """Return what was undone since the processes of a home's queues looked: records that a look shows and never writes.
+    """Return undone landings that the processes of a home's queues have not recorded yet, for display only.
 
-    A queue that cannot be read has none.
+    Unreadable queues are skipped.
     """
     found: dict[Path, list[journal.Entry]] = {}
     for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
@@ -169,7 +169,7 @@ class MergeQueue:
         self.locks = self.git.common / "garrison" / directory
         self._reader = QueueReader(self.folder)
         self._seen: tuple[str | None, str] = None, ""
-        """Target's commit for which `notice_undone` has recorded what is undone, and the one after the last landing."""
+        """Target's commit for which `notice_undone` recorded undone landings, and the one after the last landing."""
 
     @cached_property
     def branch(self) -> Target:
@@ -184,21 +184,21 @@ class MergeQueue:
         return self.locks / "processor.lock"
 
     def is_processor_running(self) -> bool:
-        """Return whether a process holds the processor's lock now; Refused if only another user may look."""
+        """Return whether a process has the processor's lock now; Refused if only another user may read that."""
         try:
             return is_held(self.processor_lock)
         except PermissionError as error:
             raise explain_rights(self.processor_lock) or error from error
 
     def want(self) -> None:
-        """Ask the processor of another home, which lands on the same target, to let go of it once it has no work."""
+        """Ask another home's processor on the same target to release it once it has no work."""
         self.git.make_lock(self.locks / "wanted").write_text(str(self.home), encoding="utf-8")
 
     def is_wanted(self) -> bool:
         """Return whether another home has asked for the target within the last seconds."""
         with suppress(OSError):
             path = self.locks / "wanted"
-            # abs: a wish from before the clock was set back must lapse as well
+            # abs: a request from before the clock was set back must lapse as well
             return abs(self.clock.time() - path.stat().st_mtime) < WANTED_SECONDS \
                 and path.read_text(encoding="utf-8", errors="replace") not in ("", str(self.home))
         return False
@@ -219,12 +219,12 @@ class MergeQueue:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def lock(self, timeout: float | None = LOCK_TIMEOUT) -> AbstractContextManager[None]:
-        """Hold `queue.lock`; Refused if it stays taken for `timeout` seconds (None: wait in the kernel, in order)."""
+        """Lock `queue.lock`; Refused if it stays locked for `timeout` seconds (None: wait in the kernel, in order)."""
         return atomic.locked(self.git.make_lock(self.locks / "queue.lock"), timeout)
 
     @contextmanager
     def locked(self) -> Iterator[QueueState]:
-        """Hold `queue.lock`, with the state as it is under the lock."""
+        """Lock `queue.lock`, and yield the state under the lock."""
         with self.lock():
             yield self._reader.refresh()
 
@@ -234,7 +234,7 @@ class MergeQueue:
 
         Args:
             take: begin a new epoch with it.
-            sync: the record is on the disk when this returns.
+            sync: the record is durable when this returns.
         """
         self.state.check(record)
         stored = self._write(record, epoch=epoch, take=take, sync=sync)
@@ -249,7 +249,7 @@ class MergeQueue:
     def compact(self) -> None:
         """Archive the journal and start a new one with a snapshot. The caller holds `queue.lock`."""
         state = self.state
-        # A second name before another file takes the first: whenever this is killed, every record is in some journal.
+        # link a second name before replacing the first: wherever this is killed, every record is in some journal
         journal.archive(self.path, state.seq)
         failpoint.here("archived")
         record = snapshot(state)
@@ -266,36 +266,36 @@ class MergeQueue:
         """Enqueue the commit at `branch`'s tip (or `oid`), durably, without waiting for a test.
 
         The same run, node, attempt and commit is the same entry, of which only the options may differ. Another commit
-        or attempt of the node supersedes one that has not started to land, and stays held if that was held.
-        Refused if the branch is missing, or the target itself.
+        or attempt of the node supersedes an entry that has not started to land, and inherits its hold. Refused if the
+        branch is missing, or the target itself.
         """
         names.check_node(node)
         options.check()
         if branch == self.target:
-            raise Refused(f"{branch} is the branch to land on; name the one that is to land there")
+            raise Refused(f"{branch} is the branch to land on; name the branch that should land there")
         tip = self.git.rev(oid) if oid else self.git.branch_tip(branch)
         if tip is None:
             raise Refused(f"{self.repo} has no branch {branch}; commit the work on it first")
         name = entry_id(str(self.folder), run, node, attempt, tip)
         entry = self._state_for(run, node, options).entries.get(name)
-        # The pin before the record: a record without one may name a commit that gc has removed. A pin without a record
-        # keeps a commit alive, no more, until the enqueue is repeated.
+        # The pin before the record: an unpinned commit may be removed by gc. A pin without a record only keeps a commit
+        # alive until the enqueue is repeated.
         if entry is None and not self.git.make_ref(pin_ref(name, "head"), tip):
             raise Refused(f"could not pin {tip} under {pin_ref(name, 'head')} in {self.repo}; try again")
         failpoint.here("enq_pinned")
         if entry is None or options != NO_OPTIONS:
             entry = self._enqueue(name, run, node, attempt, branch, tip, recipient, options, agent, title)
-        # Outside the lock, so that concurrent enqueues share one sync. Needed for an existing entry too: the process
-        # that wrote it may have died, or not have synced it yet.
+        # Outside the lock, so that concurrent enqueues share one sync. Also for an existing entry: its writer may have
+        # died, or not have synced it yet.
         journal.sync(self.path)
         failpoint.here("enq")
         return entry
 
     def _state_for(self, run: str, node: str, options: EntryOptions) -> QueueState:
-        """Return the state, current in everything that a node's next entry depends on.
+        """Return the state, current in all that a node's next entry depends on.
 
-        Of 50 concurrent enqueues each would replay the records of all others under the lock; those that do not mention
-        the node need no replay.
+        Each of 50 concurrent enqueues would replay the records of all others under the lock; records that do not
+        mention the node need no replay.
         """
         reader = self._reader
         if options.depends_on or reader.state.entries_of(run, node) or reader.may_mention(node):
@@ -321,7 +321,7 @@ class MergeQueue:
                 resolved.depends_on, resolved.strategy,
                 "held" if approval or any(entry.status == "held" for entry in waiting) else "queued",
                 tuple(entry.id for entry in waiting), approval, agent, title, options.changes)
-            # Not `append`, which would replay the records of all concurrent enqueues under the lock.
+            # not `append`, which would replay the records of all concurrent enqueues under the lock
             stored = self._write(record)
         failpoint.here("enq_written")
         return new_entry(record, stored)
@@ -336,7 +336,7 @@ class MergeQueue:
         if after == before:
             return entry
         if entry.status == "landing":
-            raise Refused(f"{entry.id} is landing; it is too late for other options")
+            raise Refused(f"{entry.id} is landing; it is too late to change its options")
         if entry.status in STARTED and (after.strategy, after.depends_on) != (before.strategy, before.depends_on):
             self.append(records.StatusChanged((entry.id,), "queued", "its options were changed"))
         self.append(records.EntryAmended(entry.id, after.priority, after.depends_on, after.strategy), sync=True)
@@ -344,16 +344,16 @@ class MergeQueue:
 
     def enqueue_by_hand(self, node: str, branch: str, *, run: str = "", recipient: str = "",
                         oid: str | None = None, title: str = "", options: EntryOptions = NO_OPTIONS) -> MergeEntry:
-        """Enqueue as the attempt after the last failed one of the node, so that a failed branch may try again."""
+        """Enqueue as the attempt after the node's last failed one, so that a failed branch can be retried."""
         self.notice_undone()
         earlier = self.state.entries_of(run, node)
         attempt = earlier[-1].attempt + (earlier[-1].status in FAILED) if earlier else 1
         return self.enqueue(run, node, attempt, branch, recipient=recipient, oid=oid, options=options, title=title)
 
-    # --- what launchers and pre-flights record ----------------------------------------------------------------------
+    # --- records of launchers and pre-flights -----------------------------------------------------------------------
 
     def configure(self, config: QueueConfig) -> None:
-        """Record the gate that a launcher brings. Refused, showing both, if the queue has another and is in use."""
+        """Record a launcher's gate. Refused, showing both, if the queue has another gate and is in use."""
         with self.locked() as state:
             config = state.config.with_gate_of(config) if state.config else config
             if state.config == config:
@@ -376,8 +376,8 @@ class MergeQueue:
             self.append(records.VerdictGiven((), "preflight", tree, key, "green", note, ""), sync=True)
 
     def seconds_since_passed(self, tree: str, key: str) -> float | None:
-        """Return how long ago a tree passed a pre-flight, or the whole gate as it landed; None if its last verdict is
-        another one, or if the last pre-flight with this key allowed what a launch must not rely on."""
+        """Return how long ago a tree passed a pre-flight, or the whole gate when it landed; None if its last verdict
+        differs, or if launches must not rely on the last pre-flight with this key."""
         if (tree, key) not in self.state.green:
             return None
         of_key = [entry for entry in journal.read_all(self.path)
@@ -390,31 +390,31 @@ class MergeQueue:
         return self.clock.time() - from_iso(last.at) if is_green else None
 
     def notice_undone(self) -> None:
-        """Record the landings that a target which somebody has moved no longer has, and those that it has again.
+        """Record landings that a target moved by somebody has lost, and those that it has regained.
 
-        What was rewritten is still there: its commits have the entry's trailer. GitError if git cannot tell.
+        Rewritten commits count as present: they have the entry's trailer. GitError if git fails.
         """
         tip = self.branch.tip() if self.branch.is_local else None
-        seen = (tip, self.state.tip)  # the user may move it back to just before a landing
+        seen = (tip, self.state.tip)  # the user may move the target back to just before a landing
         if tip is None or seen == self._seen:
             return
         with self.locked() as state:
             for record in find_undone(self.git, state, tip):
-                # The landing dropped these pins: they are back before the record lets anybody retry the entries.
+                # the landing dropped these pins: restore them before the record allows a retry of the entries
                 for name in () if record.again else record.entries:
                     self.git.make_ref(pin_ref(name, "head"), state.entries[name].oid)
                 self.append(record, sync=True)
         self._seen = seen
 
     def note_own_landing(self, landing: records.LandingStarted) -> None:
-        """Note that the target moved by this landing: all that had landed on the tip before is on the one after it."""
+        """Note that this landing moved the target: all that had landed on the old tip is on the new one."""
         if self._seen[0] == landing.old and \
                 not any(entry.status == "undone" for entry in self.state.entries.values()):
             self._seen = (landing.new, landing.new)
 
     def remove_idle_slots(self, trees: Path) -> None:
         """Remove the gate slots of this repository, unless a processor or an entry of this queue may need one soon."""
-        from garrison.merge import slots  # an enqueue starts quicker without it
+        from garrison.merge import slots  # imported late: enqueueing starts faster
 
         if not self.is_processor_running() and not self.state.unfinished():
             slots.remove_idle_slots(self.git, trees / self.git.key)
@@ -425,7 +425,7 @@ class MergeQueue:
 
 def resolve_options(state: QueueState, options: EntryOptions, run: str, node: str, default: str = STRATEGIES[0],
                     ) -> ResolvedOptions:
-    """Return the options of a new entry of (run, node): those given, else those of its predecessor that did not land.
+    """Return the options of a new entry of (run, node): those given, else those of its unlanded predecessor.
 
     Refused if it would wait for itself, NotFound for an unknown dependency.
     """
@@ -436,10 +436,10 @@ def resolve_options(state: QueueState, options: EntryOptions, run: str, node: st
 
 
 def needs_approval(state: QueueState, run: str, node: str) -> bool:
-    """Return whether a new entry of (run, node) has to be approved since its predecessor had to, and did not land."""
+    """Return whether a new entry of (run, node) needs approval because its unlanded predecessor did."""
     earlier = state.entries_of(run, node)
     return bool(earlier) and earlier[-1].approval and earlier[-1].status != "landed" and \
-        not with_effect(earlier[-1].changes, Effect.ASK)  # then it was for what that one changed
+        not with_effect(earlier[-1].changes, Effect.ASK)  # approval was needed for the changes of that one
 
 
 def apply_options(state: QueueState, options: EntryOptions, before: ResolvedOptions, run: str, node: str,
@@ -479,18 +479,18 @@ def _refuse_cycle(state: QueueState, depends_on: Sequence[str], key: tuple[str, 
         todo += entry.depends_on
 
 
-# ------------------------------------------------------------------------------------------------ the processor's side
+# ----------------------------------------------------------------------------------------------------- processor's side
 
 
 class StepResult(Value):
-    """Result of a processor's step that changed something; step again at once."""
+    """Result of a step that changed something; step again at once."""
 
     what: str
     entry: str = ""
 
 
 class QueueWriter:
-    """Reads and writes a queue for the processor that holds its lock, fenced by `epoch` (0 until it holds the lock)."""
+    """Reads and writes a queue for the processor that owns its lock, fenced by `epoch` (0 before that)."""
 
     def __init__(self, queue: MergeQueue) -> None:
         self.queue, self.git, self.clock, self.branch = queue, queue.git, queue.clock, queue.branch
@@ -508,18 +508,18 @@ class QueueWriter:
         return state
 
     def append(self, record: records.QueueRecord, *, sync: bool = False) -> None:
-        """Append one record; Fenced as `state`."""
+        """Append one record; Fenced like `state`."""
         with self.queue.locked():
             self.queue.append(record, epoch=self.epoch, sync=sync)
 
     def compact(self) -> None:
-        """Replace the journal by a snapshot; Fenced as `state`."""
+        """Replace the journal by a snapshot; Fenced like `state`."""
         with self.queue.locked():
             self.state()
             self.queue.compact()
 
     def drop_pins(self, entries: list[MergeEntry]) -> None:
-        """Delete the pins of final entries; the head of one that did not land stays."""
+        """Delete the pins of final entries, except for the heads of those that did not land."""
         refs = {pin_ref(entry.id, "candidate") for entry in entries if entry.is_final}
         refs |= {pin_ref(entry.id, "head") for entry in entries if entry.status == "landed"}
         with suppress(GarrisonError):  # a leftover ref is harmless; `recover` retries

@@ -1,9 +1,8 @@
-"""Journal records of a merge queue: one class a kind, and their form on disk, which is frozen. Pure.
+"""Journal records of a merge queue: one class per kind. Their form on disk is frozen. Pure.
 
-Fields with their default value are left out.
-Records about several entries store them, in the order of their batch, as `entries`, and the first also as `entry`.
-`decode` reads what every earlier version wrote. For a kind that it does not know it returns None: such a record is
-skipped.
+Fields with their default value are left out. Records about several entries store them, in the order of their batch, as
+`entries`, and the first also as `entry`. `decode` reads the records of every earlier version. It returns None for an
+unknown kind: such a record is skipped.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class EntriesRecord(QueueRecord):
 
 
 class Configured(QueueRecord):
-    """Configuration that the queue has from now on."""
+    """New configuration of the queue."""
 
     kind = "config"
     config: QueueConfig
@@ -88,9 +87,9 @@ class PauseReason(StrEnum):
 
 
 class QueuePaused(EntriesRecord):
-    """Pause: nothing is judged until the queue is resumed. `entries` are queued again; `tip` is the target's then.
+    """Pause: nothing is judged until the queue is resumed. `entries` are requeued; `tip` is the target's at that time.
 
-    After `retry_after` seconds the queue resumes by itself; 0: never.
+    After `retry_after` seconds the queue resumes automatically; 0: never.
     """
 
     kind = "pause"
@@ -110,7 +109,7 @@ class QueueResumed(QueueRecord):
 
 
 class QueueHindered(QueueRecord):
-    """Failure that keeps the queue from going on, and is tried again; an empty reason: it continues."""
+    """Failure that hinders the queue and is retried; an empty reason: no longer."""
 
     kind = "hindered"
     reason: str = ""
@@ -148,9 +147,9 @@ class EntryEnqueued(EntryRecord):
     agent: str = ""
     """Agent that the run's graph names for the node; '' if the user enqueued it."""
     title: str = ""
-    """Words of its task, in a line; '' where it has none."""
+    """One-line task; '' if it has none."""
     changes: tuple[LandingNote, ...] | None = None
-    """What the user should know of it; None if nobody looked."""
+    """Findings about it for the user; None if not inspected."""
 
 
 class EntryAmended(EntryRecord):
@@ -172,7 +171,7 @@ class EntryCancelled(EntryRecord):
 class StatusChanged(EntriesRecord):
     """Change of the status of entries.
 
-    With `candidate` they were stacked on `base`: `trees` and `commits` hold one for each entry. Empty means unchanged.
+    With `candidate` they were stacked on `base`: `trees` and `commits` have one item per entry. Empty means unchanged.
     """
 
     kind = "state"
@@ -184,20 +183,20 @@ class StatusChanged(EntriesRecord):
     commits: tuple[str, ...] = ()
     log: str = ""
     review: str = ""
-    """With `rejected`: why the person who reviewed it rejected it, in their words."""
+    """With `rejected`: the reviewer's words."""
     comments: tuple[ReviewComment, ...] = ()
-    """Comments of the person who rejects or approves them, on their lines."""
+    """Line comments of the reviewer who rejects or approves them."""
     turn: float = 0.0
-    """With `conflict`: seconds of the turn that the entry's node has from now on; 0: none (see `turns`)."""
+    """With `conflict`: duration in seconds of the turn that the entry's node gets; 0: none (see `turns`)."""
     moved: bool = False
-    """With `conflict`: the branch was fine, only the target had moved, so another attempt costs no rework."""
+    """With `conflict`: only the target had moved, so another attempt costs no rework."""
 
 
 # ---------------------------------------------------------------------------------------------------------------- turns
 
 
 class TurnAwaited(EntryRecord):
-    """Turn that a queued entry waits for, of `node` in `run`, and the files that both change; no node: none any more.
+    """Turn of `node` in `run` that a queued entry waits for, and the files that both change; no node: no longer.
     """
 
     kind = "awaits"
@@ -207,12 +206,12 @@ class TurnAwaited(EntryRecord):
 
 
 class TurnRecord(QueueRecord):
-    """Record about the turn of a node; one about a turn that is over changes nothing."""
+    """Record about the turn of a node; ignored if that turn is over."""
 
     run: str
     node: str
     number: int
-    """The turn's own, by which it is known from an earlier one of the node."""
+    """Number that distinguishes the turn from earlier ones of the node."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -221,14 +220,14 @@ class TurnRecord(QueueRecord):
 
 
 class TurnTimed(TurnRecord):
-    """Seconds that a turn has lasted by now."""
+    """Elapsed seconds of a turn."""
 
     kind = "turn_time"
     used: float
 
 
 class TurnSuspended(TurnRecord):
-    """True if a turn's time stands still, since its holder's agent waits for a limit or an outage to pass."""
+    """True if a turn's clock is stopped, since its holder's agent waits for a limit or an outage to pass."""
 
     kind = "turn_waits"
     waits: bool
@@ -259,13 +258,13 @@ class GateStarted(EntriesRecord):
     """Key of its verdict (`QueueConfig.verdict_key`)."""
     log: str
     base: str = ""
-    """Target's commit on which the entries were merged; early journals do not tell."""
+    """Target's commit on which the entries were merged; missing in early journals."""
     why: str = ""
-    """Why this set was chosen, for people."""
+    """Why this set was chosen, for display."""
     gate: str = ""
-    """The command that runs; early journals tell only its key."""
+    """The command that runs; early journals have only its key."""
     gates: tuple[str, ...] = ()
-    """Gates by path that it consists of; () for the whole gate."""
+    """Gates by path to run; () for the whole gate."""
 
 
 class VerdictGiven(EntriesRecord):
@@ -281,15 +280,15 @@ class VerdictGiven(EntriesRecord):
     job: str = ""
     code: int | None = None
     note: str = ""
-    """What the reason says in addition to how the command ended: what may help, and what was unlike other runs."""
+    """Part of the reason beyond how the command ended: remedies, and differences from other runs."""
     reused: bool = False
     """Set if an earlier verdict on the same tree was used."""
     uncounted: bool = False
-    """Set if the run ended for lack of disk space, which says nothing about the tree."""
+    """Set if the run ended for lack of disk space, which proves nothing about the tree."""
     failing: tuple[str, ...] = ()
-    """Tests that failed by the log of a red run, else files that it names."""
+    """Failed tests in the log of a red run, else files that it names."""
     suspicion: tuple[float, ...] = ()
-    """Likelihood ratio of that log for each entry (see `suspects`); empty: the log says nothing about any."""
+    """Likelihood ratio of that log for each entry (see `suspects`); empty if not informative."""
     base: str = ""
     """Target's commit on which the entries were merged, for a reused verdict; else the run's record has it."""
     gates: tuple[str, ...] = ()
@@ -313,13 +312,14 @@ class LandingStarted(EntriesRecord):
     united: tuple[tuple[str, ...], ...] = ()
     """For each entry, the files in which both sides' lines were kept (see `union`); empty if there are none."""
     gates: tuple[str, ...] = ()
-    """Gates by path that its tree has passed; () for the whole gate."""
+    """Gates by path that its tree passed; () for the whole gate."""
     tree: str = ""
-    """Its tree, where it has passed gates by path alone."""
+    """Its tree, if it passed only gates by path."""
 
 
 class EntryLanded(EntryRecord):
-    """End of an entry: the target has it by `commit`. The last of a landing names checkouts that still show `old`."""
+    """Landing of an entry: the target contains it as `commit`. The last record of a landing names checkouts that still
+    show `old`."""
 
     kind = "landed"
     commit: str
@@ -331,7 +331,7 @@ class EntryLanded(EntryRecord):
 
 
 class LandingsUndone(EntriesRecord):
-    """Landings that somebody took back: the target, moved to `tip`, has them no more; with `again`, it has after all.
+    """Landings undone by a move of the target to `tip`; with `again`, landings that a move restored.
     """
 
     kind = "undone"
@@ -341,7 +341,7 @@ class LandingsUndone(EntriesRecord):
 
 
 class LandingBlocked(EntriesRecord):
-    """Landing that was recorded and not done: `files` of an open checkout are in its way."""
+    """Recorded landing that was not done: `files` of an open checkout are in the way."""
 
     kind = "unlanded"
     old: str
@@ -350,7 +350,7 @@ class LandingBlocked(EntriesRecord):
 
 
 class TargetMoved(EntriesRecord):
-    """Landing that was recorded and not done: someone else moved the target to `found`."""
+    """Recorded landing that was not done: someone else moved the target to `found`."""
 
     kind = "foreign"
     old: str
@@ -360,7 +360,7 @@ class TargetMoved(EntriesRecord):
 
 
 class CheckoutUpdated(QueueRecord):
-    """Update of an open checkout to `new`; `entry` is the first of its landing, empty if that was over."""
+    """Update of an open checkout to `new`; `entry` is the first of its landing, empty if the landing was over."""
 
     kind = "moved"
     entry: str
@@ -402,7 +402,7 @@ def decode(kind: str, data: dict[str, object]) -> QueueRecord | None:
 
 
 def complete(record: type[QueueRecord], data: Mapping[str, object]) -> Mapping[str, object]:
-    """Return stored data with what early journals, those without batches first of all, lack or call otherwise."""
+    """Return stored data with fields added and renamed for early journals, above all those without batches."""
     if issubclass(record, EntriesRecord) and not data.get("entries"):
         data = {**data, "entries": [data["entry"]] if data.get("entry") else []}
     if record is EntryEnqueued:

@@ -1,15 +1,15 @@
 """Recovery: repair a queue after a crash or a foreign change, and rebuild a damaged or lost journal.
 
-A processor that takes over after a kill needs none of this: `MergeProcessor.recover` and `Lander.finish` complete what
-its predecessor started. This module is for `garrison doctor`.
+This module is for `garrison doctor`. A processor that takes over after a kill does not need it:
+`MergeProcessor.recover` and `Lander.finish` complete its predecessor's work.
 
-`repair` is idempotent. It leaves to a running processor what that would handle itself, and removes only what the
-journal calls final. `rebuild` holds both locks; the damaged file stays alongside the new one. New sequence numbers
-begin beyond every number that may have been used, so that no reader mistakes a new record for an old one.
+`repair` is idempotent. It leaves to a running processor what that handles itself, and removes only things of final
+entries. `rebuild` takes both locks and keeps the damaged file. New sequence numbers start beyond every number that may
+have been used, so that no reader mistakes a new record for an old one.
 
-`salvage` is pure and loses no entry: it replays the readable records; signals say which entries are final, trailers of
-the target's history which landed, and pins which were enqueued (if this queue would give an entry that very name). All
-other entries are judged again, and what cannot be known is reported.
+`salvage` is pure and loses no entry: it replays the readable records; signals tell which entries are final, trailers in
+the target's history which landed, and pins which were enqueued (if this queue would give an entry the same name). All
+other entries are judged again, and unknowns are reported.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FAILPOINTS = ("rebuild", "rebuild_kept", "rebuilt")
-"""Points of a rebuild at which the tests kill it (see `system.failpoint`)."""
+"""Points at which tests kill a rebuild (see `system.failpoint`)."""
 REBUILT = "its journal was rebuilt; it is judged again"
 """Reason of entries that were open when the journal was rebuilt."""
 _CONFIG_LOST = "the queue's configuration is lost; record it again: `garrison merge-queue config --gate …`"
-"""Note of a rebuild; void where the gate is restored from a run's launch."""
+"""Note of a rebuild, dropped if the gate is restored from a run's launch."""
 _MAX_STEPS = 20
 """Steps after which an unsettled landing is left to the next processor."""
 _NUMBERS_BEYOND = 100_000
-"""Numbers that lost records may have used."""
+"""Number of lost records to allow for."""
 _MAX_NAMED = 10
-"""Unreadable records that one note names."""
+"""Maximum number of unreadable records named in a note."""
 _LOG_FORMAT = f"%H%x00%P%x00%ct%x00%s%x00%(trailers:key={TRAILER},valueonly,separator=%x2C)%x00" \
               f"%(trailers:key={BRANCH_TRAILER},valueonly,separator=%x2C)"
 
@@ -69,7 +69,7 @@ _LOG_FORMAT = f"%H%x00%P%x00%ct%x00%s%x00%(trailers:key={TRAILER},valueonly,sepa
 
 
 class QueueProblem(Value, rename={"repaired": "mended"}):
-    """A problem in one line, and whether it is one that `repair` repairs, or has repaired; else it is left to the user.
+    """Problem in one line, and whether `repair` repairs it, or has repaired it; otherwise it needs the user.
     """
 
     what: str
@@ -77,7 +77,7 @@ class QueueProblem(Value, rename={"repaired": "mended"}):
 
 
 def find_problems(queue: MergeQueue) -> Iterator[QueueProblem]:
-    """Yield what is wrong with a queue whose journal can be read, changing nothing."""
+    """Yield the problems of a queue with a readable journal, without changing anything."""
     if queue.path.exists():
         if not queue.path.read_bytes().endswith(b"\n"):
             yield QueueProblem("an incomplete record at the end of the journal", True)
@@ -99,7 +99,7 @@ def repair(queue: MergeQueue, trees: Path, restore_gate: Callable[[MergeQueue], 
 
     Args:
         trees: folder of the gate slots.
-        restore_gate: records the gate again in a queue that has lost it, if a run knows it.
+        restore_gate: records a lost gate again if a run knows it.
     """
     findings = [*_repair_journal(queue, restore_gate), *_cut_torn_tail(queue)]
     queue.entries()
@@ -122,7 +122,7 @@ def _repair_journal(queue: MergeQueue, restore_gate: Callable[[MergeQueue], None
 
 
 def _cut_torn_tail(queue: MergeQueue) -> Iterator[QueueProblem]:
-    """Cut a record that was only half written, and never acknowledged."""
+    """Cut off a half-written record, which was never acknowledged."""
     if not queue.path.exists():
         return
     with queue.locked():
@@ -138,7 +138,7 @@ def _cut_torn_tail(queue: MergeQueue) -> Iterator[QueueProblem]:
 
 
 def _repair_pins(queue: MergeQueue) -> Iterator[QueueProblem]:
-    """Pin commits of unfinished entries that gc could remove."""
+    """Pin commits of unfinished entries, which gc could otherwise remove."""
     for entry, exists in _lost_pins(queue):
         if not exists:
             yield QueueProblem(_commit_gone(entry), False)
@@ -159,12 +159,12 @@ def _commit_gone(entry: MergeEntry) -> str:
 
 
 def _finish_processing(queue: MergeQueue, trees: Path) -> Iterator[QueueProblem]:
-    """Settle what a dead processor left: a landing, locked checkouts, unneeded gate runs and pins."""
+    """Clean up after a dead processor: a landing, locked checkouts, unneeded gate runs and pins."""
     processor = MergeProcessor(queue, trees=trees, environment=child_environment(os.environ))
     if not (queue.state.landing or _leftovers(queue)):
         return
     if not processor.acquire():
-        return  # a running one handles this itself
+        return  # a running processor handles this itself
     try:
         before = _leftovers(queue)
         processor.recover()
@@ -212,15 +212,15 @@ def _repair_guard(queue: MergeQueue) -> Iterator[QueueProblem]:
 
 
 def _find_ref_lock(queue: MergeQueue) -> Iterator[QueueProblem]:
-    """Report git's lock on the target; an abandoned one is removed at the next landing."""
+    """Report git's lock on the target; the next landing removes an abandoned one."""
     if not queue.branch.is_local:
         return
     lock = queue.git.common / f"{queue.branch.ref}.lock"
     with suppress(FileNotFoundError):
         age = queue.clock.time() - lock.stat().st_mtime
-        # A git that works holds it for milliseconds.
+        # a working git locks it for milliseconds
         if age > 1:
-            yield QueueProblem(f"{lock} has been there for {age:.0f} s; if a killed git left it, it goes after a "
+            yield QueueProblem(f"{lock} has been there for {age:.0f} s; if a killed git left it, it is removed after a "
                                "minute", False)
 
 
@@ -228,7 +228,7 @@ def _find_ref_lock(queue: MergeQueue) -> Iterator[QueueProblem]:
 
 
 class Trace(NamedTuple):
-    """Trace of an entry outside the journal; `commit` is the target's commit with it, if it landed."""
+    """Trace of an entry outside the journal; `commit` is its commit on the target, if it landed."""
 
     entry: str
     oid: str
@@ -248,14 +248,14 @@ class Traces(Value):
     """Entries that were enqueued and did not land, oldest first."""
     landed: Sequence[Trace] = ()
     signalled: Sequence[MergeEntry] = ()
-    """Final entries, as their runners were signalled."""
+    """Final entries, according to the signals to their runners."""
     approvals: Collection[tuple[str, str, int]] = ()
-    """Run, node and attempt of the work that the user has to approve."""
+    """Run, node and attempt of work that needs approval."""
 
 
 @dataclass
 class Salvaged:
-    """Salvaged state, entries still to be recorded as landed (entry → commit), and notes for people."""
+    """Salvaged state, entries still to be recorded as landed (entry → commit), and notes for the user."""
 
     state: QueueState
     landed: dict[str, str] = field(default_factory=dict)
@@ -263,7 +263,7 @@ class Salvaged:
 
 
 def find_damage(queue: MergeQueue) -> str:
-    """Return what is wrong with the journal; empty if it can be read, or if there never was one."""
+    """Return the damage to the journal; empty if it is readable, or never existed."""
     try:
         stored = journal.read_all(queue.path)
     except RecordCorrupt as error:
@@ -279,11 +279,11 @@ def find_damage(queue: MergeQueue) -> str:
 
 
 def rebuild(queue: MergeQueue) -> list[str]:
-    """Replace a damaged journal, and return notes on what could not be known. Refused while a processor runs."""
-    # A processor would work on from its memory of the old records; an enqueue would append to the replaced file.
+    """Replace a damaged journal, and return notes on unknowns. Refused while a processor runs."""
+    # A processor would continue from its memory of the old records; an enqueue would append to the replaced file.
     with hold(queue.git.make_lock(queue.processor_lock)) as processor_lock:
         if processor_lock is None:
-            raise Refused("a processor still works this queue from its memory; stop it, then run doctor again")
+            raise Refused("a processor still works on this queue from memory; stop it and run `garrison doctor` again")
         with queue.lock():
             stored, unreadable = journal.salvage(queue.path)
             traces = _traces(queue)
@@ -300,7 +300,7 @@ def _write(queue: MergeQueue, salvaged: Salvaged, stored: list[Stored], traces: 
     path, at = queue.path, queue.clock.utc()
     seq = max([0, *(each.seq for each in stored), *(entry.seq for entry in traces.signalled)]) + _NUMBERS_BEYOND
     epoch = max((each.epoch for each in stored), default=0) + 1
-    # A rebuild that was killed after this link has kept the file already.
+    # a rebuild killed after this link has already kept the file
     if path.exists() and not any(old.samefile(path) for old in path.parent.glob("damaged-*.jsonl")):
         path.with_name(f"damaged-{at.replace(':', '').replace('.', '')}.jsonl").hardlink_to(path)
     failpoint.here("rebuild_kept")
@@ -322,17 +322,17 @@ def _traces(queue: MergeQueue) -> Traces:
 
 
 def _find_approvals(home: Path, pins: Iterable[Trace], identity: Traces) -> set[tuple[str, str, int]]:
-    """Return which of the pinned entries the user has to approve, as the tasks of their nodes say."""
+    """Return which pinned entries need approval, according to the tasks of their nodes."""
     entries = (recognize(trace, identity) for trace in pins)
     return {(entry.run, entry.node, entry.attempt) for entry in entries
             if entry is not None and entry.run and _needs_approval(RunFiles(home, entry.run), entry)}
 
 
 def _needs_approval(files: RunFiles, entry: MergeEntry) -> bool:
-    """Return whether a task of the node says so, or what its runner found in it, or whether the task of the entry's
-    attempt is lost: it must not land unseen.
+    """Return whether a task of the node or its runner's findings require approval, or the task of the entry's attempt
+    is lost: it must not land unseen.
 
-    An entry that the user enqueued again has its own attempt, without a task.
+    An entry that the user enqueued again has an attempt of its own, without a task.
     """
     own = files.attempt(entry.node, entry.attempt)
     is_lost = own.is_dir()
@@ -350,12 +350,12 @@ def _needs_approval(files: RunFiles, entry: MergeEntry) -> bool:
 
 
 def _queue_identity(queue: MergeQueue) -> Traces:
-    """Return the facts by which an entry's name is recognized, without traces."""
+    """Return the facts needed to recognize an entry's name, without traces."""
     return Traces(str(queue.folder), str(queue.repo), queue.target, atomic.list_names(queue.home / "runs"))
 
 
 def _pin_traces(queue: MergeQueue, before: str = "") -> Iterator[Trace]:
-    """Yield entries by their pins; with `before`, those pinned by then (a pin is written before its record)."""
+    """Yield entries by their pins; with `before`, those pinned by then (pins are written before records)."""
     branches = {oid: ref.removeprefix("refs/heads/") for ref, oid in queue.git.refs("refs/heads/").items()}
     traces = []
     for ref, oid in queue.git.refs(f"{PINS}/").items():
@@ -373,12 +373,12 @@ def _landed_traces(queue: MergeQueue, tip: str) -> Iterator[Trace]:
     parts = log.split("\0")
     for commit, parents, at, subject, names, named in zip(*(parts[start::6] for start in range(6)), strict=False):
         branch = named.strip() or earlier.branch_of_merge(subject)
-        if "," not in names:  # else the merge of a batch, whose entries have their own commits
+        if "," not in names:  # otherwise the merge of a batch, whose entries have their own commits
             yield Trace(names.strip(), (parents.split()[1:] or [commit])[0], iso(float(at)), branch, commit)
 
 
 def _signalled(queue: MergeQueue) -> Iterator[MergeEntry]:
-    """Yield final entries, by the signals to their runners; `seq` is the number of the record signalled."""
+    """Yield final entries by the signals to their runners; `seq` is the number of the record signalled."""
     for path in (queue.home / "signals").rglob("*-MERGE_*.json"):
         with suppress(OSError, ValueError, KeyError, TypeError, RecordError):
             entry = _entry_of_signal(json.loads(path.read_bytes()), queue)
@@ -422,7 +422,7 @@ def salvage(stored: Iterable[Stored], traces: Traces) -> Salvaged:
 
 
 def _replay(stored: Iterable[Stored]) -> QueueState:
-    """Replay the readable records: each applies to the entries that are known, whatever is missing before it."""
+    """Replay the readable records: each applies to known entries, despite gaps before it."""
     state = QueueState()
     for each in stored:
         state.seq, state.epoch, state.updated_at = each.seq, each.epoch, each.at
@@ -477,7 +477,7 @@ def _salvage_landed(salvaged: Salvaged, trace: Trace, traces: Traces) -> None:
         entry = recognize(trace, traces)
         if entry:
             _add(state, replace(entry, status="landed", commit=trace.commit, landed_at=trace.at))
-    elif existing.status != "landed":  # recorded as landed by its own record, so that its runner is signalled
+    elif existing.status != "landed":  # gets its own `landed` record, so that its runner is signalled
         state.entries[existing.id] = replace(existing, status="queued", reason=REBUILT)
         salvaged.landed[existing.id] = trace.commit
 
@@ -487,12 +487,12 @@ def _salvage_pinned(salvaged: Salvaged, trace: Trace, traces: Traces) -> None:
     if entry is None:
         return
     if any(other.attempt > entry.attempt for other in salvaged.state.entries_of(*entry.key)):
-        return  # that was enqueued only because this one had failed
+        return  # the other was enqueued only because this one had failed
     if _key(entry) in traces.approvals:  # it must not land unseen
         entry = replace(entry, approval=True, status="held", reason=WAITING_FOR_APPROVAL)
     _add(salvaged.state, entry)
-    salvaged.notes.append(f"{entry.id} is known by its pin alone ({trace.oid[:10]}, branch {entry.branch}): whether it "
-                          "was judged, and its options, are not known; it waits")
+    salvaged.notes.append(f"{entry.id} is known by its pin alone ({trace.oid[:10]}, branch {entry.branch}): its "
+                          "verdict and options are unknown; it waits")
 
 
 def _key(entry: MergeEntry) -> tuple[str, str, int]:
@@ -500,7 +500,7 @@ def _key(entry: MergeEntry) -> tuple[str, str, int]:
 
 
 def _requeue_open(salvaged: Salvaged) -> None:
-    """Requeue entries in progress; of each node only the last one."""
+    """Requeue entries in progress, only the last one per node."""
     state = salvaged.state
     state.gates, state.landing = {}, None
     last: dict[tuple[str, str], str] = {}
@@ -521,7 +521,7 @@ def _requeue_open(salvaged: Salvaged) -> None:
 
 
 def recognize(trace: Trace, traces: Traces) -> MergeEntry | None:
-    """Return the entry with a trace's name, None if another queue has named it."""
+    """Return the entry with a trace's name, None if another queue named it."""
     node, attempt, _ = [*trace.entry.rsplit("-", 2), "", ""][:3]
     if not attempt.isdigit():
         return None

@@ -1,12 +1,12 @@
-"""Set-up output: files that a set-up made in a gate slot.
+"""Set-up output: files made by a set-up in a gate slot.
 
-They are recorded when it has ended, and put back before the slot tests another branch.
+They are recorded when the set-up ends, and restored before the slot tests another branch.
 
-The gate may write there, as many test tools do, and so may the tests of a branch, to have a say in the gate of the
-next one. Files that came after the set-up are removed. Where one of its own files was changed or removed, all that it
-made is removed: it has to run again.
+Gates may write there, as many test tools do, and the tests of a branch could do so to influence the gate of the next
+branch. Files added after the set-up are removed. If a file of the set-up was changed or removed, its whole output is
+removed, and it has to run again.
 
-A change shows in the time of the inode's last change, which no program can set.
+Changes are detected by the inode's ctime, which no program can set.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from garrison.records import atomic
 from garrison.system import untrusted
 
 Stamp = tuple[int, int]
-"""Inode and time of its last change; zeros for a folder."""
+"""Inode and ctime; zeros for a folder."""
 _FOLDER: Stamp = (0, 0)
 
 
 def scan(tree: Path, names: Iterable[str]) -> dict[str, Stamp]:
-    """Return what lies at and below these paths of a worktree; no link is followed."""
+    """Return the files at and below these paths of a worktree, without following links."""
     found: dict[str, Stamp] = {}
     waiting = [name.rstrip("/") for name in names]
     while waiting:
@@ -52,29 +52,29 @@ def scan(tree: Path, names: Iterable[str]) -> dict[str, Stamp]:
 
 
 def compare(before: Mapping[str, Stamp], now: Mapping[str, Stamp]) -> tuple[bool, list[str]]:
-    """Return whether all that was there is unchanged, and the uppermost of what has been added. Pure."""
+    """Return whether everything recorded is unchanged, and the topmost additions. Pure."""
     added = {name for name in now if name not in before}
     uppermost = sorted(name for name in added if name.rpartition("/")[0] not in added)
     return all(now.get(name) == stamp for name, stamp in before.items()), uppermost
 
 
 def find_made(before: Iterable[str], after: Iterable[str], earlier: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths that a set-up made: those that were not there, and those that an earlier one had made. Pure."""
+    """Return the paths that a set-up made: new ones, and those of an earlier set-up. Pure."""
     known, own = set(before), set(earlier)
     return tuple(name for name in after if name not in known or name in own)
 
 
 def record(path: Path, tree: Path, made: Iterable[str]) -> None:
-    """Record in the file `path` what a set-up has made."""
+    """Record a set-up's output in the file `path`."""
     atomic.write(path, json.dumps(scan(tree, made)).encode(), durable=False)
 
 
 def restore(path: Path, tree: Path, made: Sequence[str]) -> bool:
-    """Put back what a set-up made in a worktree; return False if it has to run again, with what it made removed."""
+    """Restore a set-up's output in a worktree; if it has to run again, remove its output and return False."""
     try:
         before = {name: (inode, changed) for name, (inode, changed) in json.loads(path.read_bytes()).items()}
     except (OSError, ValueError, AttributeError, TypeError):
-        before = None  # not known
+        before = None  # unknown
     is_unchanged, added = (False, []) if before is None else compare(before, scan(tree, made))
     untrusted.remove_below(tree, added if is_unchanged else made)
     return is_unchanged

@@ -1,12 +1,12 @@
 """Slots: reusable worktrees outside every checkout in which gates run, and the numbers of worktrees (GARRISON_SLOT).
 
-A slot is `<trees>/<repository key>/slot-<n>`. Alongside it are `slot-<n>.lock`, which its user holds, and
-`slot-<n>.json`: the tree it shows, the key of its last set-up, the files that set-up left. Before each use, files are
-removed that are neither tracked nor ignored nor left by the set-up, and so is compiled Python of changed sources: its
-time stamps cannot tell apart two versions of one size written in one second.
+A slot is `<trees>/<repository key>/slot-<n>`. Next to it are `slot-<n>.lock`, locked by its user, and `slot-<n>.json`:
+the checked-out tree, the key of its last set-up, and that set-up's files. Before each use, files are removed that are
+neither tracked nor ignored nor made by the set-up, and so is compiled Python of changed sources: its time stamps cannot
+distinguish two versions of one size written in one second.
 
-Gate slots and nodes' worktrees share one sequence of numbers, so no two have the same at a time. A node's claim is a
-link `number-<n>` to its worktree; the claim is void once the worktree is gone, so a crash leaks no number.
+Gate slots and nodes' worktrees share one sequence of numbers, so no two share one at a time. A node's claim is a link
+`number-<n>` to its worktree, void once the worktree is gone, so a crash leaks no number.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from garrison.sandbox.setups import SetupLayer
 
 MAX_SLOTS = 64
-"""Slots of a repository; more would mean that locks are not released."""
+"""Maximum number of slots per repository; more would mean that locks are not released."""
 MAX_NUMBER = 999
 """Highest number of a worktree; more would mean that worktrees are not removed."""
 
 
 class SlotMemory(msgspec.Struct):
-    """Memory of a slot between two uses, kept in its file."""
+    """State of a slot between two uses, kept in its file."""
 
     tree: str = ""
     setup_key: str = ""
@@ -60,13 +60,13 @@ class SlotMemory(msgspec.Struct):
     clean: str = CLEANING[0]
     """Cleaning in effect when `kept` was recorded."""
     before: tuple[str, ...] | None = None
-    """Untracked paths, ignored ones too, when the set-up began that has not passed; None: it has."""
+    """Untracked paths (including ignored ones) at the start of a set-up that has not passed; None: it has passed."""
     made: tuple[str, ...] = ()
-    """Paths that set-up made."""
+    """Paths made by set-up."""
 
 
 class Slot:
-    """Slot that this process holds."""
+    """Slot locked by this process."""
 
     def __init__(self, git: Git, path: Path, number: int, lock: LifeLock) -> None:
         self.git, self.path, self.number, self._lock = git, path, number, lock
@@ -77,18 +77,18 @@ class Slot:
         self.memory = _read_memory(self._memory_path)
         self._altered: str | None = None
         self._tracked: frozenset[str] | None = None
-        """Paths of the commit that it shows; None: not known."""
+        """Paths of its checked-out commit; None: unknown."""
         self._is_clean = False
-        """Set if nothing but these was there when the last job had ended."""
+        """Set if there were no other paths when the last job ended."""
         self.notes: list[str] = []
-        """Notes for people about the commit that it shows."""
+        """Notes for the user about its checked-out commit."""
 
     def release(self) -> None:
         """Release the slot's lock; the worktree stays."""
         self._lock.release()
 
     def remove(self) -> None:
-        """Remove the worktree and its files; the lock's file goes last, while it is held."""
+        """Remove the worktree and its files; the lock's file goes last, while locked."""
         self.git.remove_worktree(self.path)
         for folder in (self.path, self.sandbox):
             with suppress(OSError, RecursionError, untrusted.UnsafeFile):
@@ -98,12 +98,12 @@ class Slot:
         self._lock.path.unlink(missing_ok=True)
 
     def prepare(self, commit: str, clean: str = CLEANING[0], keep: tuple[str, ...] = ()) -> None:
-        """Check out `commit`, detached; keep what set-up made, and clean the rest as `clean` says (see CLEANING).
+        """Check out `commit`, detached; keep set-up output, and clean the rest according to `clean` (see CLEANING).
 
         `keep`: patterns, as in .gitignore, of more files to keep.
         """
         if clean == "ignored" and self.memory.clean != clean:
-            self.memory.setup_key = ""  # it is not recorded which ignored files set-up made: run it again
+            self.memory.setup_key = ""  # set-up's ignored files were not recorded: run it again
         self.memory.clean = clean
         altered = self.find_altered() if self._altered is None else self._altered
         self._altered = None
@@ -112,7 +112,7 @@ class Slot:
                 self._make_again()
             self._check_out(commit, keep)
         except (GitError, OSError):
-            # Damaged by a gate or a crash, or of a repository that was created again: no work is in it.
+            # damaged by a gate or a crash, or of a recreated repository: it contains no work
             self._make_again()
             try:
                 self._check_out(commit, keep)
@@ -124,10 +124,10 @@ class Slot:
         self.git.remove_worktree(self.path)
 
     def find_altered(self) -> str:
-        """Return a tracked file or folder to which its owner lacks rights, with its mode; '' if there is none.
+        """Return a tracked file or folder whose mode denies its owner access; '' if none.
 
-        Git does not restore them: the next branch's gate would fail for what another one's did. So the next use makes
-        the worktree again.
+        git does not restore modes: the next branch's gate would fail for another one's fault. So the next use recreates
+            the worktree.
         """
         self._altered = self._list_altered()
         return self._altered
@@ -149,13 +149,13 @@ class Slot:
         return frozenset(split(self.git.run("ls-files", "-z", cwd=self.path).out))
 
     def empty(self) -> None:
-        """Remove all that the slot takes on its disk; its next use checks everything out again."""
+        """Free the slot's disk space; its next use checks everything out again."""
         self._remove_files()
         with suppress(OSError, untrusted.UnsafeFile):
             untrusted.remove_tree(self.sandbox)
 
     def _remove_files(self) -> None:
-        """Remove the worktree's files, and forget what was set up in it."""
+        """Remove the worktree's files, and forget its set-up."""
         self._tracked, self._is_clean = None, False
         with suppress(OSError, RecursionError):
             untrusted.remove_tree(self.path)
@@ -164,11 +164,11 @@ class Slot:
     def _check_out(self, commit: str, patterns: tuple[str, ...]) -> None:
         is_new = not (self.path / ".git").exists()
         if is_new:
-            self._remove_files()  # `add_worktree` would keep what a killed removal left, under another name
+            self._remove_files()  # `add_worktree` would keep the remains of a killed removal under another name
             self.git.add_worktree(self.path, None, commit)
         self._restore_link()
         self.git.clear_locks(self.path)
-        # Saved before the files change: after a kill no tree is believed to be there, and all compiled Python goes.
+        # save before the files change: after a kill the tree counts as unknown, and all compiled Python is removed
         before, self.memory.tree = self.memory.tree, ""
         tracked, self._tracked = self._tracked, None
         is_clean, self._is_clean = self._is_clean, False
@@ -198,25 +198,25 @@ class Slot:
     def _clean(self, patterns: tuple[str, ...]) -> None:
         keep = [part for name in self.memory.kept for part in ("-e", "/" + literal_pattern(name))]
         keep += [part for pattern in patterns for part in ("-e", pattern)]
-        # -f twice: with one, git spares nested repositories, which a gate may have left.
+        # -f twice: with one, git spares nested repositories, which a gate may have created
         self.git.run("clean", "-ffdxq" if self.memory.clean == "ignored" else "-ffdq", *keep, cwd=self.path)
 
     def _restore_link(self) -> None:
-        """Undo what a set-up or gate did to the `.git` file: git would change the checkout that it names."""
+        """Undo changes of a set-up or gate to the `.git` file: git would modify the checkout that it names."""
         try:
             restore_link(self.git, self.path)
         except GarrisonError as error:
             raise GitError(("worktree",), 128, f"fatal: {error}") from error
 
     def restore_from(self, target: str, commit: str, patterns: tuple[str, ...]) -> list[str]:
-        """Show files that match as `target` has them, not as `commit`; return those that differ."""
+        """Check out matching files from `target` instead of `commit`; return those that differ."""
         specs = [f":(top,glob){pattern}" for pattern in patterns]
         fields = self.git.run("diff-tree", "-r", "-z", "--no-renames", "--name-status", target, commit, "--",
                               *specs).out.split("\0")
         changes = list(zip(fields[::2], fields[1::2], strict=False))
         if not changes:
             return []
-        before, self.memory.tree = self.memory.tree, ""  # not quite a tree of the repository any more
+        before, self.memory.tree = self.memory.tree, ""  # no longer exactly a tree of the repository
         self._tracked = None
         self._save()
         self._remove_added([name for status, name in changes if status == "A"])
@@ -226,9 +226,9 @@ class Slot:
         return [name for _, name in changes]
 
     def restore_after_setup(self, target: str, patterns: tuple[str, ...], layer: SetupLayer | None) -> list[str]:
-        """Show files that match as `target` has them again, and nothing else that matches: a set-up is the branch's.
+        """Check out matching files from `target` again and remove other matches: a set-up belongs to the branch.
 
-        What the target's own set-up left may stay. Return what differed; GitError if anything still does.
+        Output of the target's own set-up may stay. Return what differed; GitError if anything still differs.
         """
         specs = [f":(top,glob){pattern}" for pattern in patterns]
         self._tracked = None
@@ -242,9 +242,9 @@ class Slot:
         others = ask("ls-files", "--others", "-z")
         differing = {*ask("diff-index", "--name-only", "-z", "--no-renames", target), *others}
         self._remove_added([name for name in ask("ls-files", "-z") if name not in ours])
-        untrusted.remove_below(self.path, [*others, *ours])  # rewritten, whatever the index says of them
+        untrusted.remove_below(self.path, [*others, *ours])  # rewrite them regardless of the index
         if layer is not None and not layer.kept:
-            # With an empty index every file of the layer is one of the others.
+            # with an empty index, all files of the layer are listed as others
             with tempfile.TemporaryDirectory() as nothing:
                 where = {"GIT_DIR": str(self.git.common), "GIT_WORK_TREE": str(layer.tree),
                          "GIT_INDEX_FILE": f"{nothing}/index"}
@@ -259,18 +259,18 @@ class Slot:
         return sorted(differing)
 
     def _remove_added(self, names: list[str]) -> None:
-        """Remove files that only the branch has, from the index too, from which tracked files are put back."""
+        """Remove files that only the branch has, also from the index, from which tracked files are restored."""
         if names:
             untrusted.remove_below(self.path, names)
             self._run_on(names, "rm", "-q", "-f", "--cached", "--sparse", "--ignore-unmatch")
 
     def _check_out_from(self, target: str, names: list[str]) -> None:
         if names:
-            # Without the option git leaves files outside of a sparse checkout's patterns as they are.
+            # without the option git skips files outside the patterns of a sparse checkout
             self._run_on(names, "checkout", "-q", "-f", "--ignore-skip-worktree-bits", target)
 
     def _run_on(self, names: Iterable[str], *arguments: str) -> None:
-        """Run git on files by their exact names, however many they are."""
+        """Run git on any number of files by their exact names."""
         self.git.run(*arguments, "--pathspec-from-file=-", "--pathspec-file-nul", cwd=self.path,
                      text="".join(f"{name}\0" for name in names), extra={"GIT_LITERAL_PATHSPECS": "1"})
 
@@ -285,15 +285,15 @@ class Slot:
                         if each.endswith(".pyc") and each.startswith(f"{source.removesuffix('.py')}.")])
 
     def setup_due(self, setup: str | None, lock_files: tuple[str, ...]) -> str | None:
-        """Return the key of a set-up of this worktree, None if it ran with that key already, or there is no set-up."""
+        """Return the key of this worktree's set-up, None if it already ran with that key, or there is no set-up."""
         return worktree_files.due_setup_key(setup, self.path, lock_files, self.memory.setup_key)
 
     def lay_setup(self, command: str | None, digest: str, commit: str, store: Path,
                   target: str) -> SetupLayer | None:
-        """Lay what set-up leaves under the worktree: what is kept, or what this slot made over the same commit.
+        """Mount set-up output under the worktree: a kept one, or one that this slot made over the same commit.
 
-        What it made over a commit that has landed on `target` since is kept from now on. Returns None if set-up has to
-        run; then nothing lies there.
+        Output made over a commit that has since landed on `target` is kept from now on. Returns None, with nothing
+        mounted, if set-up has to run.
         """
         own = setups.layer_of(self.path)
         if own is not None and not own.kept and target and own.commit and self.git.is_ancestor(own.commit, target):
@@ -303,20 +303,20 @@ class Slot:
         kept = setups.find_kept(store, digest) if command else None
         if own is not None and (kept is None or own.folder != kept.folder):
             setups.take_away(self.path)
-        if self.memory.made:  # an earlier version left it in the worktree itself
+        if self.memory.made:  # an earlier version made it in the worktree itself
             untrusted.remove_below(self.path, self.memory.made)
             self.memory.made, self.memory.kept, self.memory.setup_key = (), (), ""
             self._save()
         return kept if kept is not None and setups.lay(self.path, kept, store) else None
 
     def clear_ignored(self) -> None:
-        """Remove all that is not tracked, but what the user's checkout has every worktree include."""
+        """Remove all untracked files except those that the user's checkout includes in every worktree."""
         self.git.run("clean", "-ffdxq", cwd=self.path)
         self.notes = worktree_files.complete_worktree(self.git, self.path, force=True,
                                                      connect=connect_for(self.git))
 
     def capture_setup(self, home: Path, layer: SetupLayer, store: Path) -> SetupLayer:
-        """Move what set-up made out of the worktree, as a layer that lies under it."""
+        """Move set-up output out of the worktree into a layer under it."""
         self._restore_link()
         done = setups.capture(self.git, self.path, home, self.memory.before or (), layer, store)
         self.memory.before, self.memory.setup_key, self.memory.made, self.memory.kept = None, "", (), ()
@@ -324,7 +324,7 @@ class Slot:
         return done
 
     def _restore_setup_output(self) -> None:
-        """Undo what the last gate, or a set-up that failed, did to what set-up makes."""
+        """Undo changes of the last gate, or of a failed set-up, to set-up output."""
         try:
             if self.memory.before is not None:
                 untrusted.remove_below(self.path, self._list_made())
@@ -338,7 +338,7 @@ class Slot:
         return setup_output.find_made(self.memory.before or (), self._list_untracked(), self.memory.made)
 
     def begin_setup(self) -> None:
-        """Remove what the set-up of another state of the lock files made, and record what is there before it runs."""
+        """Remove the output of a set-up for other lock files, and record which files exist before it runs."""
         if self.memory.clean != "none":
             untrusted.remove_below(self.path, self.memory.made)
         self.memory.before = self._list_untracked()
@@ -348,8 +348,8 @@ class Slot:
         return tuple(setups.list_untracked(self.git, self.path))
 
     def record_setup(self, key: str) -> None:
-        """Record that set-up passed: files that it left, and that cleaning would remove, are kept from now on; what it
-        made is put back before another branch is tested."""
+        """Record that set-up passed: cleaning keeps its files from now on, and they are restored before another branch
+        is tested."""
         self._restore_link()
         self.memory.made, self.memory.before = self._list_made(), None
         setup_output.record(self._made_path, self.path, self.memory.made)
@@ -360,7 +360,7 @@ class Slot:
         self._save()
 
     def record_job(self, job: Path) -> None:
-        """Record that a job runs here, so that the slot is not reused meanwhile."""
+        """Record that a job runs here, so that the slot is not reused."""
         self.memory.job = str(job)
         self._save()
 
@@ -369,18 +369,18 @@ class Slot:
 
 
 _USUAL = stat.S_IFREG | stat.S_IRUSR | stat.S_IWUSR
-"""Bits of the mode of a file, or link, that its owner may read and write. A folder has not all of them."""
+"""Mode bits of a file or link with owner read and write access; a folder lacks some."""
 
 
 class _Survey(NamedTuple):
     altered: str
-    """A tracked file or folder that its owner may not use, with its mode; '' if there is none."""
+    """Tracked file or folder that its owner may not use, with its mode; '' if none."""
     is_clean: bool
-    """True if there is nothing but tracked files and their folders."""
+    """True if there are only tracked files and their folders."""
 
 
 def _survey(root: Path, tracked: Collection[str]) -> _Survey:
-    """Look at the tracked files and folders of a worktree, and at nothing below other folders."""
+    """Examine the tracked files and folders of a worktree without descending into other folders."""
     folders = _folders_of(tracked)
     altered: tuple[bool, str, int] | None = None
     is_clean, todo = True, [""]
@@ -424,7 +424,7 @@ def _folders_of(names: Iterable[str]) -> set[str]:
 def acquire_slot(git: Git, folder: Path, number: int | None = None) -> Slot:
     """Lock slot `number` below `folder` (`<trees>/<repository key>`), else the first free one without a running job."""
     atomic.make_directory(folder)
-    with _numbers_locked(git):  # so that no worktree claims the number between the look at the claims and our lock
+    with _numbers_locked(git):  # so that no worktree claims the number between reading the claims and our lock
         for candidate in [number] if number else range(1, MAX_SLOTS + 1):
             path = folder / f"slot-{candidate}"
             if number is None and candidate in _claims(folder):
@@ -433,7 +433,7 @@ def acquire_slot(git: Git, folder: Path, number: int | None = None) -> Slot:
             if lock is None:
                 continue
             slot = Slot(git, path, candidate, lock)
-            # Whose processor died, its gate may still run there: only the adopter of that run, by its number, gets it.
+            # the gate of a dead processor may still run there: only the adopter of that run gets the slot, by number
             if number or not is_job_alive(slot.memory.job):
                 return slot
             slot.release()
@@ -460,7 +460,7 @@ def is_job_alive(job: str) -> bool:
 
 
 def read_pid(job: Path) -> tuple[int, int] | None:
-    """Return (pid, start ticks) that a job's wrapper wrote into its folder; None before it did.
+    """Return (pid, start ticks) that a job's wrapper wrote into its folder; None before that.
 
     Zeros stand for a process of another boot.
     """
@@ -487,7 +487,7 @@ def _read_memory(path: Path) -> SlotMemory:
                           body.get("clean", CLEANING[0]), None if body.get("before") is None else tuple(body["before"]),
                           tuple(body.get("made", ())))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return SlotMemory()  # a cache: without it set-up runs again
+        return SlotMemory()  # only a cache: without it set-up runs again
 
 
 # -------------------------------------------------------------------------------------------------- worktree numbers
@@ -501,7 +501,7 @@ def claim_number(git: Git, folder: Path, tree: Path) -> int:
         for number, owner in claims.items():
             if owner == name:
                 return number
-        # The file of a slot's lock stays as long as the slot: its number is taken even while nobody uses it.
+        # a slot's lock file exists as long as the slot, so its number is taken even while unused
         free = next((number for number in range(1, MAX_NUMBER + 1)
                      if number not in claims and not (folder / f"slot-{number}.lock").exists()), None)
         if free is None:
@@ -522,7 +522,7 @@ def remove_void_claims(git: Git, folder: Path) -> None:
 
 @contextmanager
 def _numbers_locked(git: Git) -> Iterator[None]:
-    """Hold the lock under which numbers and slots are assigned."""
+    """Lock the assignment of numbers and slots."""
     with atomic.locked(git.make_lock(git.common / "garrison" / "numbers.lock")):
         yield
 

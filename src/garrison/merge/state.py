@@ -1,9 +1,9 @@
 """Queue state: replay the journal of a queue, derive the outcomes to signal, save and restore snapshots. Pure.
 
-`QueueState.apply` replays one stored record: first each entry it names takes its step (`_ENTRY_STEPS`), then the queue
-(`_APPLY`). `QueueState.check` refuses a record before it is written, by the same steps.
-`restore` turns a `snapshot` back into the state, without what nothing needs any more: old verdicts, and final entries
-but for the last, unless a waiting entry depends on them.
+`QueueState.apply` replays one stored record: first each entry that it names changes (`_ENTRY_STEPS`), then the queue
+(`_APPLY`). `QueueState.check` uses the same functions to refuse an invalid record before it is written. `restore` turns
+a `snapshot` back into the state. A snapshot omits old verdicts, and final entries except for recent ones and those that
+a waiting entry depends on.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from garrison.records.journal import Entry as Stored
 
 KEPT_ENTRIES = 1000
-"""Final entries that a snapshot keeps; the archived parts of the journal have all of them."""
+"""Final entries kept in a snapshot; the archived parts of the journal have all."""
 
 KEPT_LANDINGS = 300
-"""Landings that are remembered, to know which runs on an earlier tip tested the present one."""
+"""Landings kept, to know which runs on an earlier tip tested the current one."""
 KEPT_FAILURES = 200
-"""Flaky tests, and red trees with the tests that failed on them, that are remembered."""
+"""Flaky tests kept, and red trees kept with their failed tests."""
 
 
 class RunningGate(records.GateStarted):
@@ -52,7 +52,7 @@ class RunningGate(records.GateStarted):
 
 
 class BaseVerdict(Value):
-    """Verdict on the bare target, which was tested because of `entry`."""
+    """Verdict on the bare target, tested because of `entry`."""
 
     entry: str
     result: str
@@ -69,9 +69,9 @@ class StaleCheckout(Value):
 
 
 class Pause(Value):
-    """Reason why the queue judges nothing now; `tip` was the target's when it began.
+    """Reason why the queue judges nothing now; `tip` was the target's when it started.
 
-    `retry_after` seconds after `at`, its beginning, the queue tries again by itself; 0, and no `at`: never.
+    `retry_after` seconds after its start, `at`, the queue retries automatically; 0 without `at`: never.
     """
 
     reason: str
@@ -92,19 +92,19 @@ class Pause(Value):
         return f"the queue is paused: {self.reason}: {self.explain()}"
 
     def explain(self) -> str:
-        first, line_end, rest = self.detail.partition("\n")  # where one line is shown, it is the first
+        first, line_end, rest = self.detail.partition("\n")  # a one-line display shows the first line
         retry = f"; the queue tries again at {self.retry_at}" if self.retry_at else ""
         return f"{first}{retry}{line_end}{rest}"
 
     @property
     def retry_at(self) -> str:
-        """Return when the queue tries again by itself, to the second; '' for never."""
+        """Return the time of the automatic retry, to the second; '' for never."""
         return f"{iso(from_iso(self.at) + self.retry_after)[:19]}Z" if self.retry_after else ""
 
     def is_retry_due(self, now: float) -> bool:
-        """Return whether the queue is to try again by itself at `now`, in seconds since the epoch.
+        """Return whether the automatic retry is due at `now`, in seconds since the epoch.
 
-        A clock that was set back to before the pause makes it due as well: nothing waits for a time that was skipped.
+        It is also due if the clock was set back to before the pause.
         """
         return self.retry_after > 0 and not 0 <= now - from_iso(self.at) < self.retry_after
 
@@ -117,10 +117,10 @@ class QueueTurn(Record):
     number: int
     files: tuple[str, ...]
     limit: float
-    """Seconds that it lasts at most."""
+    """Maximum duration in seconds."""
     used: float = 0.0
     waits: bool = False
-    """Set while the holder's agent waits for a limit or an outage to pass."""
+    """Set while the holder's agent waits for the end of a limit or an outage."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -133,7 +133,7 @@ class QueueState(msgspec.Struct):
 
     config: QueueConfig | None = None
     entries: dict[str, MergeEntry] = msgspec.field(default_factory=dict)
-    """Entries by id, in the order of their enqueueing."""
+    """Entries by id, in the order of enqueueing."""
     positions: dict[str, int] = msgspec.field(default_factory=dict)
     """Number of entries enqueued before each."""
     enqueued: int = 0
@@ -151,27 +151,27 @@ class QueueState(msgspec.Struct):
     """Target's commit when the batch was built, or after the last landing."""
     verdicts: VerdictCache = msgspec.field(default_factory=VerdictCache)
     failing: dict[tuple[str, str], tuple[str, ...]] = msgspec.field(default_factory=dict)
-    """(tree, key) → tests that a red run on it named, of the last ones."""
+    """(tree, key) → failed tests named by a red run on it, for recent runs."""
     flaky_tests: dict[str, None] = msgspec.field(default_factory=dict)
-    """Tests that failed on a tree that passed the same gate another time, the latest last."""
+    """Tests that failed on a tree that also passed the same gate, latest last."""
     landing: records.LandingStarted | None = None
     """Landing in progress, with the entries not yet recorded as landed."""
     stale_checkouts: tuple[StaleCheckout, ...] = ()
     landings: dict[str, tuple[str, tuple[str, ...]]] = msgspec.field(default_factory=dict)
-    """Target's commit → the one after the next landing, and the entries that landed with it, of the last landings."""
+    """Target's commit → the commit after the next landing, and its entries, for recent landings."""
     partial_landings: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """(tree, entries) of each landing since the last one whose tree had passed the whole gate, of the last ones."""
+    """(tree, entries) of recent landings, since the last one whose tree had passed the whole gate."""
     moves: dict[str, str] = msgspec.field(default_factory=dict)
-    """New commit of the target → the old one, of each landing that was started."""
+    """New commit of the target → the old one, for each started landing."""
     pause: Pause | None = None
     retried_pauses: int = 0
-    """Pauses that the queue ends by itself, in a row."""
+    """Number of automatically ended pauses in a row."""
     hindrance: str = ""
-    """Failure that keeps the queue from going on, and is tried again; '' for none."""
+    """Failure that hinders the queue and is retried; '' for none."""
     hindered_at: str = ""
-    """Time at which that was recorded."""
+    """When that was recorded."""
     turns: dict[tuple[str, str], QueueTurn] = msgspec.field(default_factory=dict)
-    """(run, node) → its turn, of nodes that lost to a moved target and have not landed since."""
+    """(run, node) → its turn, for nodes that lost to a moved target and have not landed since."""
     outcomes: list[EntryFact] = msgspec.field(default_factory=list)
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class QueueState(msgspec.Struct):
         return [entry for entry in self.entries.values() if not entry.is_final]
 
     def ranked(self) -> list[MergeEntry]:
-        """Return the unfinished entries in the order in which they are judged: those whose turn it is go first."""
+        """Return the unfinished entries in judging order: holders of a turn go first."""
         ranked = rank_entries(self.unfinished(), self.positions)
         if not self.turns:
             return ranked
@@ -226,7 +226,7 @@ class QueueState(msgspec.Struct):
         return tuple(landed)
 
     def unmet_dependencies(self, entry: MergeEntry) -> list[MergeEntry]:
-        """Return what must still land before `entry` is judged: of each node it depends on the latest entry.
+        """Return what must still land before `entry` is judged: the latest entry of each node that it depends on.
 
         A dependency is met once that entry, or a later one of the same node, has landed.
         """
@@ -241,7 +241,7 @@ class QueueState(msgspec.Struct):
     # --- replaying --------------------------------------------------------------------------------------------------
 
     def check(self, record: records.QueueRecord) -> None:
-        """Raise what `apply` would raise, and change nothing."""
+        """Raise what `apply` would raise, without changing anything."""
         step = _ENTRY_STEPS.get(type(record))
         for name in record.named if step else ():
             entry = self.entry(name)
@@ -261,7 +261,7 @@ class QueueState(msgspec.Struct):
                 self._step(self.entry(name), record, stored)
         if handle := _APPLY.get(type(record)):
             handle(self, record, stored)
-        # A hold, a withdrawal or a requeue may have taken the last of a run's entries from under test.
+        # a hold, a withdrawal or a requeue may have left a run without entries under test
         self.gates = {job: gate for job, gate in self.gates.items() if self._is_wanted(gate)}
 
     def _is_wanted(self, gate: RunningGate) -> bool:
@@ -276,7 +276,7 @@ class QueueState(msgspec.Struct):
             new = replace(new, landed_at=stored.at)
         self.entries[new.id] = new
         if "undone" in (old.status, new.status):
-            return  # its runner knows of the landing, which does not change
+            return  # its runner already knows of the landing, which does not change
         for signal_type in STATUS_SIGNALS.get(new.status, ()) if new.status != old.status else ():
             self.outcomes.append(make_outcome(new, signal_type, stored.seq, stored.at))
 
@@ -307,7 +307,7 @@ def _start_gate(entry: MergeEntry, record: records.GateStarted) -> MergeEntry:
     testing = replace(entry, status="testing", tests=entry.tests + 1)
     if record.subject == "base":
         return testing
-    again = entry.reason if entry.status == "testing" and not entry.verdict else ""  # why the last run gave no verdict
+    again = entry.reason if entry.status == "testing" and not entry.verdict else ""  # why there was no verdict
     return replace(testing, log=record.log, gate=record.gate, verdict="", reason=again)
 
 
@@ -318,7 +318,7 @@ def _start_landing(entry: MergeEntry, record: records.LandingStarted) -> MergeEn
 
 
 def _land(entry: MergeEntry, record: records.EntryLanded) -> MergeEntry:
-    # If the target had all of it already, it did not move, and its tip is a commit of other work.
+    # If the target already contained the entry, it did not move, and its tip is another entry's commit.
     commit = "" if record.commit == record.old else record.commit
     return replace(entry, status="landed", commit=commit, reason=record.reason, files=())
 
@@ -349,7 +349,7 @@ _ENTRY_STEPS: Mapping[type[records.QueueRecord], Callable[[MergeEntry, Any], Mer
     records.TargetMoved: _requeue,
     records.EntryCancelled: _cancel,
 }
-"""Record → the step of each entry that it names."""
+"""Record → change of each entry that it names."""
 
 
 # -------------------------------------------------------------------------------------- effect of a record on the queue
@@ -376,7 +376,7 @@ def _apply_enqueued(state: QueueState, record: records.EntryEnqueued, stored: St
 
 
 def new_entry(record: records.EntryEnqueued, stored: Stored) -> MergeEntry:
-    """Return the entry that an `enq` record begins."""
+    """Return the entry of an `enq` record."""
     return MergeEntry(
         record.entry, record.run, record.node, record.attempt, record.branch, record.oid, record.target, record.repo,
         record.recipient, record.status, _reason_to_hold(record) if record.status == "held" else "",
@@ -449,7 +449,7 @@ def _apply_turn(state: QueueState, record: records.TurnRecord, stored: Stored) -
 
 
 def _apply_gate_started(state: QueueState, record: records.GateStarted, stored: Stored) -> None:
-    # A processor that died left its run without a verdict: the new one on the same tree takes its place.
+    # a dead processor left its run without a verdict: the new run on the same tree replaces it
     state.gates = {job: gate for job, gate in state.gates.items()
                    if (gate.tree, gate.subject) != (record.tree, record.subject)}
     state.gates[record.job] = RunningGate(**fields_of(record), at=stored.at)
@@ -464,7 +464,7 @@ def _apply_verdict_given(state: QueueState, record: records.VerdictGiven, stored
         return
     _note_failing(state, record)
     if gate is None and state.gate and not (record.job or record.reused or record.subject == "preflight"):
-        gate = state.gates.pop(state.gate.job)  # early journals named no jobs
+        gate = state.gates.pop(state.gate.job)  # early journals have no jobs
     if gate and record.result != "lost":
         state.verdicts.record_duration(from_iso(stored.at) - from_iso(gate.at))
     verdict = (record.tree, record.key, record.result)
@@ -481,7 +481,7 @@ def _apply_verdict_given(state: QueueState, record: records.VerdictGiven, stored
 
 
 def _note_lost(state: QueueState, record: records.VerdictGiven, stored: Stored) -> None:
-    """Record in the entries under test why a run gave no verdict: they are tested again, and people see the cause."""
+    """Record in the entries under test why a run gave no verdict: they are tested again, and users see the cause."""
     for name in record.entries if record.result == "lost" and record.subject not in ("base", "preflight") else ():
         entry = state.entries.get(name)
         if entry is not None and entry.status in ("candidate", "testing"):
@@ -489,7 +489,7 @@ def _note_lost(state: QueueState, record: records.VerdictGiven, stored: Stored) 
 
 
 def _note_failing(state: QueueState, record: records.VerdictGiven) -> None:
-    """Learn which tests are flaky: a red run named them, and the same tree passed before or passes now."""
+    """Learn flaky tests: a red run named them, and the same tree passed before or passes now."""
     place = (record.tree, record.key)
     if record.failing:
         state.failing[place] = tuple(dict.fromkeys((*state.failing.get(place, ()), *record.failing)))
@@ -502,7 +502,7 @@ def _note_failing(state: QueueState, record: records.VerdictGiven) -> None:
 
 
 def _judge(state: QueueState, entry: MergeEntry, record: records.VerdictGiven, stored: Stored) -> None:
-    """Record a verdict in one of the entries under test; red for several together is not yet a verdict on one."""
+    """Record a verdict in an entry under test; red for several together is not a verdict on one."""
     others = len(record.entries) - 1
     if record.result != "green" and others:
         state.entries[entry.id] = replace(
@@ -524,7 +524,7 @@ def _apply_landing_started(state: QueueState, record: records.LandingStarted, st
 def _apply_landed(state: QueueState, record: records.EntryLanded, stored: Stored) -> None:
     _end_turns(state, record.named)
     landing = state.landing
-    # The target had it already, or a rebuild found it in the history: no landing of the queue's is under way.
+    # the target already contained it, or a rebuild found it in the history: the queue has no landing in progress
     if landing is None or record.entry not in landing.entries:
         return
     state.verdicts.record_judgement(rejected=False)
@@ -552,7 +552,7 @@ def _apply_checkout_updated(state: QueueState, record: records.CheckoutUpdated, 
 
 
 def _apply_paused(state: QueueState, record: records.QueuePaused, stored: Stored) -> None:
-    # Part of the same record: a kill between two would leave entries under test in a queue that judges nothing.
+    # in the same record: a kill between two records would leave entries under test in a paused queue
     for name in record.entries:
         if name in state.entries:
             state.entries[name] = replace(state.entries[name], status="queued", verdict="", reason=record.detail,
@@ -609,7 +609,7 @@ _APPLY: Mapping[type[records.QueueRecord], Callable[[QueueState, Any, Stored], N
 
 
 class SavedOutcome(Value):
-    """An outcome in a snapshot; `entry` is the id of an entry that has not changed since."""
+    """Outcome in a snapshot; `entry` is the id of an entry that has not changed since."""
 
     type: str
     seq: int
@@ -618,7 +618,7 @@ class SavedOutcome(Value):
 
 
 class SavedState(Value):
-    """A `QueueState` as a snapshot has it."""
+    """`QueueState` in a snapshot."""
 
     holder: str
     updated_at: str | None
@@ -647,7 +647,7 @@ class SavedState(Value):
 
 def snapshot(state: QueueState, *, kept_entries: int = KEPT_ENTRIES, kept_verdicts: int = KEPT_VERDICTS,
              ) -> records.SnapshotTaken:
-    """Return the state as a record with which a new journal can start."""
+    """Return the state as the first record of a new journal."""
     entries = _entries_to_keep(state, kept_entries)
     names = {entry.id for entry in entries}
     return records.SnapshotTaken(asdict(SavedState(
@@ -681,7 +681,7 @@ def restore(state: QueueState, data: Mapping[str, object]) -> None:
 
 
 def _entries_to_keep(state: QueueState, most: int) -> list[MergeEntry]:
-    """Return the entries for a snapshot: unfinished ones, all of the nodes they depend on, and the last others."""
+    """Return the entries for a snapshot: unfinished ones, all of the nodes that they depend on, and the last others."""
     todo = list(state.unfinished())
     keys: set[tuple[str, str]] = set()
     while todo:

@@ -1,8 +1,8 @@
-"""Suspects of a red run: how much better its log is explained if one entry is bad than if another is. Pure.
+"""Suspects of a red run: the likelihood of its log for each bad entry, relative to the others. Pure.
 
-The log names tests, files and packages (`failing_tests`); an entry is known by the files that it touches. The closer
-both are, the larger the likelihood ratio. A ratio only changes which sets are tested next: no entry is rejected for it,
-and each still needs its own red run. That is why bounds suffice against a log that was made to mislead.
+The log names tests, files and packages (`failing_tests`); an entry touches files. The closer the two are, the larger
+the likelihood ratio. A ratio only influences which sets are tested next: rejecting an entry still needs its own red
+run. So bounding the ratios suffices against a forged log.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ if TYPE_CHECKING:
     from garrison.merge.failing_tests import Failures
 
 NAMED = 6.0
-"""Ratio of an entry that touches a file which the log names, or in which a failing test is."""
+"""Ratio of an entry that touches a file named in the log, or with a failing test."""
 RELATED = 3.0
-"""Ratio of one that touches the file which such a test is about, by its name, or its package."""
+"""Ratio of an entry that touches the subject of such a test, by its name, or its package."""
 NEAR = 1.5
-"""Ratio of one that touches a neighbour in the same folder."""
+"""Ratio of an entry that touches another file of the same folder."""
 UNRELATED = 0.5
-"""Ratio of one that touches nothing of that, where another does."""
+"""Ratio of an entry that touches none of these while another entry does."""
 KNOWN_FLAKY = 0.3
-"""Factor of all if every failing test is known to fail on good trees as well."""
+"""Factor for all entries if every failing test is known to fail on good trees as well."""
 _MAX_PATHS = 2000
-"""Files of an entry that are compared."""
+"""Maximum number of files compared per entry."""
 _DECORATION = re.compile(r"^(?:test|tests|spec|it)[_.-]|[_.-](?:test|tests|spec|it)$|(?<=[a-z0-9])(?:Tests?|Spec|IT)$",
                          re.IGNORECASE)
 _COMMON = frozenset({"", "__init__", "init", "main", "mod", "lib", "index", "conftest", "test", "tests", "spec", "src",
                      "app", "setup", "core", "unit"})
-"""Names of too many files to tell anything."""
+"""Names too common to be informative."""
 _MAX_FOLDERS = 30
-"""Folders of a path that are compared."""
+"""Maximum number of folders of a path compared."""
 _MIN_STEM = 3
-"""Letters of a name that tells something."""
+"""Minimum length of an informative name."""
 _WORDS = re.compile(r"[^\w$-]+")
 
 
 class _Clues(Value):
-    """What a log names, in the forms in which it is compared with paths."""
+    """Names from a log, in the forms in which they are compared with paths."""
 
     files: _Paths
     folders: frozenset[str]
     modules: _Paths
-    """Modules as paths, without suffix."""
+    """Modules as paths without suffix."""
     packages: _Paths
     stems: frozenset[str]
 
 
 class _Paths(Value):
-    """Names of paths that may be longer than those in the repository (absolute), or shorter (relative to a folder)."""
+    """Paths from a log, possibly longer than the repository's (absolute) or shorter (relative to a folder)."""
 
     names: frozenset[str]
     ends: frozenset[str]
@@ -68,12 +68,12 @@ class _Paths(Value):
         return path in self.ends
 
     def name_shorter(self, path: str) -> bool:
-        """Return whether `path` is one of them, or ends with one that has a folder."""
+        """Return whether `path` equals one of them, or ends with one that has a folder."""
         return any(end in self.names and (end == path or "/" in end) for end in _ends(path))
 
 
 def _ends(path: str) -> Iterator[str]:
-    """Return the path itself, and without its first folders."""
+    """Return the path and its suffixes without leading folders."""
     for _ in range(_MAX_FOLDERS):
         yield path
         path = path.partition("/")[2]
@@ -83,11 +83,11 @@ def _ends(path: str) -> Iterator[str]:
 
 def suspect(failures: Failures, touched: Mapping[str, Collection[str]], flaky: Collection[str] = (),
             ) -> dict[str, float]:
-    """Return the likelihood ratio of the log for each entry, {} if the log says nothing about any.
+    """Return the likelihood ratio of the log for each entry, {} if the log is not informative.
 
     Args:
         touched: entry → paths of the files that it changes.
-        flaky: tests known to have failed on trees that passed another time.
+        flaky: tests known to have failed on trees that also passed.
     """
     factor = KNOWN_FLAKY if failures.tests and set(failures.tests) <= set(flaky) else 1.0
     clues = _read_clues(failures)
@@ -128,7 +128,7 @@ def _modules(test: str) -> Iterable[str]:
 
 
 def _subject(stem: str) -> str:
-    """Return what a test is about by its name: `test_parser`, `parser_test`, `ParserTest` → parser."""
+    """Return the subject of a test from its name: `test_parser`, `parser_test`, `ParserTest` → parser."""
     return _DECORATION.sub("", stem.partition(".")[0] if not stem.startswith(".") else stem).lower()
 
 

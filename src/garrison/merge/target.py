@@ -1,8 +1,8 @@
 """Target: the branch that entries land on, of this repository or of a remote (`origin:main`).
 
 `tip` asks the repository that has the branch; `swap` moves the branch from OLD to NEW by one compare-and-swap, and may
-be repeated after a crash. A remote is asked by `ls-remote` and moved by `push --force-with-lease`; its commits are
-fetched into a ref of garrison's, never into one of the user's.
+be repeated after a crash. A remote's branch is read by `ls-remote` and moved by `push --force-with-lease`; its commits
+are fetched into refs of garrison, never into the user's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 LANDING = "GARRISON_LANDING"
-"""Environment variable of a swap: the ref that the queue moves, for the guard to let it pass."""
+"""Environment variable of a swap: the ref that the queue moves, so that the guard allows it."""
 _NETWORK_SECONDS = 120.0
 _FRESH_SECONDS = 5.0
 """Seconds for which a remote's answer is reused: the lease of the push detects a newer tip."""
@@ -33,20 +33,20 @@ class Target(Protocol):
     name: str
     """Name of the queue's target."""
     ref: str
-    """Full ref, in the repository that has the branch."""
+    """Full ref in the repository of the branch."""
     is_local: bool
-    """Set if a swap takes milliseconds, so that it is done under `queue.lock`."""
+    """Set if a swap takes milliseconds and is done under `queue.lock`."""
     retry_seconds: float
     """Seconds after which a refused swap is retried."""
 
     def tip(self) -> str | None:
-        """Return its present commit, after fetching it into this repository; None if there is no such branch."""
+        """Return its current commit, fetched into this repository; None if there is no such branch."""
         ...
 
     def swap(self, old: str, new: str, message: str, *, hooks: bool = False) -> str:
-        """Move it from `old` to `new` if it is still at `old`; return empty, or why it was not moved.
+        """Move it from `old` to `new` if it is still at `old`; return '', or why it was not moved.
 
-        `hooks`: the user's reference-transaction hook of this repository runs, and may refuse.
+        `hooks`: run the user's reference-transaction hook of this repository, which may refuse.
         """
         ...
 
@@ -61,16 +61,16 @@ class LocalTarget:
         self.ref = f"refs/heads/{branch}"
 
     def tip(self) -> str | None:
-        """Return its present commit; None if there is no such branch."""
+        """Return its current commit; None if there is no such branch."""
         return self.git.branch_tip(self.name)
 
     def swap(self, old: str, new: str, message: str, *, hooks: bool = False) -> str:
-        """Move it from `old` to `new` as `Target.swap`."""
+        """Move it from `old` to `new`, like `Target.swap`."""
         if self.git.update_ref(self.ref, new, old, message=message, hooks=hooks, extra={LANDING: self.ref}):
             return ""
         hint = ", and check that the reference-transaction hook does not forbid it" if hooks else ""
         lock = f"{self.git.common / self.ref}.lock"
-        return f"git refuses to move {self.ref}; if a git that was killed left {lock}, it goes after a minute{hint}"
+        return f"git refuses to move {self.ref}; if a killed git left {lock}, garrison removes it after a minute{hint}"
 
 
 class RemoteTarget:
@@ -83,7 +83,7 @@ class RemoteTarget:
         self.name, self.ref = f"{remote}:{branch}", f"refs/heads/{branch}"
         self.copy = f"{REMOTES}/{remote}/{branch}"
         self._answer: tuple[float, str | None] = (float("-inf"), None)
-        """Time of the last answer, and the tip that it gave."""
+        """Time of the last answer, and its tip."""
 
     def tip(self) -> str | None:
         """Return its commit, a few seconds old at most, and current after a swap; GitError if the remote fails."""
@@ -94,7 +94,7 @@ class RemoteTarget:
         return tip
 
     def swap(self, old: str, new: str, message: str, *, hooks: bool = False) -> str:
-        """Move it as `Target.swap`. The outcome of an interrupted push is unknown until `tip` is asked."""
+        """Move it, like `Target.swap`. The outcome of an interrupted push is unknown until `tip` is called."""
         self._answer = (float("-inf"), None)
         arguments = ("push", "--quiet", "--no-recurse-submodules", f"--force-with-lease={self.ref}:{old}", self.remote,
                      f"{new}:{self.ref}")
@@ -112,18 +112,18 @@ def fetch_tip(git: Git, remote: str, branch: str, timeout: float, extra: Mapping
     """Return the tip of a branch on a remote, fetched into garrison's copy; '' if there is none.
 
     Args:
-        extra: variables of the environment with which git may use the remote.
+        extra: environment variables that give git access to the remote.
     """
     ref, copy = f"refs/heads/{branch}", f"{REMOTES}/{remote}/{branch}"
     failpoint.here("forge:ls-remote")
     answer = git.run("ls-remote", "--", remote, ref, timeout=timeout, extra=extra)
-    # The pattern matches the end of a name: a remote may have refs/pull/refs/heads/main as well.
+    # the pattern matches the end of a name: a remote may have refs/pull/refs/heads/main as well
     tip = next((line.split()[0] for line in answer.out.splitlines() if line.endswith(f"\t{ref}")), "")
     if tip and git.rev(copy) != tip:
         failpoint.here("forge:fetch")
         git.run("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", remote,
                 f"+{ref}:{copy}", timeout=timeout, durable=True, extra=extra)
-        # Pushed to between the two calls, it is further by now than `ls-remote` said.
+        # after a push between the two calls, it is ahead of what `ls-remote` returned
         return git.rev(copy) or tip
     return tip
 
@@ -144,12 +144,12 @@ def check_target_name(name: str) -> str:
 
 def describe_gone(branch: str, repo: object) -> str:
     """Return the message about a missing target branch, the same wherever something waits for it. Pure."""
-    return f"the target branch {branch} is gone from {repo}; put it back, or rename back what it has become"
+    return f"the target branch {branch} is gone from {repo}; restore it, or undo its renaming"
 
 
 def describe_moved(repo: object, run: str) -> str:
     """Return the message about a run whose repository has moved. Pure."""
-    return (f"the repository is not in {repo} any more; put it back, or continue where it is now: "
+    return (f"the repository is no longer in {repo}; move it back, or continue at its new place: "
             f"`garrison resume {run} --target-dir DIR`")
 
 
@@ -159,7 +159,7 @@ def open_target(git: Git, name: str) -> Target:
 
 
 def check_target(git: Git, name: str) -> None:
-    """Raise Refused unless this repository has the branch, or the remote; the remote is not asked."""
+    """Raise Refused unless this repository has the branch, or the remote, which is not contacted."""
     remote, branch = split_target(check_target_name(name))
     if remote is None and not git.branch_exists(branch):
         raise Refused(f"{git.root} has no branch {branch} to land on; name one with --target")

@@ -1,4 +1,4 @@
-"""What each waiting entry changes, and how old its base is: read from git once an entry, for those who decide order."""
+"""Changed files and age of the base of waiting entries, read from git once per entry, for choosing the order."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 MAX_FILES = 2000
-"""Files of an entry that are remembered; a larger change is known by the first of them."""
+"""Maximum number of files cached per entry; the rest of a larger change is dropped."""
 KEPT = 500
-"""Entries that are remembered."""
+"""Maximum number of cached entries."""
 
 
 class Touched(Value):
-    """Files that an entry changes against its merge base, and how many they are."""
+    """Files that an entry changes against its merge base, and their number."""
 
     files: tuple[str, ...] = ()
     count: int = 0
@@ -40,7 +40,7 @@ class TouchedFiles:
         self._ages: dict[str, int] = {}
 
     def of(self, entry: MergeEntry, tip: str) -> Touched:
-        """Return what an entry changes, against the tip that it was built on, else `tip`; UNKNOWN where git fails."""
+        """Return what an entry changes against the tip that it was built on, else `tip`; UNKNOWN if git fails."""
         if entry.id not in self._known:
             if len(self._known) >= KEPT:
                 oldest = next(iter(self._known))
@@ -58,12 +58,12 @@ class TouchedFiles:
             if base is None or explain_excess(self.git, base, oid):
                 return UNKNOWN
             paths = self.git.changed_paths(base, oid)
-        except GarrisonError:  # what git says of it is judged when it is built
+        except GarrisonError:  # git's errors are handled when it is built
             return UNKNOWN
         return Touched(tuple(paths[:MAX_FILES]), len(paths), base)
 
     def age_of(self, entry: MergeEntry, tip: str) -> int:
-        """Return how many commits the target's first-parent line was ahead of an entry's base, 0 where git fails."""
+        """Return how many commits the target's first-parent line was ahead of an entry's base, 0 if git fails."""
         if entry.id not in self._ages:
             base = self.of(entry, tip).base
             ages = f"{base}..{entry.base or tip}"

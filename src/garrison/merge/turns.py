@@ -1,17 +1,18 @@
 """Turns: a node that lost to a moved target lands next. Pure.
 
-When an entry is in conflict because others landed first, its node begins another attempt from the new tip. Until that
-has landed the node has a *turn* on the files in which it lost: entries of other nodes that change one of them wait, all
-others continue. So of n nodes that change one file each loses once at most, and n of them cost at most 2n - 1 attempts.
+When an entry is in conflict because others landed first, its node starts another attempt from the new tip. Until that
+has landed the node has a *turn* on the conflicting files: entries of other nodes that change one of them wait, all
+others continue. So if n nodes change one file, each loses at most once, and they take at most 2n - 1 attempts.
 
-- Turns are numbered in the order of the losses. An entry waits for turns of other nodes, and if its own node has a turn
-  only for those with a lower number. What the holder of a turn needs to have landed first (`depends_on`) shares its
-  number. So the numbers fall along every chain of waiting, and no two wait for each other, whatever files they share.
-- A turn lasts `[merge] turn` at most, in time that the holder works: not while its agent waits for a limit to pass,
-  while it waits for an earlier turn or is under test, nor while the queue is paused or nobody works it.
-- It ends with the landing, or earlier: `TurnEnd` lists why.
+- Turns are numbered in the order of the losses. An entry waits for turns of other nodes; if its own node has a turn,
+  only for those with a lower number. Dependencies of a turn's holder (`depends_on`) share its number. So numbers
+  decrease along every chain of waiting, and there are no deadlocks, whatever files are shared.
+- A turn lasts at most `[merge] turn` of the holder's working time: its clock stops while the agent waits for the end of
+  a limit, while the holder waits for an earlier turn or is under test, and while the queue is paused or has no
+  processor.
+- It ends with the landing, or earlier for a reason in `TurnEnd`.
 
-A loss costs the node none of its `max_rework`, unless it lost in the same files before (`is_free_loss`).
+A loss does not count against the node's `max_rework`, unless it lost in the same files before (`is_free_loss`).
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
     from garrison.merge.touched import Touched
 
 TURN = 900.0
-"""Seconds of work that a turn lasts at most, if `[merge] turn` does not say otherwise."""
+"""Default of `[merge] turn`, in seconds of work."""
 MAX_FREE_LOSSES = 10
-"""Losses of a node that cost none of its rework: a branch that always begins at an old commit would lose for ever."""
+"""Free losses of a node; without a limit a branch that always starts at an old commit would lose for ever."""
 SHOWN_FILES = 2
-"""Files named in a line of text."""
+"""Maximum number of files named in a line of text."""
 
 
 class TurnEnd(StrEnum):
@@ -61,9 +62,9 @@ class Waits(Value):
 
 
 def is_free_loss(files: Collection[str], earlier: Sequence[MergeEntry]) -> bool:
-    """Return whether a conflict in these files costs its node no rework.
+    """Return whether a conflict in these files does not count as rework of its node.
 
-    It does not if the node has a turn on them already, or had: then nobody else could land on them, or its time was up.
+    It counts if the node has, or had, a turn on them: then nobody else could land on them, or its time was up.
 
     Args:
         earlier: the node's entries before.
@@ -80,7 +81,7 @@ def is_free_loss(files: Collection[str], earlier: Sequence[MergeEntry]) -> bool:
 
 
 def find_waits(state: QueueState, entries: Iterable[MergeEntry], touched: Mapping[str, Touched]) -> dict[str, Waits]:
-    """Return the turn that each of these entries waits for; what waits for none is left out."""
+    """Return the turn that each of these entries waits for, without entries that wait for none."""
     turns = sorted(state.turns.values(), key=lambda turn: turn.number)
     needed = {turn.key: _needed_by(state, turn) for turn in turns}
     waits: dict[str, Waits] = {}
@@ -95,7 +96,7 @@ def find_waits(state: QueueState, entries: Iterable[MergeEntry], touched: Mappin
 
 
 def _shared(touched: Touched, turn: QueueTurn) -> tuple[str, ...]:
-    """Return the turn's files that an entry changes; all of them if it changes more than is known."""
+    """Return the turn's files that an entry changes; all if the entry's files are not all known."""
     if touched.count > len(touched.files):
         return turn.files
     return tuple(path for path in turn.files if path in touched.files)
@@ -114,7 +115,7 @@ def _needed_by(state: QueueState, turn: QueueTurn) -> set[str]:
 
 
 def free_of_turns(state: QueueState, entries: Sequence[MergeEntry], waits: Mapping[str, Waits]) -> list[MergeEntry]:
-    """Return those of the ordered `entries` that wait for no turn, nor for an entry that does."""
+    """Return the ordered `entries` without those that wait for a turn, or for an entry that does."""
     out, free = set(waits), []
     for entry in entries:
         if entry.id in out or any(other.id in out for other in state.unmet_dependencies(entry)):
@@ -125,7 +126,7 @@ def free_of_turns(state: QueueState, entries: Sequence[MergeEntry], waits: Mappi
 
 
 def find_running(state: QueueState, waits: Mapping[str, Waits]) -> list[QueueTurn]:
-    """Return the turns whose time runs: neither waits the holder for something, nor does it wait to be judged."""
+    """Return the turns whose clock runs: their holders are not waiting, for anything or to be judged."""
     turns = sorted(state.turns.values(), key=lambda turn: turn.number)
     running = []
     for index, turn in enumerate(turns):
@@ -139,33 +140,32 @@ def find_running(state: QueueState, waits: Mapping[str, Waits]) -> list[QueueTur
 
 
 def describe_wait(node: str, files: Sequence[str]) -> str:
-    """Return what an entry waits for, in words: waits for impl_b (CHANGELOG.md)."""
+    """Describe what an entry waits for: `waits for impl_b (CHANGELOG.md)`."""
     return f"waits for {node} ({list_some(files, SHOWN_FILES)})"
 
 
 class TurnClock:
-    """Time that turns have lasted, as the processor measures it, between two records of it.
+    """Elapsed time of turns, measured by the processor between two records of it.
 
-    Only the time between two steps counts, and of it `LONGEST` at most: a machine or processor that stood still in
-    between did no work.
+    Only time between two steps counts, at most `LONGEST` each: a suspended machine or stopped processor did no work.
     """
 
     LONGEST = 5.0
-    """Seconds between two steps that count at most."""
+    """Maximum number of seconds counted between two steps."""
     STEP = 30.0
-    """Seconds after which what a turn has used is recorded; a tenth of its limit if that is less."""
+    """Seconds after which a turn's elapsed time is recorded; a tenth of its limit if that is less."""
 
     def __init__(self) -> None:
         self._at: float | None = None
         self._used: dict[tuple[tuple[str, str], int], float] = {}
 
     def stop(self) -> None:
-        """Note that nothing is judged now."""
+        """Stop the clock, since nothing is judged now."""
         self._at = None
 
     def measure(self, now: float, running: Sequence[QueueTurn]) -> list[tuple[QueueTurn, float]]:
-        """Count the time since the last step for the running turns; return those of which the time has to be recorded,
-        and what they have used by now. `now` is monotonic."""
+        """Count the time since the last step for the running turns; return those whose time has to be recorded, with
+        their elapsed time. `now` is monotonic."""
         passed = 0.0 if self._at is None else min(self.LONGEST, max(0.0, now - self._at))
         self._at = now
         due = []

@@ -1,15 +1,15 @@
-"""Textual union: keep the lines of both sides where both only added some at the same place of a changelog.
+"""Textual union: keep the lines of both sides where both only added lines at the same place of a changelog.
 
-Two branches that each add a line to CHANGELOG.md conflict for git, and yet both lines are wanted. For files that are
-known to grow in this way (`is_grown_by_name`, or `merge=union` in the target's `.gitattributes`) such a conflict is
-resolved: first the lines of the target, then those of the branch. It stays a conflict
+Two branches that each add a line to CHANGELOG.md conflict for git although both lines are wanted. In files known to
+grow in this way (`is_grown_by_name`, or `merge=union` in the target's `.gitattributes`) such a conflict is resolved:
+the target's lines first, then the branch's. It remains a conflict
 
 - where a side changed or removed a line: a union would bring back what it removed;
-- where a line of it has a number (`1.`, `2)`, `b.`): of an ordered list both sides would have the same next number;
+- where a line is numbered (`1.`, `2)`, `b.`): both sides of an ordered list would have the same next number;
 - where the two sides differ in more than the text: a rename, a mode, a link, a file against a folder.
 
-What a union gives is a candidate like any other: its tree lands only if it passes the gate. What the branch says in its
-own `.gitattributes` counts once that has landed.
+The result is a candidate like any other: its tree lands only if it passes the gate. The branch's own `.gitattributes`
+count once they have landed.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 MAX_BYTES = 4_000_000
-"""Size in bytes of the largest file that is united."""
+"""Maximum size in bytes of a united file."""
 _NAME = re.compile(r"(change[-_ ]?log|changes|news|history|release[-_ ]?notes|releases|whats[-_ ]?new)"
                    r"([-_. ][^/]*)?", re.IGNORECASE)
 _TEXTS = frozenset({"", ".md", ".markdown", ".rst", ".txt", ".adoc", ".asciidoc", ".org", ".textile", ".rdoc"})
 _REGULAR = frozenset({"100644", "100755"})
 _ORDERED = re.compile(r"[\s>]*(?:[-*+]\s+)?\(?(?:\d+|[A-Za-z]|[ivxlcIVXLC]+|#)[.)](?:\s|$)")
-"""Item of an ordered list: its number would stand there twice."""
+"""Item of an ordered list: its number would appear twice."""
 _MARKER = 61
-"""Length of the conflict markers in between: no text has such lines (`_merge_texts` looks)."""
+"""Length of temporary conflict markers: no text has such lines (`_merge_texts` checks)."""
 
 
 def is_grown_by_name(path: str) -> bool:
-    """Return whether a file is known to be added to only, by its name: CHANGELOG.md, docs/NEWS, HISTORY-2024.rst."""
+    """Return whether files of this name only grow: CHANGELOG.md, docs/NEWS, HISTORY-2024.rst."""
     name = PurePosixPath(path).name
     suffix = PurePosixPath(name).suffix.lower()
     return _NAME.fullmatch(name) is not None and (suffix in _TEXTS or suffix.strip(".").isdigit())
@@ -49,8 +49,8 @@ def is_grown_by_name(path: str) -> bool:
 
 
 def unite_lines(ours: Sequence[str], theirs: Sequence[str]) -> list[str] | None:
-    """Return the lines that both sides added at one place, what they begin and end with alike only once; None if they
-    are numbered."""
+    """Return the lines that both sides added at one place, without repeating a common start or end; None if
+    numbered."""
     if any(_ORDERED.match(line) for line in (*ours, *theirs)):
         return None
     most = min(len(ours), len(theirs))
@@ -61,7 +61,7 @@ def unite_lines(ours: Sequence[str], theirs: Sequence[str]) -> list[str] | None:
 
 
 def unite_text(merged: str, size: int = _MARKER) -> str | None:
-    """Return a text in which `git merge-file --diff3` marked conflicts, each of them united; None if one cannot be.
+    """Return a text from `git merge-file --diff3` with every conflict united; None if one cannot be.
 
     Args:
         size: length of the markers.
@@ -108,10 +108,10 @@ class Stages(NamedTuple):
 
 
 def merge(git: Git, ours: str, theirs: str, target: str) -> MergeResult:
-    """Merge two commits without a checkout, with a union where that resolves all conflicts (`united` names the files).
+    """Merge two commits without a checkout, using unions if they resolve all conflicts (`united` names the files).
 
     Args:
-        target: the commit whose `.gitattributes` say what may be united.
+        target: the commit whose `.gitattributes` allow unions.
     """
     result = git.merge_tree(ours, theirs)
     if result.tree is not None or not result.conflicts:
@@ -128,7 +128,7 @@ def is_united(git: Git, ours: str, theirs: str, target: str, conflicts: Collecti
 
 def unite_files(git: Git, ours: str, theirs: str, target: str, conflicts: Iterable[str],
                 ) -> dict[str, tuple[str, str]]:
-    """Return mode and blob of the union, for each of the files in conflict that has one; their blobs are written."""
+    """Return mode and blob of the union for each conflicting file that has one, and write the blobs."""
     names = find_grown(git, target, conflicts)
     if not names:
         return {}
@@ -152,13 +152,13 @@ def find_grown(git: Git, target: str, paths: Iterable[str]) -> list[str]:
 
 
 def _read_attributes(git: Git, target: str, names: Sequence[str]) -> dict[str, str]:
-    """Return the attribute `merge` of these files by the target's `.gitattributes`, those of no checkout."""
+    """Return the attribute `merge` of these files from the target's `.gitattributes`, without a checkout."""
     places = {str(folder / ".gitattributes") for name in names for folder in PurePosixPath(name).parents}
     listed = git.run("ls-tree", "-z", "--full-tree", target, "--", *sorted(places), exact=True).out.split("\0")
     files = [line for line in listed if line.partition(" ")[0] in _REGULAR]
     if not files:
         return {}
-    # By an index: `check-attr --source` reads a commit's files directly, but only from git 2.40 on.
+    # use an index: `check-attr --source` reads a commit's files directly, but needs git 2.40
     with _open_index(git) as where:
         git.run("update-index", "-z", "--index-info", text="".join(f"{line}\0" for line in files), extra=where)
         answer = git.run("check-attr", "--cached", "-z", "--stdin", "merge", extra=where, exact=True,
@@ -168,13 +168,13 @@ def _read_attributes(git: Git, target: str, names: Sequence[str]) -> dict[str, s
 
 @contextmanager
 def _open_index(git: Git) -> Iterator[Mapping[str, str]]:
-    """Yield the environment variables that give git another index."""
+    """Yield the environment variables for a separate index."""
     with git.open_scratch() as folder:
         yield {"GIT_INDEX_FILE": str(Path(folder) / "index")}
 
 
 def _unite(git: Git, versions: Stages) -> str | None:
-    """Return the union of a file's versions; None if it has none."""
+    """Return the union of a file's versions; None if impossible."""
     blobs = [version[1] for version in (versions.base, versions.ours, versions.theirs) if version is not None]
     sizes = git.run("cat-file", "--batch-check=%(objectsize)", text="".join(f"{blob}\n" for blob in blobs)).out.split()
     if len(sizes) != len(blobs) or any(not size.isdigit() or int(size) > MAX_BYTES for size in sizes):
@@ -192,12 +192,12 @@ def _merge_texts(git: Git, base: str, ours: str, theirs: str) -> str | None:
         paths = []
         for name, text in (("ours", ours), ("base", base), ("theirs", theirs)):
             path = Path(folder) / name
-            whole = text if not text or text.endswith("\n") else f"{text}\n"  # a missing last newline is no change
+            whole = text if not text or text.endswith("\n") else f"{text}\n"  # a missing final newline is no change
             path.write_bytes(whole.encode(errors="surrogateescape"))
             paths.append(str(path))
         answer = git.run("merge-file", "-p", "-q", "--diff3", f"--marker-size={_MARKER}", *paths, check=False,
                          exact=True)
-    if not 0 <= answer.code <= 127:  # more conflicts than that, or git failed
+    if not 0 <= answer.code <= 127:  # too many conflicts, or git failed
         return None
     united = unite_text(answer.out)
     return united.removesuffix("\n") if united is not None and is_open else united

@@ -1,8 +1,8 @@
-"""Verdicts: classify how a gate run ended, and cache what the journal has recorded of trees; only `green` lands.
+"""Verdicts: classify the end of a gate run, and cache recorded verdicts on trees; only `green` lands. Pure.
 
 A verdict is cached by (tree, key); the key stands for gate, set-up and the environment they ran in. A green verdict is
-reused for any candidate with that tree. A red one is cached with the entries that were under test, and never rejects an
-entry by itself: `decision` decides what follows. Everything here is pure.
+reused for any candidate with that tree. A red one is cached with the entries under test, and never rejects an entry by
+itself: `decision` decides what follows.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 Result = Literal["green", "red", "missing", "timeout", "empty", "setup", "lost"]
 BROKEN: frozenset[str] = frozenset({"missing", "timeout", "empty", "setup", "lost"})
-"""Results in which the gate itself may be at fault."""
+"""Results that may be the gate's own fault."""
 EMPTY_EXIT = 5
 """pytest's and unittest's (from 3.12) exit code for "no tests ran"."""
 MAX_LOST = 3
-"""Gate runs of a tree that may end without a verdict before that counts as a verdict."""
+"""Gate runs of a tree without a verdict that together count as a verdict."""
 KILLED_WEIGHT = 0.5
-"""Weight of such a run that was killed; others weigh 1. The machine or the user is a likelier cause than the tree."""
+"""Weight of such a run if it was killed (others: 1): the machine or the user is a likelier cause than the tree."""
 UNKNOWN = -1
-"""Recorded exit code of a gate that left none."""
+"""Recorded exit code of a gate without one."""
 JUDGED_WINDOW = 64
-"""Judged entries that the failure rate is computed from."""
+"""Judged entries from which the failure rate is computed."""
 KEPT_VERDICTS = 2000
-"""Verdicts of each colour that a snapshot keeps."""
+"""Verdicts of each colour kept in a snapshot."""
 KEPT_RUNS = 300
-"""Runs on sets of entries that are remembered."""
+"""Runs on sets of entries kept."""
 _LAST_RUNS = 5
 _FLAKY_WINDOW = 200
-"""Verdicts for which a gate counts as flaky after it judged the same tree both ways."""
+"""Number of verdicts for which a gate counts as flaky after judging the same tree both ways."""
 
 _RAN_NOTHING = re.compile(r"^Ran 0 tests in ", re.MULTILINE)
 _RAN_SOME = re.compile(r"^Ran [1-9]\d* tests? in |^[= ]*\d+ passed", re.MULTILINE)
@@ -70,7 +70,7 @@ def classify(end: End, *, tail: str, stage: str = "gate") -> Result:
 
 def describe_result(result: str, command: str, end: End, timeout: float, *,
                     stage: str = "gate", is_disk_full: bool = False) -> str:
-    """Return a result in one line for people, empty for green; `command` is that of the gate or the set-up."""
+    """Describe a result in one line, '' for green; `command` is the gate or the set-up."""
     description = DESCRIPTIONS.get(result, "")
     if result == "setup" and end.kind in (EndKind.TIMEOUT, EndKind.NOT_RUN):
         stage, description = "setup", DESCRIPTIONS["timeout" if end.timed_out else "missing"]
@@ -83,7 +83,7 @@ def describe_result(result: str, command: str, end: End, timeout: float, *,
 
 
 class RedRun(Value):
-    """Gate run that was not green: the entries under test, its result, its record's number."""
+    """Red gate run: the entries under test, its result, its record's number."""
 
     entries: tuple[str, ...]
     result: str
@@ -100,36 +100,36 @@ class SetRun(Value):
     result: str
     seq: int
     suspicion: tuple[float, ...] = ()
-    """Likelihood ratio of the log for each entry; empty: it says nothing."""
+    """Likelihood ratio of the log for each entry; empty if not informative."""
     commit: str = ""
-    """Commit that was tested."""
+    """Tested commit."""
     gates: tuple[str, ...] = ()
     """Gates by path that ran; () for the whole gate."""
 
 
 class BaseRun(Value):
-    """Last verdict of a gate on the bare tip: its result, its record's number, how many in a row were not green."""
+    """Last verdict of a gate on the bare tip: its result, its record's number, how many in a row were red."""
 
     result: str
     seq: int
     failures: int
     key: str = ""
-    """Key of the gate; early snapshots do not tell it."""
+    """Key of the gate; missing in early snapshots."""
 
 
 class TreeEvidence(Value):
-    """Facts about trees, from the journal and the running gates, on which the next step is decided."""
+    """Facts about trees, from the journal and the running gates, for deciding the next step."""
 
     green: Container[str] = ()
     base: BaseRun | None = None
     broken: int = 0
-    """Number of the first verdict on this tip in which the gate itself may be at fault; 0: none."""
+    """Number of the first verdict on this tip that may be the gate's own fault; 0: none."""
     flaky: bool = False
-    """Set if the gate has judged the same tree both ways lately."""
+    """Set if the gate has recently judged the same tree both ways."""
 
 
 class SavedVerdicts(Value):
-    """A `VerdictCache` in a snapshot."""
+    """`VerdictCache` in a snapshot."""
 
     broken: int
     rejections: list[bool] = msgspec.field(name="judged")
@@ -142,7 +142,7 @@ class SavedVerdicts(Value):
     red: list[tuple[str, str, tuple[RedRun, ...]]]
     runs: list[SetRun] = msgspec.field(default_factory=list)
     bases: list[BaseRun] = msgspec.field(default_factory=list)
-    """The verdicts of other gates on the bare tip."""
+    """Verdicts of other gates on the bare tip."""
 
 
 class _GreenTrees:
@@ -161,26 +161,26 @@ class VerdictCache(msgspec.Struct):
     green: dict[tuple[str, str], None] = msgspec.field(default_factory=dict)
     """(tree, key) pairs that passed, oldest first."""
     red: dict[str, dict[str, tuple[RedRun, ...]]] = msgspec.field(default_factory=dict)
-    """Key → tree → runs that were not green, oldest first."""
+    """Key → tree → red runs, oldest first."""
     bases: dict[str, BaseRun] = msgspec.field(default_factory=dict)
-    """Key → last verdict on the bare tip, the latest last."""
+    """Key → last verdict on the bare tip, latest last."""
     broken: int = 0
-    """As in TreeEvidence."""
+    """See TreeEvidence."""
     rejections: list[bool] = msgspec.field(default_factory=list)
-    """For each entry judged lately, whether it was rejected."""
+    """For each recently judged entry, whether it was rejected."""
     durations: list[float] = msgspec.field(default_factory=list)
-    """Seconds that the last gate runs took."""
+    """Durations of the last gate runs in seconds."""
     runs: list[SetRun] = msgspec.field(default_factory=list)
-    """Last runs on sets of entries, oldest first."""
+    """Recent runs on sets of entries, oldest first."""
     _lost: dict[tuple[str, str], float] = msgspec.field(default_factory=dict)
     _count: int = 0
-    """Verdicts so far."""
+    """Number of verdicts so far."""
     _flaky_at: int = -_FLAKY_WINDOW
-    """Verdicts when the gate last judged a tree both ways."""
+    """Number of verdicts when the gate last judged a tree both ways."""
 
     def record(self, tree: str, key: str, result: str, entries: tuple[str, ...], seq: int,
                code: int | None = None) -> bool:
-        """Record the end of a run; return whether it counts: a lost one does once MAX_LOST is reached.
+        """Record the end of a run; return whether it counts: a lost run counts once MAX_LOST is reached.
 
         Args:
             code: exit code of the gate; None in early journals.
@@ -208,7 +208,7 @@ class VerdictCache(msgspec.Struct):
     def record_base(self, tree: str, key: str, result: str, seq: int, code: int | None = None) -> bool:
         """Record the end of a run on the bare target; return whether it counts."""
         before, broken = self.bases.get(key), self.broken
-        # `broken` asks for a run on the bare target: that run's own end is the answer, and must not ask again.
+        # `broken` triggers a run on the bare target; that run itself must not trigger another
         counts = self.record(tree, key, result, (), seq, code)
         self.broken = broken
         if counts:
@@ -218,11 +218,11 @@ class VerdictCache(msgspec.Struct):
         return counts
 
     def record_run(self, run: SetRun) -> None:
-        """Record what a run on a set of entries said."""
+        """Record a run on a set of entries."""
         self.runs = [*self.runs, run][-KEPT_RUNS:]
 
     def forget_runs(self) -> None:
-        """Forget what sets were tested: gate or target may have been at fault."""
+        """Forget runs on sets: gate or target may have been at fault."""
         self.runs = []
 
     def record_duration(self, seconds: float) -> None:
@@ -238,7 +238,7 @@ class VerdictCache(msgspec.Struct):
         self.bases, self.broken = {}, 0
 
     def forget_lost(self) -> None:
-        """Forget runs that were lost under an earlier processor: that is not the tree's fault."""
+        """Forget runs lost under an earlier processor, which is not the tree's fault."""
         self._lost = {}
 
     def evidence(self, key: str) -> TreeEvidence:
@@ -246,7 +246,7 @@ class VerdictCache(msgspec.Struct):
                             self._count - self._flaky_at < _FLAKY_WINDOW)
 
     def saved(self, most: int = KEPT_VERDICTS) -> SavedVerdicts:
-        """Return it as a snapshot has it, with the last `most` verdicts of each colour."""
+        """Return its form in a snapshot, with the last `most` verdicts of each colour."""
         reds = sorted(((key, tree, runs) for key, trees in self.red.items() for tree, runs in trees.items()),
                       key=lambda each: each[2][-1].seq)
         *others, last = self.bases.values() or [None]

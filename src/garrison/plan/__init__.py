@@ -1,1 +1,1 @@
-"""Plans: from a goal to a graph of tasks that the user approves, and from there to a run like any other."""
+"""Plans: turn a goal into a graph of tasks, and, once the user approves it, into an ordinary run."""

@@ -1,8 +1,8 @@
-"""Graph of a plan: a proposal as DOT, and what a plan's DOT says of its tasks. Pure.
+"""Graph of a plan: write a proposal as DOT, and read the tasks from it. Pure.
 
-A plan is kept as this text alone. What a run needs are attributes as in any graph (`files`, `agent`, `budget`,
-`acceptance`); the words that only people read begin with `x_`. `read_plan(parse(to_dot(to_graph(...))))` gives the same
-tasks (tests/unit/test_plan.py).
+A plan is stored only as this text. Attributes for the run are those of any graph (`files`, `agent`, `budget`,
+`acceptance`); names of attributes for users only start with `x_`. `read_plan(parse(to_dot(to_graph(...))))` gives the
+same tasks (tests/unit/test_plan.py).
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ START, EXIT = "start", "exit"
 _NAME_WORDS = 5
 _DONE, _EXPECTED = "\n\nIt is done when: ", "\n\nFiles that this is expected to change: "
 _CHECK_PROMPT = """\
-Check whether this goal is reached in the repository as it is now:
+Check whether this goal is reached in the current repository:
 
 {goal}
 
-{how}Change nothing. Read what was done, run what tests there are, and judge by what you see. Report success, with what
-proves it, if the goal is reached. Otherwise report failure, and name each thing that is missing or wrong."""
+{how}Change nothing. Read what was done, run the existing tests, and judge by what you see. If the goal is reached,
+report success with the evidence. Otherwise report failure, and name everything that is missing or wrong."""
 _HOW = "How to check it: {check}\n\n"
 
 
 def plan_name(goal: str) -> str:
-    """Return the name of a plan's graph, made of the first words of its goal."""
+    """Return the name of a plan's graph, from the first words of its goal."""
     words = re.findall(r"[a-z0-9]+", goal.lower())[:_NAME_WORDS]
     return to_name("_".join(words))[:32].rstrip("_") or "plan"
 
 
 def to_graph(proposal: ProposedPlan, goal: str, command: str = "") -> Graph:
-    """Return the graph of a proposal without faults, that ends with a check of the goal.
+    """Return the graph of a valid proposal, ending with a check of the goal.
 
     Args:
-        command: the user's command that checks the goal; '' lets an agent do it.
+        command: the user's command that checks the goal; '': an agent does it.
     """
     nodes = {START: Node(START, {"shape": "Mdiamond"}), **{task.name: _node(task) for task in proposal.tasks},
              CHECK: Node(CHECK, _check(goal, proposal.check, command)), EXIT: Node(EXIT, {"shape": "Msquare"})}
@@ -71,12 +71,12 @@ def _node(task: ProposedTask) -> Node:
 
 
 def amount(usd: float) -> str:
-    """Return an amount of money as an attribute has it: never with an exponent."""
+    """Format an amount of money for an attribute: never with an exponent."""
     return f"{usd:.4f}".rstrip("0").rstrip(".")
 
 
 def _told(task: ProposedTask) -> str:
-    """Return what a node's prompt says besides the task's own words."""
+    """Return the parts of a node's prompt other than the task."""
     return (f"{_DONE}{task.acceptance}" if task.acceptance else "") + (
         f"{_EXPECTED}{' '.join(task.files)}" if task.files else "")
 
@@ -109,27 +109,27 @@ def _task(node: Node, needs: tuple[Need, ...]) -> ProposedTask:
         node.id, node.label, "", needs, tuple(text(attrs, "files", "").replace(",", " ").split()),
         text(attrs, "x_done_when", ""), text(attrs, "acceptance", ""), text(attrs, "agent", ""),
         None if amount is None else float(amount), text(attrs, "x_reason", ""), text(attrs, "x_replaces", ""))
-    # What `_node` appended is taken off again, or every mending would append it once more.
+    # remove what `_node` appended, or every repair would append it again
     return replace(made, prompt=text(attrs, "prompt", "").removesuffix(_told(made)))
 
 
 def list_open(graph: Graph) -> list[Node]:
-    """Return the nodes that an agent has yet to do."""
+    """Return the nodes that an agent still has to do."""
     return [node for node in graph.nodes.values() if node.handler == "codergen" and not node.attrs.get("command")
             and not node.attrs.get("status")]
 
 
 def share_budget(graph: Graph, usd: float) -> Graph:
-    """Return a graph whose open nodes may spend these US dollars together, each the same share at most."""
+    """Return a graph whose open nodes share these US dollars equally."""
     nodes = list_open(graph)
-    # Rounded down: together they must not come to more than was approved.
+    # rounded down: the sum must not exceed the approved budget
     share = amount(math.floor(usd / max(len(nodes), 1) * 10_000) / 10_000)
     return replace(graph, nodes={**graph.nodes, **{
         node.id: replace(node, attrs={**node.attrs, "budget": share}) for node in nodes}})
 
 
 def find_errors(graph: Graph) -> list[str]:
-    """Return what a launch would refuse about a graph, a line for each."""
+    """Return the reasons for which a launch would refuse a graph, one per line."""
     return [str(finding) for finding in errors(lint(graph))]
 
 
@@ -137,10 +137,10 @@ def find_errors(graph: Graph) -> list[str]:
 
 
 def mend(graph: Graph, proposal: ProposedPlan, past: Past) -> Graph:
-    """Return the graph of a plan in which successors take the place of what has failed.
+    """Return the graph of a plan with its failed tasks replaced by successors.
 
-    What has landed stays, as a fact that is not done again. What waited for a failed task waits for its last
-    successors. The goal is checked again at the end, unless the user has removed that node.
+    Landed tasks stay and are not repeated. Tasks that waited for a failed task wait for its last successors. The goal
+    is checked again at the end, unless the user has removed that node.
     """
     start, exit_ = (next(node for node in graph.nodes.values() if node.handler == handler)
                     for handler in ("start", "exit"))
@@ -154,7 +154,7 @@ def mend(graph: Graph, proposal: ProposedPlan, past: Past) -> Graph:
     for task in proposal.tasks:
         if task.name not in needed:
             last.setdefault(task.replaces, []).append(task.name)
-    # Edges into what failed, and out of it, are dropped here; the loops below lead them to the successors.
+    # edges of failed tasks are dropped here; the loops below connect them to the successors
     edges = [edge for edge in graph.edges if edge.source in {start.id, *old} and edge.target in old]
     edges += [replace(edge, source=name) for edge in graph.edges
               if edge.target in old and edge.source in past.failed for name in last.get(edge.source, ())]

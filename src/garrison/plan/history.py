@@ -1,4 +1,4 @@
-"""What tasks have cost and how long they took, by agent, in earlier runs of a repository."""
+"""Cost and duration of tasks, by agent, in earlier runs of a repository."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 RUNS = 20
-"""Latest runs of a repository that are looked at."""
+"""Maximum number of runs of a repository to read."""
 
 
 class AgentHistory(Value):
-    """Medians of what an agent's landed tasks have cost and taken, in words."""
+    """Median cost and duration of an agent's landed tasks, in words."""
 
     cost: str
     time: str
@@ -33,12 +33,12 @@ class AgentHistory(Value):
 
 
 def read_history(runtime: Runtime, repo: str) -> Mapping[str, AgentHistory]:
-    """Return agent → what is known of the tasks that it has landed in a repository."""
+    """Return agent → history of the tasks that it has landed in a repository."""
     usd, seconds = dict[str, list[float]](), dict[str, list[float]]()
     looked = 0
     for run in reversed(list_runs(runtime.home)):
         files = RunFiles(runtime.home, run)
-        with suppress(GarrisonError, ValueError, OSError):  # a damaged run is doctor's
+        with suppress(GarrisonError, ValueError, OSError):  # doctor reports a damaged run
             launch = load_launch(files)
             if launch is None or launch.adhoc or launch.repo != repo:
                 continue
@@ -51,7 +51,7 @@ def read_history(runtime: Runtime, repo: str) -> Mapping[str, AgentHistory]:
                 seconds.setdefault(agent, []).append(took)
                 if node in spent:
                     usd.setdefault(agent, []).append(spent[node])
-            # Only runs that could be read count, or twenty damaged ones would hide the history.
+            # count only readable runs, or twenty damaged ones would hide the history
             looked += 1
         if looked == RUNS:
             break
@@ -60,7 +60,7 @@ def read_history(runtime: Runtime, repo: str) -> Mapping[str, AgentHistory]:
 
 
 def _durations(files: RunFiles) -> dict[str, float]:
-    """Return node → seconds from the start of its first attempt until it had landed."""
+    """Return node → seconds from the start of its first attempt to its landing."""
     begun, took = dict[str, float](), dict[str, float]()
     for entry in read_all(files.journal):
         event = decode(entry)

@@ -1,6 +1,6 @@
-"""The planner: an agent of any kind that reads a copy of the repository (`node.reader`) and hands in a proposal.
+"""Planner: an agent of any kind that reads a copy of the repository (`node.reader`) and submits a proposal.
 
-A proposal with faults goes back, in the same session where the agent has one.
+A faulty proposal is sent back, in the same session if the agent has one.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
 
 TRIES = 3
-"""Proposals of one request that are looked at."""
+"""Maximum number of proposals per request."""
 ANSWER = "plan.json"
-"""File of the exchange in which a planner may leave its proposal."""
+"""Exchange file for a planner's proposal."""
 SECONDS = 3600.0
 """Time limit of an attempt."""
 
 
 class UsablePlan(Value):
-    """A proposal without faults, and what is weak about it or was left out."""
+    """Valid proposal, with its weaknesses and omitted parts."""
 
     proposal: ProposedPlan
     notes: tuple[str, ...] = ()
@@ -46,19 +46,19 @@ class Planner:
 
     def __init__(self, runtime: Runtime, plans: Plans, plan: PlanRecord, rules: PlanRules,
                  report: Callable[[str], None], answer: Callable[[str], str | None]) -> None:
-        """`report` takes a line on how far it is; `answer` asks the user a question, None where nobody can be asked."""
+        """`report` is called with progress lines; `answer` asks the user a question, None if nobody can be asked."""
         self.runtime, self.plans, self.plan, self.rules = runtime, plans, plan, rules
         self._report, self._answer = report, answer
         self.folder = plans.folder(plan.id)
         self.git = Git(Path(plan.repo), home=runtime.home)
 
     def propose(self, request: str, lint: Callable[[ProposedPlan], list[str]], past: Past = NO_PAST) -> UsablePlan:
-        """Return a proposal without faults; Refused if there is none after `TRIES`.
+        """Return a valid proposal; Refused if there is none after `TRIES`.
 
         Args:
-            request: what is asked for, as the planner's prompt has it.
-            lint: returns what a launch would refuse about the graph of a proposal.
-            past: what a plan that is to be mended has come to.
+            request: the request in the planner's prompt.
+            lint: returns the reasons for which a launch would refuse a proposal's graph.
+            past: results of a plan to repair.
         """
         reasons: list[str] = []
         weak, first = False, self.plan.tries + 1
@@ -74,7 +74,7 @@ class Planner:
                     self._report(f"the plan goes back ({number + 1} of {TRIES}): {'; '.join(reasons)[:300]}")
                     continue
                 weaknesses = find_weaknesses(proposal, past)
-                # Once, and never with the last try: a weak plan is usable, and the user is warned of it.
+                # once, and never with the last try: a weak plan is usable, and the user is warned
                 if weaknesses and not weak and number + 1 < TRIES:
                     weak, reasons = True, weaknesses
                     self._report(f"the plan goes back once: {'; '.join(weaknesses)[:300]}")
@@ -93,8 +93,8 @@ class Planner:
     # ---- one attempt
 
     def _ask(self, reader: RepositoryReader, request: str, reasons: list[str], refused: int) -> str:
-        """Have the planner answer once; return what it says, wherever it says it. Refused if it could not work."""
-        # Before the attempt: one that is killed keeps its folder and its costs, and the next one has another number.
+        """Have the planner answer once, in any of its channels. Refused if it could not work."""
+        # before the attempt: if it is killed, its folder and costs stay, and the next attempt gets another number
         self.plan = self.plans.write(replace(self.plan, tries=self.plan.tries + 1))
         plan = self.plan
         folder = atomic.make_directory(self.folder / PLANNER / str(plan.tries))
@@ -120,7 +120,7 @@ class Planner:
 
 
 class OpenQuestions(GarrisonError):
-    """Questions that only the user can answer, where nobody can be asked."""
+    """Open questions that only the user can answer."""
 
     exit_code = 3
 

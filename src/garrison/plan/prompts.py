@@ -1,4 +1,4 @@
-"""Prompts of a planner, and the schema of what it hands in. Pure."""
+"""Prompts of a planner, and the schema of its proposal. Pure."""
 
 from __future__ import annotations
 
@@ -15,49 +15,51 @@ if TYPE_CHECKING:
 _TEXT = {"type": "string"}
 _TASK = {"type": "object", "required": ["name", "title", "prompt"], "properties": {
     "name": {**_TEXT, "description": "Short, in lower case with underscores: fix_parser."},
-    "title": {**_TEXT, "description": "One line for people."},
-    "prompt": {**_TEXT, "description": "The whole task, for an agent that sees the repository and nothing of this "
+    "title": {**_TEXT, "description": "One line for users."},
+    "prompt": {**_TEXT, "description": "The whole task, for an agent that sees the repository but not this "
                                        "conversation."},
     "needs": {"type": "array", "description": "Tasks whose landed work this one uses.", "items": {
         "type": "object", "required": ["task", "what"], "properties": {
-            "task": _TEXT, "what": {**_TEXT, "description": "What it takes from that: a function, a file, a format."},
+            "task": _TEXT, "what": {**_TEXT, "description": "What it uses of that task: a function, a file, a "
+                                                            "format."},
         }}},
     "files": {"type": "array", "items": _TEXT, "description": "Paths, or patterns, that it is expected to change."},
-    "acceptance": {**_TEXT, "description": "What shows that it is done, in words."},
+    "acceptance": {**_TEXT, "description": "How to see that it is done, in words."},
     "command": {**_TEXT, "description": "Command that accepts the work; run only if the user's settings list it."},
-    "agent": {**_TEXT, "description": "Agent that suits it best; used only if the user's settings list it."},
-    "budget": {"type": "number", "description": "US dollars that it should need at most."},
-    "reason": {**_TEXT, "description": "Why this is a task by itself."},
-    "replaces": {**_TEXT, "description": "Only where a plan is mended: the failed task whose place it takes."}}}
+    "agent": {**_TEXT, "description": "Most suitable agent; used only if the user's settings list it."},
+    "budget": {"type": "number", "description": "Maximum cost in US dollars."},
+    "reason": {**_TEXT, "description": "Why this is a separate task."},
+    "replaces": {**_TEXT, "description": "Only when repairing a plan: the failed task that it replaces."}}}
 SCHEMA = json.dumps({"type": "object", "properties": {
     "tasks": {"type": "array", "items": _TASK},
-    "questions": {"type": "array", "items": _TEXT, "description": "What only the user can decide, and would be costly "
-                                                                  "to get wrong. Usually none."},
-    "check": {**_TEXT, "description": "How to see, at the end, that the goal itself is reached."}}})
+    "questions": {"type": "array", "items": _TEXT, "description": "Questions that only the user can decide, and that "
+                                                                  "are costly to get wrong. Usually none."},
+    "check": {**_TEXT, "description": "How to check, at the end, that the goal is reached."}}})
 _REQUEST = """\
 You plan work for a crew of coding agents, and do none of it: change nothing. The repository is here, at the commit from
-which they will begin. Read what you need of it.
+which they will start. Read what you need of it.
 
 {goal}
 
-Divide it into tasks, each for one agent in its own branch. Tasks that do not need each other run at the same time, and
-each lands by itself, merged and tested. So:
+Divide it into tasks, each for one agent in its own branch. Independent tasks run at the same time, and each is merged,
+tested and landed separately. So:
 
-- A task waits for another only if it uses what that produces, and says what. No task waits just to keep an order.
+- A task waits for another only if it uses that task's result, and says what it uses. Never add a dependency just for
+  order.
 - Two tasks that change the same file wait for each other, or are one task.
-- A goal that one agent does in one go is one task. Do not invent work that the goal does not ask for.
-- Each prompt stands alone: what to do, where, and how to see that it is done. Name files and functions that you have
-  seen.
+- A goal that one agent can do in one go is one task. Do not invent work that the goal does not ask for.
+- Each prompt is self-contained: what to do, where, and how to see that it is done. Name files and functions that you
+  have seen.
 - The goal itself is checked at the end; that is not a task of yours.
 
-Hand in the plan as one JSON object of the schema below: as `output` of the tool `report_result` if that takes one; else
-in the file `{file}` if you can write it; else as the last thing that you say.
+Submit the plan as one JSON object of the schema below: as `output` of the tool `report_result` if it takes one; else in
+the file `{file}` if you can write it; else at the end of your last message.
 
 {schema}"""
 _MEND = """\
 A plan for the goal above was carried out, and part of it failed. What has landed is in the repository and stays. Plan
-what takes the place of the failed tasks, and nothing else: each new task says in `replaces` which failed task it stands
-for, and each failed task is replaced by at least one. A new task may need landed ones. Names that exist are taken.
+replacements for the failed tasks, and nothing else: each new task names in `replaces` the failed task that it replaces,
+and each failed task is replaced by at least one. New tasks may depend on landed ones. Do not reuse existing names.
 
 {landed}
 
@@ -65,12 +67,12 @@ for, and each failed task is replaced by at least one. A new task may need lande
 
 
 def goal_of(goal: str) -> str:
-    """Return the part of a request that says what is wanted."""
+    """Return the part of a request that states the goal."""
     return f"The goal, in the user's words:\n\n{quote(goal, len(goal) * 2 + 100, wraps=True)}"
 
 
 def mending(goal: str, titles: Iterable[tuple[str, str]], failures: Iterable[tuple[str, str, str]]) -> str:
-    """Return what is asked of a planner after a failure.
+    """Return the request to a planner after a failure.
 
     Args:
         titles: name and title of each task that has landed.
@@ -85,8 +87,8 @@ def request(asked: str, answers: Sequence[PlanAnswer], file: str) -> str:
     """Return the prompt of an attempt.
 
     Args:
-        asked: the goal, or what is to be mended.
-        answers: what the user has said to questions.
+        asked: the goal, or the plan to repair.
+        answers: the user's answers to questions.
         file: path at which the agent may leave the plan.
     """
     said = "\n".join(f"- {each.question}\n  {each.answer}" for each in answers)
@@ -96,5 +98,5 @@ def request(asked: str, answers: Sequence[PlanAnswer], file: str) -> str:
 
 def go_back(reasons: Collection[str]) -> str:
     """Return the message that sends a proposal back."""
-    return ("The plan that you handed in cannot be used as it is:\n" + "\n".join(f"- {each}" for each in reasons)
-            + "\n\nHand in the whole plan once more, with that corrected.")
+    return ("The plan that you submitted cannot be used:\n" + "\n".join(f"- {each}" for each in reasons)
+            + "\n\nSubmit the whole plan again, with that corrected.")

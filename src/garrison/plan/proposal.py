@@ -1,8 +1,8 @@
-"""Proposals: what a planning agent hands in, and what is wrong with it. Pure.
+"""Proposals of a planning agent, and their validation. Pure.
 
-A proposal is foreign text. It becomes a graph only once `find_faults` finds nothing, and only its words reach that
-graph: what would have an effect (an agent, a command, a budget) is taken as far as the user's settings allow, and
-`PlanRules.judge` says what was left out.
+A proposal is untrusted text. It becomes a graph only if `find_faults` finds nothing, and only its words reach that
+graph: anything with an effect (an agent, a command, a budget) is used only as far as the user's settings allow, and
+`PlanRules.judge` reports what was left out.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
 KEY = "tasks"
-"""Key by which a proposal is found in an answer."""
+"""Key that identifies a proposal in an answer."""
 CHECK = "check_goal"
-"""Node that checks the goal, at the end of each plan."""
+"""Node that checks the goal at the end of each plan."""
 RESERVED = frozenset({"start", "exit", "end", CHECK, INTEGRATION, TESTED})
 MAX_TITLE, MAX_TEXT, MAX_FILES, MAX_QUESTIONS = 120, 20_000, 50, 10
-"""Characters of a title and of any other text; files of a task; questions of a proposal."""
+"""Maximum length of a title and of other texts; maximum number of files of a task and of questions."""
 LEAST, MOST = 0.0001, 1e6
-"""US dollars that a task may ask for."""
-# Each `{` may begin an object, and each try may read to the end: text that is all braces would cost quadratic time.
+"""Maximum budget of a task in US dollars."""
+# each `{` may start an object, and each try may read to the end: a text of braces would take quadratic time
 _MAX_TRIES = 400
 _NO_FILE = re.compile(r"[\s,\x00-\x1f\x7f]")
 """Characters that a name in the attribute `files` cannot have."""

@@ -1,1 +1,1 @@
-"""The user's project: what it is built and tested with, a first try of that, and pipelines from templates."""
+"""The user's project: how it is built and tested, a trial of that, and pipeline templates."""

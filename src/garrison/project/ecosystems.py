@@ -1,8 +1,8 @@
-"""Ecosystems: one way to build and test a project, and the ways of those whose build system decides it alone. Pure.
+"""Ecosystems: ways to build and test projects whose build system alone determines them. Pure.
 
-`ECOSYSTEMS` is the whole knowledge about them: rows of one ecosystem are candidates, in order, if their marks are all
-there. Python and Node have rooms of their own, since their projects differ too much for marks. Rows of task runners
-(just, make) come last, for projects of a language that is not listed.
+`ECOSYSTEMS` contains all knowledge about them: rows of one ecosystem are candidates, in order, if all their marks
+exist. Python and Node have separate modules, since their projects differ too much for marks. Task runners (just, make)
+come last, for languages that are not listed.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from garrison.values import Value, replace
 
 PYTHON, NODE, JAVA = "Python", "Node", "Java"
 WRAPPERS = ("just", "Make")
-"""Task runners: what they run is mostly that of the project's language."""
+"""Task runners: they usually run the tools of the project's language."""
 
 
 class CommandPair(Value):
-    """A command that prepares a fresh worktree and one that tests it.
+    """Command that prepares a fresh worktree, and command that tests it.
 
-    Candidates of a project are tried in order: the project's own tool first, then what needs less of the machine.
+    Candidates of a project are tried in order: its own tool first, then commands with fewer requirements.
     """
 
     ecosystem: str
     why: str
-    """What it goes by, in a few words: `uv.lock`, `.venv with the extra tests`."""
+    """What it is based on, in a few words: `uv.lock`, `.venv with the extra tests`."""
     gate: str
     setup: str = ""
     makes: tuple[str, ...] = ()
-    """What set-up or gate leave in the worktree, and git should ignore."""
+    """Files that set-up or gate leave in the worktree and git should ignore."""
     is_test: bool = True
-    """False if the gate runs no tests: the project has none that are known."""
+    """False if the gate runs no tests, since none are known."""
     shows_tests: bool = False
-    """Set if its log shows the tests that ran: tox and nox pass as well, if an environment runs none."""
+    """Set if its log must show tests that ran: tox and nox also pass if an environment runs none."""
     install: str = ""
-    """Command that adds packages to what set-up made; '' if there is none."""
+    """Command that adds packages to the set-up; '' if none."""
 
     def with_packages(self, packages: Sequence[str]) -> CommandPair | None:
-        """Return it with further packages, which its tests turned out to need; None if it can install none."""
+        """Return a copy with further packages that its tests need; None if it cannot install any."""
         if not self.install or not packages:
             return None
         added = f"{self.install} {' '.join(shlex.quote(name) for name in packages)}"
@@ -48,7 +48,7 @@ class CommandPair(Value):
                        why=f"{self.why} and {', '.join(packages)}")
 
     def in_folder(self, folder: str) -> CommandPair:
-        """Return it for a project in a folder of the repository, run from the top."""
+        """Return a copy for a project in a folder of the repository, run from the top."""
         if not folder:
             return self
         inside = f"cd {shlex.quote(folder)} && "
@@ -57,7 +57,7 @@ class CommandPair(Value):
 
 
 def join(parts: Sequence[CommandPair]) -> CommandPair:
-    """Return one that does all of several, in order."""
+    """Return a pair that runs several pairs in order."""
     if len(parts) == 1:
         return parts[0]
     return CommandPair(" and ".join(dict.fromkeys(part.ecosystem for part in parts)), "all of them",
@@ -67,10 +67,10 @@ def join(parts: Sequence[CommandPair]) -> CommandPair:
 
 
 class Ecosystem(Value):
-    """A candidate and the marks that show it.
+    """Candidate and its marks.
 
-    A mark is a file's name or pattern (`*` matches `/` too); `PATTERN~REGEX` wants a line in it that matches; `A|B` is
-    either of two marks, `!MARK` wants it absent.
+    A mark is a file's name or pattern (`*` matches `/` too); `PATTERN~REGEX` requires a matching line in it; `A|B` is
+    either of two marks, `!MARK` requires its absence.
     """
 
     ecosystem: str
@@ -101,7 +101,7 @@ ECOSYSTEMS: tuple[Ecosystem, ...] = (
               "composer install --no-interaction", ("vendor",)),
     Ecosystem("PHP", ("composer.json~\"test\" *:",), "composer test", "composer install --no-interaction", ("vendor",)),
     Ecosystem(".NET", ("*.sln|*.slnx|*.csproj|*.fsproj",), "dotnet test", "dotnet restore", ("bin", "obj")),
-    # Where the project tracks a build/ of its own, ours is _build.
+    # if the project tracks a build/ itself, ours is _build
     Ecosystem("CMake", ("CMakeLists.txt", _TESTED, "!build/*"),
               "cmake --build build && ctest --test-dir build --output-on-failure", "cmake -S . -B build", ("build",)),
     Ecosystem("CMake", ("CMakeLists.txt", _TESTED),
@@ -118,14 +118,14 @@ ECOSYSTEMS: tuple[Ecosystem, ...] = (
     Ecosystem("Make", ("Makefile~^check *:|GNUmakefile~^check *:|makefile~^check *:",), "make check"),
     Ecosystem("Make", ("Makefile|GNUmakefile|makefile",), "make", is_test=False),
 )
-"""Each way that marks show, in order of precedence."""
+"""Candidates with marks, in order of precedence."""
 
 LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirements.txt", "requirements-dev.txt",
               "pyproject.toml", "setup.py", "setup.cfg", "tox.ini", "tox.toml", "noxfile.py", "package-lock.json",
               "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock", "bun.lock", "bun.lockb", "package.json",
               "Cargo.lock", "Cargo.toml", "go.mod", "go.sum", "Gemfile.lock", "Gemfile", "composer.lock",
               "composer.json", "CMakeLists.txt", "meson.build", "configure.ac", "Makefile.am")
-"""Files whose change makes a set-up worth another run, in addition to those that it names."""
+"""Files whose change triggers a set-up, in addition to those that it names."""
 
 
 def propose_by_marks(files: ProjectFiles) -> list[CommandPair]:

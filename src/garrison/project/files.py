@@ -1,6 +1,6 @@
-"""Files of a project, as far as its build system shows in them, and readers of their formats that never fail. Pure.
+"""Files of a project that reveal its build system, and readers of their formats that never fail. Pure.
 
-Anybody may have written the files: what cannot be read counts as absent.
+The files are untrusted: unreadable content counts as absent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ProjectFiles(Value):
     paths: frozenset[str]
     """Relative to the top directory, or to the folder."""
     texts: Mapping[str, str]
-    """Path → text, of those that `is_read` names."""
+    """Path → text, for files accepted by `is_read`."""
 
     def text(self, path: str) -> str:
         """Return a file's text; '' if it is absent or was not read."""
@@ -32,7 +32,7 @@ class ProjectFiles(Value):
         return any(name in self.paths for name in names)
 
     def any(self, pattern: str, line: str = "") -> bool:
-        """Return whether a path matches `pattern` (`*` matches `/` too) and, if `line` is given, a line in it that."""
+        """Return whether a path matches `pattern` (`*` also matches `/`) and, if given, a line in it matches `line`."""
         paths = (path for path in self.paths if fnmatchcase(path, pattern)) if "*" in pattern else \
             (pattern,) if pattern in self.paths else ()
         return any(not line or re.search(line, self.texts.get(path, ""), re.MULTILINE) for path in paths)
@@ -52,7 +52,7 @@ MANIFESTS = frozenset({
     "CMakeLists.txt", "Makefile", "makefile", "GNUmakefile", "justfile", "Justfile", ".justfile", "composer.json",
     "Rakefile", "meson.build", "configure.ac", "deno.json",
 })
-"""Names of files whose text is read, at any depth."""
+"""Names of files to read, at any depth."""
 _REQUIREMENTS = re.compile(r"(^|/)([\w.-]*requirements[\w.-]*|requirements/[\w.-]+)\.(txt|in)$")
 _TEST_TEXTS = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|tests?|conftest)\.py$")
 
@@ -62,7 +62,7 @@ def is_manifest(path: str) -> bool:
 
 
 def is_python_test(path: str) -> bool:
-    """Return whether a file contains Python tests by its name; its first lines tell which runner they need."""
+    """Return whether a file's name is that of Python tests; its first lines tell which runner they need."""
     return _TEST_TEXTS.search(path) is not None
 
 
@@ -70,7 +70,7 @@ def is_python_test(path: str) -> bool:
 
 
 def read_toml(text: str) -> Mapping[str, object]:
-    """Return a TOML document; empty if it is none."""
+    """Parse a TOML document; empty if invalid."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError):
@@ -78,7 +78,7 @@ def read_toml(text: str) -> Mapping[str, object]:
 
 
 def read_json(text: str) -> Mapping[str, object]:
-    """Return a JSON object; empty if it is none."""
+    """Parse a JSON object; empty if invalid."""
     try:
         return table(json.loads(text))
     except (ValueError, RecursionError):
@@ -86,7 +86,7 @@ def read_json(text: str) -> Mapping[str, object]:
 
 
 def read_ini(text: str) -> configparser.RawConfigParser:
-    """Return an INI document; empty if it is none."""
+    """Parse an INI document; empty if invalid."""
     parser = configparser.RawConfigParser(strict=False, allow_no_value=True, interpolation=None)
     try:
         parser.read_string(text)
@@ -103,16 +103,16 @@ def table(value: object, *keys: str) -> Mapping[str, object]:
 
 
 def strings(value: object) -> tuple[str, ...]:
-    """Return the texts of a list; a text counts as its lines."""
+    """Return the strings of a list; a string counts as its lines."""
     if isinstance(value, str):
         return tuple(line.strip() for line in value.splitlines() if line.strip())
     return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list | tuple) else ()
 
 
 def python_literals(text: str, names: Sequence[str]) -> Mapping[str, object]:
-    """Return keyword arguments and assigned names of a Python source that are literals, among `names`."""
+    """Return literal keyword arguments and assignments in a Python source, for `names`."""
     try:
-        # Parsed and never run: a stranger or an agent may have written this set-up script.
+        # parsed, never run: this set-up script is untrusted
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
@@ -128,7 +128,7 @@ def python_literals(text: str, names: Sequence[str]) -> Mapping[str, object]:
 
 
 def _literal(node: ast.expr, assigned: Mapping[str, object]) -> object:
-    """Return the value of a literal, of a name that is assigned one, or of what is readable in a list or dictionary."""
+    """Return the value of a literal, of a name assigned to one, or of the readable parts of a list or dictionary."""
     if isinstance(node, ast.Name):
         return assigned.get(node.id)
     if isinstance(node, ast.Dict):

@@ -1,7 +1,7 @@
 """Node projects: ways to test them, from `npm test` down to the part of it that needs no linter. Pure.
 
-A published package often lacks what its `test` script wants in addition to the tests: the configuration of a linter, an
-audit over the network. So a part of the script is a candidate as well.
+The `test` script of a published package often needs more than the tests: the configuration of a linter, an audit over
+the network. So parts of the script are candidates as well.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from garrison.project.ecosystems import NODE, CommandPair
 from garrison.project.files import ProjectFiles, read_json, strings, table
 from garrison.values import Value
 
-# What `npm init` writes for want of tests, and its like.
+# the placeholder of `npm init` without tests, and the like
 _NO_TEST = re.compile(r"no tests? (specified|yet|available)|^\s*(exit 0|true|:|echo [^&|;]*)\s*$", re.IGNORECASE)
 _TEST_SCRIPTS = ("tests-only", "test-only", "test:only", "tests:only", "test:unit", "test-unit", "unit", "unit-test",
                  "test:node", "test:js", "test:ci", "test-ci", "test:run", "mocha", "jest", "vitest", "ava", "tap",
                  "tape", "tests", "test:all", "ci")
-"""Scripts that run tests and little else; the likeliest first."""
+"""Scripts that run little more than tests, most likely first."""
 _NOT_TESTS = re.compile(r"^((npm|pnpm|yarn|bun)( run)?(-script)?( -s| --silent)? )?(npx )?"
                         r"([\w:@/-]*lint[\w:-]*|xo|standard|ts-standard|semistandard|prettier|tsd|aud|audit|npm audit|"
                         r"publint|attw|size-limit|[\w-]*format[\w:-]*|[\w:-]*typecheck[\w:-]*|check-[\w-]+|depcheck|"
                         r"codecov|c8 report|nyc report|biome|dtslint|bundlewatch|jshint|jscs|flow)\b")
 _NO_TEST_TOOL = re.compile(r"lint|prettier|^xo$|^standard$|^aud$|changelog|npmignore|publish|^husky$|release|"
                            r"size-limit|typedoc|^np$|^tsd$|conventional|commitizen")
-"""Packages that are for style and releases, not for tests."""
+"""Packages for style and releases, not for tests."""
 _TEST_FILE = re.compile(r"(^|/)(tests?|__tests__|spec|specs)(/.*)?\.([cm]?[jt]sx?|coffee)$"
                         r"|(^|/)(tests?|__tests__|spec|specs)/.*\.([cm]?[jt]sx?)$"
                         r"|(^|/)[^/]*[._-](test|spec)\.[cm]?[jt]sx?$|(^|/)test[-_.][^/]*\.[cm]?[jt]sx?$")
@@ -36,7 +36,7 @@ NODE_MODULES = ("node_modules",)
 
 
 class _Manager(Value):
-    """A package manager: how it installs from its lock file, and runs a script."""
+    """Package manager: its commands to install from a lock file and to run a script."""
 
     program: str
     install: str
@@ -45,11 +45,11 @@ class _Manager(Value):
     each: str
     """Runs the script `test` of each workspace."""
     by_npx: str = ""
-    """Package that npx fetches where the program is absent."""
+    """Package that npx fetches if the program is absent."""
 
 
 def propose_node(files: ProjectFiles) -> list[CommandPair]:
-    """Return the ways to test a Node project in the order in which to try them; empty if it is none."""
+    """Return candidates for testing a Node project in the order of trial; empty for other projects."""
     if not files.has("package.json"):
         return []
     package = read_json(files.text("package.json"))
@@ -66,7 +66,7 @@ def propose_node(files: ProjectFiles) -> list[CommandPair]:
 
 
 def _is_self_contained(scripts: Mapping[str, str]) -> bool:
-    """Return whether the test script tests without a file that is a test by its name, as `make` or `node check.js`."""
+    """Return whether the test script needs no file with the name of a test, like `make` or `node check.js`."""
     return bool(re.match(r"^(node (?!--test)|make |sh |bash |\./|tsc\b|deno |cargo |go )", scripts.get("test", "")))
 
 
@@ -74,7 +74,7 @@ def _gates(scripts: Mapping[str, str], package: Mapping[str, object], files: Pro
     """Yield commands in npm's words, with why; `MANAGER` stands for the manager's program."""
     test = scripts.get("test", "")
     is_real = bool(test) and not _NO_TEST.search(test)
-    # Without CI, these start a watcher that waits for changes of files, and a gate would never end.
+    # without CI these watch for file changes, and the gate would never end
     quiet = "CI=true " if any(map(_WATCHES.search, scripts.values())) else ""
     if is_real:
         yield f"{quiet}@test", "its test script"
@@ -103,7 +103,7 @@ def _runners_without_script(package: Mapping[str, object], files: ProjectFiles) 
 
 
 def _with_npx(part: str) -> str:
-    """Return a command of a script so that it is found outside of one."""
+    """Return a command of a script in a form that works outside of scripts."""
     word = part.partition(" ")[0]
     if _BINARIES.match(part) or word in ("node", "npm", "npx", "pnpm", "yarn", "bun", "make", "sh", "bash") \
             or "=" in word or "/" in word:
@@ -124,7 +124,7 @@ def _managers(files: ProjectFiles, package: Mapping[str, object]) -> Iterator[tu
         yield _Manager("pnpm", f"pnpm install{frozen_lock}", "pnpm run", "pnpm test", "pnpm -r --if-present test",
                        f"pnpm@{version or _pnpm_for(files.text('pnpm-lock.yaml'))}"), "pnpm-lock.yaml"
     elif files.has("yarn.lock") or stated.startswith("yarn@"):
-        # Yarn from 2 on is another program: it has --immutable for --frozen-lockfile, and foreach for its workspaces.
+        # Yarn 2 and later differ: --immutable instead of --frozen-lockfile, and foreach for workspaces
         if files.has(".yarnrc.yml") or re.match(r"[2-9]", version):
             frozen_lock = " --immutable" if files.has("yarn.lock") else ""
             yield _Manager("yarn", f"yarn install{frozen_lock}", "yarn run", "yarn test",
@@ -138,7 +138,7 @@ def _managers(files: ProjectFiles, package: Mapping[str, object]) -> Iterator[tu
                        "bun"), "bun.lock"
     if files.has("package-lock.json", "npm-shrinkwrap.json"):
         yield _npm("npm ci"), "package-lock.json"
-    # A lock file that npm wrote would be in the worktree as if it were the agent's work.
+    # a lock file written by npm would look like the agent's work
     yield _npm("npm install --no-package-lock"), "package.json"
 
 
@@ -148,12 +148,12 @@ def _npm(install: str) -> _Manager:
 
 def _pnpm_for(lock: str) -> str:
     found = re.search(r"^lockfileVersion:\s*'?(\d+)", lock, re.MULTILINE)
-    # Format 5 is what pnpm up to 7 writes, 6 what 8 writes, 9 what 9 and 10 write: a frozen lock wants its own version.
+    # pnpm up to 7 writes format 5, 8 writes 6, 9 and 10 write 9: a frozen lock needs its own version
     return {"5": "7", "6": "8", "9": "10"}.get(found[1], "latest") if found else "10"
 
 
 def _install(files: ProjectFiles, package: Mapping[str, object], gate: str, why: str) -> Iterator[CommandPair]:
-    """Yield a gate with each way to install what it needs: a project without dependencies may get its first one."""
+    """Yield a gate with each way to install its dependencies, even if there are none yet."""
     for manager, lock in _managers(files, package):
         yield _candidate(gate, f"{lock}, {why}", manager, manager.install)
         if manager.by_npx:
@@ -161,7 +161,7 @@ def _install(files: ProjectFiles, package: Mapping[str, object], gate: str, why:
             fetched = manager.install.replace(manager.program, f"npx --yes {manager.by_npx}", 1)
             yield _candidate(gate, f"{lock} with {manager.program} fetched by npx, {why}", _npm(fetched), fetched)
         elif _has_own_scripts(package):
-            # A package's own install script may need a compiler or the network, and its tests none of what it makes.
+            # a package's install script may need a compiler or the network, while the tests need none of its output
             yield _candidate(gate, f"{lock} without the scripts of packages, {why}", manager,
                              f"{manager.install} --ignore-scripts")
     if unneeded := [name for name in table(package, "devDependencies") if _NO_TEST_TOOL.search(name)]:
@@ -169,14 +169,14 @@ def _install(files: ProjectFiles, package: Mapping[str, object], gate: str, why:
 
 
 def _without(names: Iterable[str], any_version: Iterable[str] = ()) -> str:
-    """Return a set-up that installs all but these development dependencies, of others any version.
+    """Return a set-up that installs all except these development dependencies, and any version of others.
 
-    npm resolves all that package.json names, whatever it is to omit: a version that cannot be had would stop it.
+    npm resolves everything in package.json, even what it omits: an unavailable version would make it fail.
     """
     removed = " ".join(shlex.quote(f"devDependencies[{name}]") for name in names)
     relaxed = " ".join(shlex.quote(f"devDependencies[{name}]=*") for name in any_version)
     changes = "".join(f"npm pkg {verb} {words} && " for verb, words in (("delete", removed), ("set", relaxed)) if words)
-    # package.json is put back however npm ends: the gate must test the committed one.
+    # restore package.json however npm ends: the gate must test the committed one
     return (f"(cp package.json .package.json.orig && {changes}npm install --no-package-lock --ignore-scripts; code=$?; "
             "mv -f .package.json.orig package.json; exit $code)")
 
@@ -194,7 +194,7 @@ def _candidate(gate: str, why: str, manager: _Manager, setup: str) -> CommandPai
 
 def _without_tests(files: ProjectFiles, package: Mapping[str, object],
                    scripts: Mapping[str, str]) -> Iterator[CommandPair]:
-    """Yield what can be checked of a project without tests: its build, then its syntax."""
+    """Yield checks for a project without tests: its build, then its syntax."""
     for name in ("build", "typecheck", "type-check", "compile"):
         if name in scripts:
             first = next(_install(files, package, f"@run {shlex.quote(name)}", f"its script {name}"))
@@ -215,10 +215,10 @@ _NO_VERSION = re.compile(r"No matching version found for ((?:@[\w.-]+/)?[\w.-]+)
 
 
 def extend_node(files: ProjectFiles, candidate: CommandPair, log: str) -> CommandPair | None:
-    """Return a candidate for what a log misses; None if that is nothing that another set-up could mend.
+    """Return a candidate with the packages missing in a log; None if no set-up could help.
 
-    A peer or optional dependency is added. A development dependency that the registry does not have is left out, and of
-    one that it has not in the version asked for, any other is taken.
+    Peer and optional dependencies are added. A development dependency that is not in the registry is left out; if only
+    its version is missing, any version is used.
     """
     package = read_json(files.text("package.json"))
     named = {**table(package, "peerDependencies"), **table(package, "optionalDependencies"),

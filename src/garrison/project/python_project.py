@@ -1,7 +1,7 @@
 """Python projects: ways to test them, from the project's own tool down to a .venv with pytest. Pure.
 
-A .venv gets what the project names for its tests: an extra, a dependency group, a file of requirements, the `deps` of
-tox. Which of these is complete cannot be known, so each is its own candidate, the likeliest first.
+A .venv gets the requirements that the project names for tests: an extra, a dependency group, a requirements file, the
+`deps` of tox. It is unknown which of these is complete, so each is a candidate, most likely first.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from garrison.values import Value, replace
 
 Version = tuple[int, int]
 VENV = "python3 -m venv .venv && echo '*' > .venv/.gitignore && "
-"""Begins a set-up with an environment of the worktree's own, which git ignores."""
+"""Start of a set-up with an environment in the worktree, which git ignores."""
 PIP = ".venv/bin/pip install -q"
 _ACTIVATE = "PATH=$PWD/.venv/bin:$PATH "
-"""Before a command of the .venv: tests may start the programs that are installed there."""
-# By default both keep environments below the HOME, while of a set-up only what is in the worktree is kept.
+"""Prefix of a command in the .venv: tests may start programs that are installed there."""
+# by default both keep environments below the HOME, but only set-up output in the worktree is kept
 POETRY = "POETRY_VIRTUALENVS_IN_PROJECT=1 poetry"
 PIPENV = "PIPENV_VENV_IN_PROJECT=1 pipenv"
 MAX_VENVS = 7
-"""Candidates with a .venv at most."""
+"""Maximum number of candidates with a .venv."""
 
 _TEST_NAMES = ("tests", "test", "testing", "pytest", "unittest", "dev", "develop", "development", "all", "ci")
-"""Names of extras, groups and files that contain what tests need; the likeliest first."""
+"""Names of extras, groups and files with test requirements, most likely first."""
 _OTHER_NAMES = re.compile(r"doc|lint|typ(e|ing)|mypy|format|style|bench|release|build|pre.?commit|publish|pyright|ruff")
 _RUNNER = re.compile(r"\b(pytest|py\.test|unittest|nose2?|stestr|trial|green|ward|django|manage\.py|runtests|trial)\b")
 _PYTEST = re.compile(r"\bpytest\b")
@@ -37,10 +37,10 @@ _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def propose_python(files: ProjectFiles, versions: Sequence[Version] = ((3, 11),)) -> list[CommandPair]:
-    """Return the ways to test a Python project in the order in which to try them; empty if it is none.
+    """Return candidates for testing a Python project in the order of trial; empty for other projects.
 
     Args:
-        versions: of the `python3` on the PATH, then of each `python3.N` there.
+        versions: versions of `python3` and of each `python3.N` on the PATH.
     """
     project = _read(files)
     if project is None:
@@ -58,7 +58,7 @@ def propose_python(files: ProjectFiles, versions: Sequence[Version] = ((3, 11),)
 
 
 def _choose_version(project: _Project, versions: Sequence[Version]) -> Version:
-    """Return the version of Python to test with: that of `python3`, unless only another one satisfies the project."""
+    """Return the version of Python to test with: the one of `python3`, unless only another satisfies the project."""
     stated = str(table(project.pyproject, "project").get("requires-python")
                  or table(project.pyproject, "tool", "poetry", "dependencies").get("python") or "")
 
@@ -79,7 +79,7 @@ def _choose_version(project: _Project, versions: Sequence[Version]) -> Version:
 
 
 class _Project(Value):
-    """What the files of a Python project say."""
+    """Facts from the files of a Python project."""
 
     files: ProjectFiles
     pyproject: Mapping[str, object]
@@ -91,17 +91,17 @@ class _Project(Value):
     groups: Mapping[str, tuple[str, ...]]
     """Dependency groups (PEP 735), with those that they include."""
     dependencies: tuple[str, ...]
-    """What it needs to run, if that is stated outside a build system."""
+    """Its runtime requirements, if stated outside a build system."""
     others: Mapping[str, tuple[str, ...]]
-    """Requirements that only its own tool can install as a set, by where they are stated."""
+    """Requirements that only its own tool can install as a set, by place."""
     requirements: tuple[str, ...]
-    """Files of requirements for its tests; the likeliest first."""
+    """Requirements files for its tests, most likely first."""
 
 
 def _read(files: ProjectFiles) -> _Project | None:
     pyproject = read_toml(files.text("pyproject.toml"))
     setup_cfg = read_ini(files.text("setup.cfg"))
-    # a pyproject.toml with settings of tools alone, as in projects of other languages, is not a project
+    # a pyproject.toml with only tool settings, as in projects of other languages, is not a project
     is_named = bool(table(pyproject, "project") or table(pyproject, "build-system")
                     or table(pyproject, "tool", "poetry"))
     sources = [path for path in files.paths if path.endswith(".py")]
@@ -152,7 +152,7 @@ def _expand_groups(groups: Mapping[str, object]) -> Mapping[str, tuple[str, ...]
 
 
 def _poetry_names(dependencies: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the names of requirements in Poetry's notation, without those that are optional or no release."""
+    """Return the names of requirements in Poetry's notation, without optional and unreleased ones."""
     return tuple(name for name, value in dependencies.items() if name.lower() != "python" and _NAME.fullmatch(name)
                  and not (isinstance(value, dict) and (value.get("optional") or {"path", "git", "url"} & set(value))))
 
@@ -210,7 +210,7 @@ def _is_for_tests(name: str) -> bool:
 
 
 def _test_sets(sets: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return the names of extras or groups that contain what tests need: those with a runner first."""
+    """Return the names of extras or groups with test requirements, those with a runner first."""
     named = [name for name in sets if _is_for_tests(name) or _has_runner(sets[name])]
     return sorted(named, key=lambda name: (not _has_runner(sets[name]), bool(_OTHER_NAMES.search(name)), _rank(name)))
 
@@ -224,7 +224,7 @@ def _has_runner(requirements: Sequence[str]) -> bool:
 
 def _with_own_tool(project: _Project, version: tuple[int, int]) -> Iterator[CommandPair]:
     files = project.files
-    # `python -m pytest` finds modules in the top directory, which only an installed project has without it
+    # `python -m pytest` finds modules in the top directory; plain pytest does only for an installed project
     runners = ("pytest -q", "python -m pytest -q") if project.uses_pytest else (_unittest(project, "python"),)
     if files.has("uv.lock"):
         every = " --all-packages" if table(project.pyproject, "tool", "uv", "workspace") else ""
@@ -251,7 +251,7 @@ def _with_runner(why: str, runner: str) -> str:
 
 
 def _locked(project: _Project) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the lock file of each tool, how it runs a program, its set-up, and how a package is added to that."""
+    """Yield the lock file of each tool, its command to run a program, its set-up, and its command to add a package."""
     extras = "".join(f" --extras {shlex.quote(name)}" for name in _test_sets(project.extras)[:1])
     optional = [name for name, group in table(project.pyproject, "tool", "poetry", "group").items()
                 if table(group).get("optional") and _is_for_tests(name)]
@@ -263,7 +263,7 @@ def _locked(project: _Project) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _uv_options(project: _Project) -> Iterator[tuple[str, str]]:
-    """Yield why and options of `uv sync`, with the group or extra that has the runner if it is not a default."""
+    """Yield reasons and options of `uv sync`, with the group or extra of the runner unless it is a default."""
     defaults = strings(table(project.pyproject, "tool", "uv").get("default-groups")) or ("dev",)
     installed = [*project.dependencies, *strings(table(project.pyproject, "tool", "uv").get("dev-dependencies")),
                  *(text for name in defaults for text in project.groups.get(name, ()))]
@@ -278,12 +278,12 @@ def _uv_options(project: _Project) -> Iterator[tuple[str, str]]:
     yield f"uv.lock{f' with{named}' if named else ''}", f" --locked{chosen}"
     if groups or project.extras:
         yield "uv.lock with all groups and extras", " --locked --all-groups --all-extras"
-    # --locked refuses a lock file that pyproject.toml has outgrown; --frozen takes it as it is.
+    # --locked refuses a lock file that is out of date with pyproject.toml; --frozen uses it anyway
     yield f"uv.lock as it is{f' with{named}' if named else ''}", f" --frozen{chosen}"
 
 
 def find_nox_session(text: str) -> str:
-    """Return the session of a noxfile that runs its tests; '' if none is named for that."""
+    """Return the session of a noxfile with a name for tests; '' if there is none."""
     named = re.findall(r"^@(?:nox\.)?session(?:\(([^)]*)\))?\s*\n(?:@.*\n)*(?:async )?def (\w+)", text, re.MULTILINE)
     names = []
     for arguments, function in named:
@@ -294,9 +294,9 @@ def find_nox_session(text: str) -> str:
 
 
 def find_tox_environment(files: ProjectFiles, version: tuple[int, int]) -> str | None:
-    """Return the environment of tox that tests with the Python on the PATH: of `envlist`, else `py`; None without tox.
+    """Return the tox environment that tests with the Python on the PATH: from `envlist`, else `py`; None without tox.
 
-    `tox` alone runs linters, documentation and each Python that is listed.
+    Plain `tox` would run linters, documentation and every listed Python.
     """
     pyproject = read_toml(files.text("pyproject.toml"))
     settings = table(pyproject, "tool", "tox") if not files.has("tox.ini") else {}
@@ -319,7 +319,7 @@ def find_tox_environment(files: ProjectFiles, version: tuple[int, int]) -> str |
 
 
 def _expand(text: str) -> list[str]:
-    """Return the names that tox generates from one: `py3{11-12}-{a,b}` → py311-a …"""
+    """Expand a tox environment name: `py3{11-12}-{a,b}` → py311-a …"""
     found = re.search(r"\{([^{}]*)\}", text)
     if found is None:
         return [text] if text else []
@@ -328,12 +328,12 @@ def _expand(text: str) -> list[str]:
         numbers = re.fullmatch(r"\s*(\d+)-(\d+)\s*", part)
         choices += [str(number) for number in range(int(numbers[1]), min(int(numbers[2]), int(numbers[1]) + 50) + 1)] \
             if numbers else [part.strip()]
-    # Bounded here and above, since anybody may have written {1-999999999}.
+    # bounded here and above, since the input is untrusted: {1-999999999}
     return [name for choice in choices[:50] for name in _expand(text[:found.start()] + choice + text[found.end():])]
 
 
 def _runs_tests(ini: Mapping[str, Mapping[str, str]], name: str) -> bool:
-    """Return whether an environment of tox runs a test runner, by the lines of `commands` that apply to its factors."""
+    """Return whether a tox environment runs a test runner, from the lines of `commands` for its factors."""
     own = next((section for section in ini if section.startswith("testenv:")
                 and name in _expand(section.removeprefix("testenv:").strip())), "")
     commands = (ini[own].get("commands") if own else None) or (ini["testenv"].get("commands") if "testenv" in ini
@@ -359,7 +359,7 @@ def _expand_condition(condition: str) -> list[str]:
 
 
 def _with_venv(project: _Project) -> Iterator[CommandPair]:
-    """Yield a .venv with what the project names for its tests, then with less, and what the machine has."""
+    """Yield a .venv with the project's test requirements, then with fewer, then the machine's Python."""
     pytest = " pytest" if project.uses_pytest else ""
     if not (project.is_installable or project.dependencies or _runtime(project)):
         yield _on_machine(project)
@@ -392,7 +392,7 @@ def _runtime(project: _Project) -> str:
 
 
 def _named_sets(project: _Project, pytest: str) -> Iterator[tuple[str, str]]:
-    """Yield where a project names what its tests need, and pip's arguments for that; the likeliest first."""
+    """Yield places of test requirements with pip's arguments, most likely first."""
     itself, runtime = _itself(project), _runtime(project)
 
     def missing(requirements: Sequence[str]) -> str:
@@ -411,7 +411,7 @@ def _named_sets(project: _Project, pytest: str) -> Iterator[tuple[str, str]]:
 
 
 def _plain_sets(project: _Project, pytest: str) -> Iterator[tuple[str, str]]:
-    """Yield what a project needs to run, with pytest."""
+    """Yield a project's runtime requirements, with pytest."""
     itself, runtime = _itself(project), _runtime(project)
     if itself or runtime:
         yield "pytest" if pytest else "the project", f"{itself}{runtime}{pytest}"
@@ -431,7 +431,7 @@ def _group(project: _Project) -> str:
 
 def _venv(project: _Project, why: str, arguments: str, *, is_installed: bool = True,
           with_pytest: bool = False) -> CommandPair:
-    # pip has --group since 25.1; that of a new .venv is as old as its Python.
+    # pip has --group since 25.1; a new .venv has the older pip of its Python
     newer = f"{PIP} -U 'pip>=25.1' && " if " --group " in arguments else ""
     runner = "python -m pytest -q" if project.uses_pytest or with_pytest else _unittest(project, "python")
     path = "" if is_installed and project.is_installable else _path(project)
@@ -456,7 +456,7 @@ def _unittest(project: _Project, python: str) -> str:
     common = posixpath.commonpath([posixpath.dirname(path) for path in files.paths if is_python_test(path)] or [""])
     folder = next((name for name in ("tests", "test") if any(path.startswith(f"{name}/") for path in files.paths)),
                   common)
-    while folder and f"{folder}/__init__.py" in files.paths:  # a package's modules are found from above it
+    while folder and f"{folder}/__init__.py" in files.paths:  # a package's modules are imported from its parent folder
         folder = posixpath.dirname(folder)
     return f"{python} -m unittest discover -q -s {shlex.quote(folder)}" if folder else f"{python} -m unittest -q"
 
@@ -470,7 +470,7 @@ def _with_tox_in_venv(project: _Project, version: tuple[int, int]) -> Iterator[C
 
 
 def _without_tests(project: _Project) -> Iterator[CommandPair]:
-    """Yield what can be checked of a project that has no tests: that it compiles."""
+    """Yield a check for a project without tests: that it compiles."""
     yield CommandPair(PYTHON, "python3, since no tests are tracked", "python3 -m compileall -q .", is_test=False)
     folders = sorted({match[1] for path in project.files.paths
                       if (match := re.match(r"^((?:src/)?[^/]+)/__init__\.py$", path))})
@@ -494,7 +494,7 @@ _PLUGINS = {
     "pytest-httpbin", "data_regression": "pytest-regressions", "lazy_fixture": "pytest-lazy-fixture", "faker": "faker",
     "env": "pytest-env", "timeout": "pytest-timeout",
 }
-"""What pytest misses (an option, a setting, a fixture) → the plug-in that brings it."""
+"""Option, setting or fixture missing in pytest → its plug-in."""
 _MODULES = {
     **{name: name for name in (
         "pytest", "hypothesis", "mock", "freezegun", "responses", "httpx", "trio", "anyio", "numpy", "requests",
@@ -513,7 +513,7 @@ _MODULES = {
     "setuptools", "vcr": "vcrpy", "zope": "zope.interface", "nose": "pynose", "sklearn": "scikit-learn", "cv2":
     "opencv-python-headless", "docx": "python-docx", "trustme": "trustme", "brotli": "brotli", "h2": "h2",
 }
-"""Module → package, of well-known ones: a name out of a log alone is never installed, for anybody may own it."""
+"""Module → well-known package: a name that only appears in a log is never installed, since anybody may own it."""
 _MISSING = (
     re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '?([\w.]+)"),
     re.compile(r"/python[\d.]*: No module named ([\w.]+)"),
@@ -526,20 +526,20 @@ _MISSING_PLUGIN = (
 
 
 def extend_python(files: ProjectFiles, candidate: CommandPair, log: str) -> CommandPair | None:
-    """Return a candidate with the packages that a log misses; None if it misses none that may be added."""
+    """Return a candidate with the packages missing in a log; None if none may be added."""
     return candidate.with_packages([name for name in find_missing_packages(files, log)
                                     if name not in candidate.setup.split()])
 
 
 def find_missing_packages(files: ProjectFiles, log: str) -> list[str]:
-    """Return the packages that tests missed by their log: well-known ones, and those that the project itself names."""
+    """Return the packages missing in a test log: well-known ones, and those that the project names."""
     project = _read(files)
     named = _named_requirements(project) if project is not None else {}
     found: list[str] = []
     for module in [match for pattern in _MISSING for match in pattern.findall(log)]:
         top = module.partition(".")[0]
         if any(path.startswith((f"{top}/", f"src/{top}/", f"{top}.py")) for path in files.paths):
-            continue  # its own, which a package of that name would only hide
+            continue  # its own module, which a package of that name would shadow
         package = _MODULES.get(module) or _MODULES.get(top) or named.get(_normalized(top))
         found += [package] if package else []
     for words in [match for pattern in _MISSING_PLUGIN for match in pattern.findall(log)]:
@@ -553,7 +553,7 @@ def find_missing_packages(files: ProjectFiles, log: str) -> list[str]:
 
 
 def _named_requirements(project: _Project) -> dict[str, str]:
-    """Return module → package of all requirements that a project names anywhere."""
+    """Return module → package for all requirements named anywhere in a project."""
     texts = [text for sets in (project.extras, project.groups, project.others) for names in sets.values()
              for text in names]
     texts += [line for path in project.files.texts if path.endswith((".txt", ".in"))

@@ -1,4 +1,4 @@
-"""Survey: the projects of a repository, at its top and in its folders, and which of them a gate should test. Pure."""
+"""Survey: find the projects in a repository and its folders, and choose those that a gate should test. Pure."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from garrison.project.python_project import Version
 from garrison.values import Value
 
 MAX_DEPTH, MAX_NESTED = 3, 12
-"""Folders below the top directory in which projects are looked for, and how many are named."""
+"""Maximum depth of folders searched for projects, and maximum number of projects named."""
 _OWN_MANIFEST = {
     "pyproject.toml": PYTHON, "setup.py": PYTHON, "requirements.txt": PYTHON, "package.json": NODE,
     "Cargo.toml": "Rust", "go.mod": "Go", "pom.xml": JAVA, "build.gradle": JAVA, "build.gradle.kts": JAVA,
     "composer.json": "PHP", "Gemfile": "Ruby",
 }
-"""File that makes its folder a project → ecosystem."""
+"""File that marks its folder as a project → ecosystem."""
 _NO_PROJECTS = re.compile(
     r"(^|/)(\.[^/]*|node_modules|vendor|third_?party|external|deps|docs?|tests?|__tests__|spec|fixtures?|testdata|data|"
     r"templates?|examples?|typing-examples|samples?|demos?|bench(marks?)?|dist|build|requirements)(/|$)")
 
 
 class Project(Value):
-    """A project in a folder of a repository, '' for its top, with the ways to test it in the order of trial."""
+    """Project in a folder of a repository, '' for its top, with test candidates in the order of trial."""
 
     folder: str
     candidates: tuple[CommandPair, ...]
@@ -80,7 +80,7 @@ def survey(files: ProjectFiles, versions: Sequence[Version] = ((3, 11),)) -> Sur
 
 
 def setup_key(files: ProjectFiles, setup: str | None) -> list[str]:
-    """Return the files whose change makes a set-up run again: lock files and manifests, and files that it names."""
+    """Return the files whose change triggers a set-up: lock files and manifests, and files that it names."""
     if not setup:
         return []
     named = [word for word in re.findall(r"[\w./-]+", setup) if word in files.paths and "." in word]
@@ -90,12 +90,12 @@ def setup_key(files: ProjectFiles, setup: str | None) -> list[str]:
 
 
 def _projects(files: ProjectFiles, folder: str, versions: Sequence[Version]) -> list[Project]:
-    """Return the projects of one folder, those with tests first; a task runner alone counts as one."""
+    """Return the projects of one folder, those with tests first; a task runner alone counts."""
     found: dict[str, list[CommandPair]] = {}
     for candidate in [*python_project.propose_python(files, versions), *node_project.propose_node(files),
                       *propose_by_marks(files)]:
         found.setdefault(candidate.ecosystem, []).append(candidate)
-    for name, candidates in found.items():  # a gate without tests must not pass where tests fail
+    for name, candidates in found.items():  # a gate without tests must not pass if tests fail
         found[name] = [each for each in candidates if each.is_test] or candidates
     wrappers = [each for name in WRAPPERS for each in found.get(name, ()) if each.is_test]
     languages = [name for name in found if name not in WRAPPERS and found[name][0].is_test]
@@ -107,7 +107,7 @@ def _projects(files: ProjectFiles, folder: str, versions: Sequence[Version]) -> 
 
 
 def _nested(files: ProjectFiles) -> list[str]:
-    """Return the folders that contain their own project, and are not members of one above."""
+    """Return the folders with a project that is not a member of one above."""
     top = {ecosystem for name, ecosystem in _OWN_MANIFEST.items() if files.has(name)}
     members = _kinds_with_members(files)
     found: dict[str, str] = {}
@@ -118,16 +118,16 @@ def _nested(files: ProjectFiles) -> list[str]:
             continue
         if ecosystem in members or (name == "requirements.txt" and ecosystem in top) or not _is_project(files, path):
             continue
-        # The paths come by depth, so the outermost folder wins.
+        # paths are sorted by depth, so the outermost folder wins
         if not any(folder == other or folder.startswith(f"{other}/") for other in found):
             found[folder] = ecosystem
     return list(found)[:MAX_NESTED]
 
 
 def _plain_python(files: ProjectFiles, folders: Sequence[str]) -> str:
-    """Return the folder alongside other projects' that contains all Python tests, but no manifest; '' if none does.
+    """Return the folder, apart from other projects, with all Python tests but no manifest; '' if none.
 
-    A package does not count: its modules are imported from the folder above it.
+    A package does not count: its modules are imported from its parent folder.
     """
     tests = [path for path in files.paths if is_python_test(path)
              and not path.startswith(tuple(f"{folder}/" for folder in folders))]
@@ -139,7 +139,7 @@ def _plain_python(files: ProjectFiles, folders: Sequence[str]) -> str:
 
 
 def _is_project(files: ProjectFiles, path: str) -> bool:
-    """Return whether a manifest is more than settings of tools, or a marker of a module's kind."""
+    """Return whether a manifest contains more than tool settings or the type of modules."""
     if path.endswith("pyproject.toml"):
         document = read_toml(files.text(path))
         return bool(table(document, "project") or table(document, "build-system") or table(document, "tool", "poetry"))
@@ -150,7 +150,7 @@ def _is_project(files: ProjectFiles, path: str) -> bool:
 
 
 def _kinds_with_members(files: ProjectFiles) -> set[str]:
-    """Return the ecosystems whose project at the top has those in folders as its members."""
+    """Return the ecosystems whose top project includes those in folders as members."""
     members = {"Rust"} if files.has("Cargo.toml") else set()
     if files.has("pom.xml", "build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts", "gradlew"):
         members.add(JAVA)
@@ -164,11 +164,11 @@ def _kinds_with_members(files: ProjectFiles) -> set[str]:
 
 
 def propose_gate(found: Survey) -> CommandPair | None:
-    """Return the likeliest way to test a repository as a whole, untried; None if nothing is known of it."""
+    """Return the most likely way to test a whole repository, untried; None if unknown."""
     tested = found.tested[:1] if found.tested and not found.tested[0].folder else found.tested
     return join([project.candidates[0].in_folder(project.folder) for project in tested]) if tested else None
 
 
 CONFLICT_MARKERS = CommandPair("no build system", "a search for conflict markers, since nothing else is known",
                                "! git grep -nE '^(<<<<<<<|>>>>>>>) '", is_test=False)
-"""Way to check a repository of which nothing is known."""
+"""Check for an unknown kind of repository."""

@@ -1,7 +1,7 @@
-"""Templates of pipelines: a text with places for a goal, a gate and modules, and what each is for. Pure.
+"""Pipeline templates: texts with placeholders for a goal, a gate and modules, and their purposes. Pure.
 
-The texts are in `templates/NAME.dot`. Places are `@goal@`, `@gate@`, and, in a line that is repeated for each module,
-`@module@` and `@name@`.
+The texts are in `templates/NAME.dot`. Placeholders are `@goal@`, `@gate@`, and, in a line that is repeated for each
+module, `@module@` and `@name@`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from garrison.values import Value
 
 FOLDER = Path(__file__).with_name("templates")
 RESERVED = frozenset({"start", "exit", "digraph", "subgraph", "graph", "node", "edge", "strict"})
-"""Names that no module's node may have."""
+"""Names that a module's node must not have."""
 
 
 class Template(Value):
-    """A pipeline that many projects need."""
+    """Pipeline that many projects need."""
 
     name: str
     about: str
     goal: str
-    """Goal of one that states none."""
+    """Default goal."""
 
     @property
     def text(self) -> str:
@@ -44,7 +44,7 @@ TEMPLATES = (
 
 
 def fill(template: Template, *, goal: str = "", gate: str = "", modules: Sequence[str] = ()) -> str:
-    """Return a template's text with its places filled."""
+    """Return a template's text with placeholders filled."""
     names = _unique_names(modules)
     lines: list[str] = []
     for line in template.text.splitlines():

@@ -1,6 +1,6 @@
-"""Trials of the candidates of a project, in order until one passes: on the target's tip, as a launch would run them.
+"""Trials of a project's candidates, in order until one passes: on the target's tip, as a launch would run them.
 
-What decides is pure: `find_passing` gets the trial itself, the clock and the PATH as functions.
+The decisions are pure: `find_passing` gets the trial itself, the clock and the PATH as functions.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from garrison.system.terminal_text import clean_lines
 from garrison.values import Value, replace
 
 SETUP, GATE = "set-up", "gate"
-"""What a trial can fail at."""
+"""Part of a trial that can fail."""
 MAX_LEFT_OUT, MIN_RATIO = 10, 20
-"""Tests, or files of them, that a gate may leave out since they fail on the target; how many must pass for each one."""
+"""Tests, or test files, failing on the target that a gate may leave out; how many must pass for each."""
 MAX_CAUSE = 200
-"""Characters shown of a log's line."""
+"""Shown characters of a log's line."""
 MAX_ADDITIONS = 6
-"""How often a candidate of one project is extended for what its log misses."""
+"""Maximum number of times that a candidate is extended by packages missing in its log."""
 _COUNTS = re.compile(r"\b\d+ (?:failed|passed|errors?|skipped)\b|Ran \d+ tests?|\b\d+ tests?\b")
 _REGISTRIES = (("pypi.org", "files.pythonhosted.org"), ("registry.npmjs.org",), ("registry.yarnpkg.com",),
                ("index.crates.io", "static.crates.io"), ("proxy.golang.org", "sum.golang.org"))
-"""Hosts of each registry. They are refused only where the machine resolves them to its own address network, and
-then all of one are."""
+"""Hosts of each registry. They are refused only if the machine resolves them to its local network, and then all of one
+registry."""
 _RAN = re.compile(r"\b[1-9]\d* (?:passed|failed|xfailed|skipped)\b|^Ran [1-9]\d* tests?\b|\b[1-9]\d* tests? passed"
                   r"|\[ *100%\]",
                   re.MULTILINE)
@@ -44,55 +44,55 @@ _MISSES_MODULE = re.compile(r"No module named|ImportError|Cannot find (module|pa
 
 @dataclass(frozen=True)
 class TrialResult:
-    """How a trial ended."""
+    """End of a trial."""
 
     passed: bool
     summary: str
-    """In one line, for people."""
+    """One line for the user."""
     tail: tuple[str, ...] = ()
-    """End of the log of one that failed."""
+    """End of the log of a failed trial."""
     failed: str = ""
-    """What failed: `set-up` or `gate`."""
+    """Failed part: `set-up` or `gate`."""
     failing: tuple[str, ...] = ()
-    """Tests that failed, as far as the log names them."""
+    """Failed tests named in the log."""
     refused_hosts: tuple[str, ...] = ()
-    """Hosts that a set-up that failed was refused."""
+    """Hosts to which a failed set-up was denied access."""
     is_lost: bool = False
-    """Set if it gave no verdict: a signal ended it, or its disk was full."""
+    """Set if there was no verdict: a signal ended it, or its disk was full."""
     absent: tuple[str, ...] = ()
-    """Programs whose absence kept every way from being tried."""
+    """Missing programs that prevented every trial."""
     log: str = field(default="", repr=False)
-    """Whole output of the part that failed, or of a gate that passed."""
+    """Whole output of the failed part, or of a passing gate."""
 
 
 class Attempt(Value):
-    """A candidate and the result of its trial."""
+    """Candidate and the result of its trial."""
 
     candidate: CommandPair
     result: TrialResult
 
 
 class TrialMeans(Value):
-    """What a search for a passing candidate needs of the world."""
+    """Dependencies of the search for a passing candidate."""
 
     try_one: Callable[[CommandPair, float], TrialResult]
-    """Tries a candidate, its parts for at most so many seconds each."""
+    """Tries a candidate, with a time limit in seconds for each part."""
     missing_programs: Callable[[CommandPair], Sequence[str]]
     """Programs of a candidate that are not on the PATH."""
     extend: Callable[[CommandPair, str], CommandPair | None]
-    """A candidate that mends what one lacked by its log; None if there is none."""
+    """Candidate that adds what another lacked according to its log; None if there is none."""
     seconds: Callable[[], float]
     """Clock."""
     report: Callable[[str], None]
 
 
 def find_passing(candidates: Sequence[CommandPair], means: TrialMeans, *, limit: float, end: float) -> Attempt:
-    """Try candidates in order until one passes, and tell why each other one did not; return the one that came furthest.
+    """Try candidates in order until one passes, reporting why others did not; return the one that came furthest.
 
     Args:
         candidates: at least one.
-        limit: seconds that set-up and gate of a trial may take, each.
-        end: time by the clock of `means` at which no further trial is started.
+        limit: time limit in seconds of set-up and of gate.
+        end: time by the clock of `means` after which no trial is started.
     """
     waiting, attempts, additions = list(candidates), list[Attempt](), 0
     absent: dict[str, None] = {}
@@ -100,14 +100,14 @@ def find_passing(candidates: Sequence[CommandPair], means: TrialMeans, *, limit:
         candidate = waiting.pop(0)
         if candidate.setup and any(each.candidate.setup == candidate.setup and each.result.failed == SETUP
                                    for each in attempts):
-            continue  # another gate after a set-up that fails
+            continue  # another gate with the same failing set-up
         if missing := means.missing_programs(candidate):
             if not absent.keys() >= set(missing):
                 means.report(f"skipped {candidate.why}: {explain_absent(missing)}")
             absent.update(dict.fromkeys(missing))
             continue
         left = end - means.seconds()
-        # The first one is tried in any case: without a trial there would be nothing to tell.
+        # the first candidate is tried in any case, so that there is a result
         if attempts and left <= 0:
             means.report(f"the time for trials is up; {len(waiting) + 1} more ways were not tried; --timeout sets it")
             break
@@ -121,7 +121,7 @@ def find_passing(candidates: Sequence[CommandPair], means: TrialMeans, *, limit:
             break
         if additions < MAX_ADDITIONS and (extended := means.extend(candidate, result.log)) is not None:
             additions += 1
-            # Next, since its log says what exactly was missing.
+            # next, since the log names exactly what was missing
             waiting.insert(0, extended)
     if not attempts:
         return Attempt(candidates[0], TrialResult(False, explain_absent(list(absent)), failed=SETUP,
@@ -130,7 +130,7 @@ def find_passing(candidates: Sequence[CommandPair], means: TrialMeans, *, limit:
 
 
 def _leave_out_failing(attempts: Sequence[Attempt], means: TrialMeans, limit: float) -> Attempt:
-    """Return the attempt that came furthest, or one that came as far and passes without the few tests that fail."""
+    """Return the attempt that came furthest, or an equal one that passes without a few failing tests."""
     best = max(attempts, key=_progress)
     for each in attempts:
         names = failing_few(each) if _progress(each) == _progress(best) else []
@@ -140,17 +140,16 @@ def _leave_out_failing(attempts: Sequence[Attempt], means: TrialMeans, limit: fl
             result = _judge(reduced, means.try_one(reduced, limit))
             if not result.passed:
                 return best
-            means.report(f"left out of the gate, since they fail already: {', '.join(names)}; mend them, then take "
-                         "--deselect out of the gate")
+            means.report(f"left out of the gate, since they already fail: {', '.join(names)}; fix them, then remove "
+                         "--deselect from the gate")
             return Attempt(reduced, result)
     return best
 
 
 def failing_few(attempt: Attempt) -> list[str]:
-    """Return the tests that failed, or where these are many their files, if a gate can leave them out; else none.
+    """Return the failed tests, or their files if there are many, if a gate can leave them out; else none.
 
-    They must be few among many. Only for pytest are failing tests deselected; a file that cannot be collected is no
-    test.
+    They must be few among many. Only pytest's tests are deselected; a file that cannot be collected is not a test.
     """
     result = attempt.result
     passed, failed = (sum(map(int, re.findall(rf"\b(\d+) {what}\b", result.log))) for what in ("passed", "failed"))
@@ -163,7 +162,7 @@ def failing_few(attempt: Attempt) -> list[str]:
 
 
 def _cause(result: TrialResult) -> str:
-    """Return the line of a log that says why a program failed, ': ' before it; '' if the summary names tests."""
+    """Return ': ' and the line of a log with the reason of a failure; '' if the summary names tests."""
     lines = [line.strip() for line in result.tail if line.strip()]
     if result.failing or not lines:
         return ""
@@ -173,7 +172,7 @@ def _cause(result: TrialResult) -> str:
 
 
 def _judge(candidate: CommandPair, result: TrialResult) -> TrialResult:
-    """Return a result; that of a runner that should show its tests and shows none is no pass."""
+    """Return a result, failed if a runner that should show its tests shows none."""
     if not result.passed or not (candidate.shows_tests and candidate.is_test) or _RAN.search(result.log):
         return result
     return TrialResult(False, "it passed, but its output shows no test that ran", failed=GATE, log=result.log)
@@ -187,7 +186,7 @@ def _why_no_other_way(attempts: Sequence[Attempt]) -> str:
         return "no other way is tried: it would be refused as well"
     candidate, result = attempts[-1].candidate, attempts[-1].result
     if not candidate.setup and result.failing and not _MISSES_MODULE.search(result.log):
-        return "the tests fail and miss nothing that a set-up could bring; no other way is tried"
+        return "the tests fail, but not for something that a set-up could install; no other way is tried"
     if _is_repeated(attempts):
         return "the same tests fail in another environment, so the tests are to blame; no other way is tried"
     return ""
@@ -198,23 +197,23 @@ def explain_absent(programs: Sequence[str]) -> str:
 
 
 def whole_registries(refused: Sequence[str]) -> tuple[str, ...]:
-    """Return all hosts of the registries of which one was refused; `refused` are hosts, perhaps with ports."""
+    """Return all hosts of registries with a refused host; `refused` are hosts, possibly with ports."""
     names = {place.partition(":")[0] for place in refused}
     return tuple(host for registry in _REGISTRIES if names & set(registry) for host in registry)
 
 
 def _is_repeated(attempts: Sequence[Attempt]) -> bool:
-    """Return whether the last two gates ran tests and named the same failing ones, some others having passed."""
+    """Return whether the last two gates named the same failing tests, while others passed."""
     results = [attempt.result for attempt in attempts[-2:]]
     return (len(results) == 2 and bool(results[0].failing) and results[0].failing == results[1].failing
             and all(re.search(r"\b[1-9]\d* passed\b|^ok ", result.log, re.MULTILINE) for result in results))
 
 
 def _progress(attempt: Attempt) -> tuple[int, int]:
-    """Return how far an attempt came: set-up failed, gate failed, tests ran; the fewer failed, the further."""
+    """Return how far an attempt came: set-up failed, gate failed, tests ran; fewer failures are further."""
     result = attempt.result
     if result.refused_hosts or result.is_lost:
-        return (3, 0)  # the first to try again
+        return (3, 0)  # the first is tried first again
     if result.failed == SETUP:
         return (0, 0)
     return (2, -len(result.failing)) if result.failing and _COUNTS.search(result.log) else (1, 0)
@@ -225,10 +224,10 @@ def _progress(attempt: Attempt) -> tuple[int, int]:
 
 def try_gate(queue: MergeQueue, *, gate: str | None, setup: str | None, setup_key: Sequence[str], trees: Path,
              environment: Mapping[str, str], limit: float, progress: Callable[[str], None]) -> TrialResult:
-    """Run set-up and gate once, in a fresh slot; Refused if the repository is not fit for that."""
+    """Run set-up and gate once in a fresh slot; Refused if the repository does not allow that."""
     config = QueueConfig(gate, setup, no_gate=gate is None, timeout=limit, lock_files=tuple(setup_key))
     log = queue.folder / "logs" / "preflight-hand.log"
-    # Slots go before and after: what the set-up of an earlier way left there would hide what this one's lacks.
+    # remove slots before and after: the output of an earlier set-up would hide what this one lacks
     queue.remove_idle_slots(trees)
     try:
         result = preflight(queue, config, trees=trees, environment=environment, limit_option="--timeout",
@@ -256,8 +255,8 @@ def describe_failure(target: str, reason: str, part: str, log: str, failing: Seq
     """Return in one line why a trial failed. Pure.
 
     Args:
-        reason: of the verdict.
-        part: what failed, set-up or gate.
+        reason: reason of the verdict.
+        part: failed part, set-up or gate.
         log: whole output of the gate.
     """
     if part == SETUP:

@@ -1,1 +1,1 @@
-"""Schedules: runs that a clock begins. `policy.py` decides (pure); `starts.py` records and begins them."""
+"""Schedules: runs started by a clock. `policy.py` decides (pure); `starts.py` records and starts them."""

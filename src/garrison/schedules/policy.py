@@ -1,10 +1,10 @@
-"""When a schedule is due, what becomes of each due time, and whether a start may begin now. Pure.
+"""Schedule policy: decide when a schedule is due, what happens to each due time, and whether a start may run now. Pure.
 
-A due time is handled once it has a record: as a start, or as one that was missed. `decide` looks at the times since the
-latest handled one. The latest of them is begun, even if late, while the earlier ones count as missed; so after a week
-asleep one run begins, not a hundred. A clock that is set back makes nothing due twice, since a handled time stays
-handled. Cron's rules are cronsim's: a time of day that a change of the clock repeats is due once, one that it skips is
-due when the clock is there again.
+A due time is handled once it has a record, as a start or as missed. `decide` examines the times since the latest
+handled one. It starts the latest of them, even if late, and records the earlier ones as missed; so after a week asleep
+one run starts, not a hundred. Setting the clock back makes nothing due twice, since handled times stay handled. Cron
+expressions follow cronsim: at a change of the clock, a repeated time of day is due once, and a skipped one is due right
+after the gap.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 GRACE = 120.0
-"""Seconds after a due time in which a start is on time: cron calls once a minute, and a machine may be busy."""
+"""Seconds after a due time within which a start is on time: cron calls once a minute, and a machine may be busy."""
 DAY = 86_400.0
 LOOKBACK = 8 * DAY
-"""Seconds for which due times are listed one by one, at least; what was due before a longer sleep is not counted."""
+"""Minimum period in seconds for which due times are listed one by one; earlier ones are not counted."""
 STAGGER = 30.0
-"""Seconds between two late starts of one home, which would otherwise begin all at once after a sleep."""
+"""Seconds between late starts of one home, which would otherwise all run at once after a sleep."""
 PATIENCE = 3
 """Failures in a row after which a schedule is paused."""
 WEEK = 7 * DAY
 LONGEST_ID = 32
-"""Characters of a run's id (`records/names.py`)."""
+"""Maximum length of a run's id (`records/names.py`)."""
 COMMANDS = ("run", "launch", "take")
 """Commands that a schedule can start."""
 NICKNAMES = {"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
@@ -45,7 +45,7 @@ FIELDS = ("minute", "hour", "day of the month", "month", "day of the week")
 
 
 class Overlap(StrEnum):
-    """What a due time does while the run of an earlier one is not over."""
+    """Policy for a due time while the run of an earlier one is not over."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -53,7 +53,7 @@ class Overlap(StrEnum):
 
 
 class Stage(StrEnum):
-    """How far a due time is."""
+    """Stage of a due time."""
 
     BEGUN = "begun"
     """Recorded; its command has not reported a run yet."""
@@ -63,33 +63,33 @@ class Stage(StrEnum):
     SKIPPED = "skipped"
     MISSED = "missed"
     FAILED = "failed"
-    """Its command began no run."""
+    """Its command started no run."""
 
 
 OPEN = frozenset({Stage.BEGUN, Stage.QUEUED})
-"""Stages of a start that somebody still has to bring to its end."""
+"""Stages of an unfinished start."""
 
 
 class Schedule(Record):
-    """A schedule as its user added it."""
+    """Schedule as its user added it."""
 
     name: str
     times: str
     """Five fields of cron, or a nickname such as @daily."""
     words: list[str]
-    """Command of garrison that it starts, without `garrison`."""
+    """garrison command that it runs, without `garrison`."""
     repo: str
     since: float
-    """Seconds since 1970 from which its times count: when it was added, or last resumed."""
+    """Start of its times in seconds since 1970: when it was added, or last resumed."""
     zone: str = ""
     """Name of a time zone; '': the machine's."""
     path: str = ""
-    """PATH of the shell in which it was added: cron's has no agents."""
+    """PATH of the shell in which it was added: cron's lacks the agents."""
     missed: float | None = DAY
-    """Seconds for which a missed start is made up for; None: never."""
+    """Seconds within which a missed start is made up for; None: never."""
     overlap: Overlap = Overlap.SKIP
     only_if: str = ""
-    """Command without whose success there is nothing to do."""
+    """Command that must succeed for the schedule to do anything."""
     budget_week: float | None = None
     """US dollars that its runs may cost in seven days."""
     paused: str = ""
@@ -97,29 +97,29 @@ class Schedule(Record):
 
 
 class ScheduledStart(Record):
-    """A due time that was handled, or a start by hand."""
+    """Handled due time, or start by hand."""
 
     due: float
     stage: Stage
     at: float
-    """Seconds since 1970 at which it was recorded."""
+    """Recording time in seconds since 1970."""
     by_hand: bool = False
     begin_at: float = 0.0
-    """Seconds since 1970 before which it does not begin."""
+    """Earliest start in seconds since 1970."""
     is_late: bool = False
     first: float = 0.0
     count: int = 1
-    """Times that were missed, of which `due` is the last and `first` the first."""
+    """Number of missed times, from `first` to `due`."""
     runs: list[str] = msgspec.field(default_factory=list)
     why: str = ""
     note: str = ""
-    """What else is worth knowing of it, such as that nothing could be fetched."""
+    """Note, for example that fetching failed."""
     outcome: str = ""
-    """How its runs ended, once all have."""
+    """Outcome of its runs, once all have ended."""
 
     @property
     def is_over(self) -> bool:
-        """Return whether nothing more comes of it."""
+        """Return whether it is final."""
         return self.stage not in OPEN and bool(self.outcome or not self.runs)
 
     @property
@@ -132,17 +132,17 @@ FAILED, DONE = "failed", "done"
 
 
 class Due(Record):
-    """What is to be recorded now: times that were missed, and the start to begin."""
+    """Records to write now: missed times, and the start to run."""
 
     missed: ScheduledStart | None = None
     start: ScheduledStart | None = None
 
 
 class Go(StrEnum):
-    """What a start does now."""
+    """Next action of a start."""
 
     BEGIN = "begin"
-    STOP_FIRST = "stop the earlier run, then begin"
+    STOP_FIRST = "stop the earlier run, then start"
     WAIT = "wait"
     SKIP = "skip"
 
@@ -151,7 +151,7 @@ class Go(StrEnum):
 
 
 def read_times(text: str) -> str:
-    """Return cron's five fields of a text; UsageError says what is wrong with it."""
+    """Parse cron's five fields; UsageError describes a mistake."""
     found = " ".join(text.split())
     if found.startswith("@"):
         if found not in NICKNAMES:
@@ -173,7 +173,7 @@ def read_times(text: str) -> str:
 
 
 def read_zone(name: str) -> tzinfo:
-    """Return a time zone by its name; UsageError if there is none of that name."""
+    """Return a time zone by name; UsageError if there is none."""
     if (zone := find_zone(name)) is None:
         raise UsageError(f"{name!r:.60} is not a time zone; give one such as Europe/Berlin or UTC")
     return zone
@@ -182,12 +182,12 @@ def read_zone(name: str) -> tzinfo:
 def due_times(schedule: Schedule, after: float, zone: tzinfo) -> Iterator[float]:
     """Yield the times after `after` at which a schedule is due, in seconds since 1970."""
     for moment in CronSim(read_times(schedule.times), datetime.fromtimestamp(after, zone)):
-        if (due := moment.timestamp()) > after:  # of an hour that the clock repeats, the first counts
+        if (due := moment.timestamp()) > after:  # of a repeated hour, the first counts
             yield due
 
 
 def next_due(schedule: Schedule, handled: float, now: float, zone: tzinfo) -> float | None:
-    """Return when a schedule is due next, None if it is paused; `handled` is the latest time that has a record."""
+    """Return when a schedule is due next, None if it is paused; `handled` is the latest time with a record."""
     return None if schedule.paused else next(due_times(schedule, max(now, handled, schedule.since), zone), None)
 
 
@@ -195,12 +195,12 @@ def next_due(schedule: Schedule, handled: float, now: float, zone: tzinfo) -> fl
 
 
 def decide(schedule: Schedule, handled: float, now: float, zone: tzinfo) -> Due:
-    """Return what a schedule's due times up to now become; `handled` is the latest one that has a record."""
+    """Decide on a schedule's due times up to now; `handled` is the latest one with a record."""
     if schedule.paused:
         return Due()
     keep = schedule.missed or 0.0
     due = []
-    # Not from the last handled time: a schedule of every minute that slept for a year has half a million.
+    # not from the last handled time: a minutely schedule that slept for a year has half a million times
     for moment in due_times(schedule, max(handled, schedule.since, now - max(LOOKBACK, keep + DAY)), zone):
         if moment > now:
             break
@@ -216,16 +216,16 @@ def decide(schedule: Schedule, handled: float, now: float, zone: tzinfo) -> Due:
 
 
 def stagger(late: Sequence[ScheduledStart], now: float) -> list[ScheduledStart]:
-    """Return late starts of several schedules so that one begins after the other."""
+    """Return late starts of several schedules, spread over time."""
     return [msgspec.structs.replace(start, begin_at=now + number * STAGGER) for number, start in enumerate(late)]
 
 
 def may_begin(schedule: Schedule, start: ScheduledStart, starts: Sequence[ScheduledStart],
               spent: float) -> tuple[Go, str]:
-    """Return what a start does now, and why.
+    """Return the next action of a start, and why.
 
     Args:
-        starts: the schedule's other ones; a run of one without an outcome is not over.
+        starts: the schedule's other starts; without an outcome, their runs are not over.
         spent: US dollars that the schedule's runs have cost in the last seven days.
     """
     if schedule.budget_week is not None and (
@@ -243,7 +243,7 @@ def may_begin(schedule: Schedule, start: ScheduledStart, starts: Sequence[Schedu
 
 
 def find_pause(schedule: Schedule, starts: Sequence[ScheduledStart]) -> str:
-    """Return why a schedule is to be paused, '' if it continues: its last three starts since it was resumed failed."""
+    """Return why to pause a schedule (its last three starts since it was resumed failed), '' if it continues."""
     ended = sorted((start for start in starts if (start.outcome or start.stage is Stage.FAILED)
                     and start.at >= schedule.since), key=lambda start: (start.due, start.at))[-PATIENCE:]
     if len(ended) < PATIENCE or not all(start.is_failure for start in ended):
@@ -252,7 +252,7 @@ def find_pause(schedule: Schedule, starts: Sequence[ScheduledStart]) -> str:
 
 
 def run_id(name: str, start: ScheduledStart) -> str:
-    """Return the id of the run that a start begins: the same however often it is tried, so that it begins once."""
+    """Return the run id of a start, equal for every try, so that it starts one run."""
     stamp = datetime.fromtimestamp(start.due, UTC)
     moment = f"{stamp:%y%m%d-%H%M}{f'-{stamp:%S}{stamp.microsecond // 1000:03}' if start.by_hand else ''}"
     return f"{name[:LONGEST_ID - 1 - len(moment)].rstrip('-')}-{moment}"

@@ -1,10 +1,10 @@
-"""What schedules begin: their records in a home, and how a start becomes a run exactly once.
+"""Starts of schedules: their records in a home, and starting each run exactly once.
 
 A schedule is `schedules/NAME/schedule.json`, each handled due time a file named after it: in `starts` until it is over,
-then in `history`, which is read only when somebody asks. `tick`, which `garrison up` calls, records what is due before
-anything runs, under one lock, and starts a process for each open start (`python -m garrison.schedules.starts`). That
-process holds the start's life lock. If it dies, the next tick starts another, which finds the run by its id, made from
-schedule and time: a start that is tried again begins no second run.
+then in `history`, which is read only on request. `tick`, called by `garrison up`, records due times under one lock
+before anything runs, and spawns a process for each open start (`python -m garrison.schedules.starts`). That process has
+the start's life lock. If it dies, the next tick spawns another, which finds the run by its id, made from schedule and
+time: retrying a start does not start a second run.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 FOLDER, STARTS, HISTORY = "schedules", "starts", "history"
 KEPT = 200
-"""Times in a schedule's history; older ones are removed."""
+"""Times kept in a schedule's history."""
 CONDITION_SECONDS, COMMAND_SECONDS, FETCH_SECONDS, STOP_SECONDS = 600.0, 7200.0, 120.0, 120.0
-"""Longest time of `--if`, of the command (its pre-flight may run set-up and gate), of a fetch, and of a stop."""
+"""Time limits of `--if`, of the command (its pre-flight may run set-up and gate), of a fetch, and of a stop."""
 STAMP = "%Y%m%dT%H%M%SZ"
 """Name of a start's file: its due time in UTC."""
 _STEM = re.compile(r"\d{8}T\d{6}Z\.json\Z")
@@ -62,17 +62,17 @@ class Schedules:
                       and (self.folder / name / "schedule.json").exists())
 
     def read(self, name: str) -> Schedule:
-        """Return a schedule; NotFound, with those that there are, if it is not there."""
+        """Return a schedule; NotFound, listing the existing ones, if there is none of that name."""
         path = self._path(name)
         data = atomic.read(path)
         if data is None:
             known = ", ".join(self.names())
             raise NotFound(f"there is no schedule {name}; there is {known}" if known else
-                           f"there is no schedule {name}; `garrison schedule add TIMES -- run TASK` makes one")
+                           f"there is no schedule {name}; `garrison schedule add TIMES -- run TASK` adds one")
         return record.decode(Schedule, data, path)
 
     def add(self, schedule: Schedule) -> None:
-        """Write a new schedule; Refused if there is one of its name."""
+        """Write a new schedule; Refused if the name is taken."""
         with self.locked():
             if self._path(schedule.name).exists():
                 raise Refused(f"there is a schedule {schedule.name}; choose another --name, or remove it first: "
@@ -85,7 +85,7 @@ class Schedules:
         atomic.write(path, record.encode(schedule))
 
     def remove(self, name: str) -> None:
-        """Forget a schedule and its history; its runs stay."""
+        """Remove a schedule and its history, but not its runs."""
         self.read(name)
         with self.locked():
             place = self._path(name).parent
@@ -98,19 +98,19 @@ class Schedules:
                     folder.rmdir()
 
     def open_starts(self, name: str) -> list[ScheduledStart]:
-        """Return a schedule's starts that are not over, the oldest first; what cannot be read is left out."""
+        """Return a schedule's open starts, oldest first, without unreadable ones."""
         return self._read_starts(self.folder / name / STARTS)
 
     def starts(self, name: str, since: float = 0.0) -> list[ScheduledStart]:
-        """Return all that became of a schedule's times since a moment, the oldest first."""
+        """Return the records of a schedule's times since a moment, oldest first."""
         over = self._read_starts(self.folder / name / HISTORY, since)
-        stems = {stem_of(start) for start in over}  # of both, if we died between writing one and removing the other
+        stems = {stem_of(start) for start in over}  # in both, if we died between writing one and removing the other
         return sorted([*over, *(start for start in self.open_starts(name) if stem_of(start) not in stems)],
                       key=lambda start: (start.due, start.at))
 
     def handled(self, name: str) -> float:
-        """Return the latest due time that has a record, in seconds since 1970; 0 if none has. Reads names alone."""
-        # A start by hand has a longer name, and uses up no due time.
+        """Return the latest due time with a record, in seconds since 1970; 0 if none. Reads only file names."""
+        # a start by hand has a longer name, and does not handle a due time
         stems = [each[:-5] for folder in (STARTS, HISTORY) for each in atomic.list_names(self.folder / name / folder)
                  if _STEM.match(each)]
         return datetime.strptime(max(stems), STAMP).replace(tzinfo=UTC).timestamp() if stems else 0.0
@@ -120,17 +120,17 @@ class Schedules:
         return policy.next_due(schedule, self.handled(schedule.name), now, zone_of(schedule))
 
     def find_start(self, name: str, stem: str) -> ScheduledStart | None:
-        """Return the start with a file's stem that is not over, None if there is none."""
+        """Return the open start with a file's stem, None if there is none."""
         path = self._start_path(name, stem)
         return None if (data := atomic.read(path)) is None else record.decode(ScheduledStart, data, path)
 
     def write_start(self, name: str, start: ScheduledStart) -> None:
-        """Write a start where it belongs; one that is over leaves the open ones."""
+        """Write a start into its folder; a final one is moved out of the open ones."""
         path = self._start_path(name, stem_of(start))
         if not start.is_over:
             atomic.write(path, record.encode(start))
             return
-        # The history first: a start in both is over, one in neither would be due and begun once more.
+        # the history first: a start in both is final; one in neither would be due again and run twice
         history = atomic.make_directory(self.folder / name / HISTORY)
         atomic.write(history / path.name, record.encode(start))
         for each in (path, path.with_suffix(".life")):
@@ -139,7 +139,7 @@ class Schedules:
             (history / old).unlink(missing_ok=True)
 
     def life(self, name: str, start: ScheduledStart) -> Path:
-        """Return the life lock of the process that brings a start to its end."""
+        """Return the life lock of the process that completes a start."""
         return self._start_path(name, stem_of(start)).with_suffix(".life")
 
     def log(self, name: str) -> Path:
@@ -147,7 +147,7 @@ class Schedules:
         return self.folder / name / "log.txt"
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the lock under which schedules and due times are written."""
+        """Lock writes of schedules and due times."""
         return atomic.locked(atomic.make_directory(self.folder) / "lock")
 
     def _path(self, name: str) -> Path:
@@ -169,7 +169,7 @@ class Schedules:
 
 
 def stem_of(start: ScheduledStart) -> str:
-    """Return the name of a start's file: its due time, or the time at which it was asked for by hand."""
+    """Return the name of a start's file: its due time, or the time of the request by hand."""
     moment = datetime.fromtimestamp(start.due, UTC)
     return f"{moment:{STAMP}}{f'-{moment:%f}-now' if start.by_hand else ''}"
 
@@ -182,7 +182,7 @@ def zone_of(schedule: Schedule) -> tzinfo:
 
 
 def tick(home: Path) -> None:
-    """Record what is due, start what is open, note what has ended."""
+    """Record due times, spawn open starts, record outcomes."""
     schedules, now = Schedules(home), time.time()
     names = schedules.names()
     if not names:
@@ -202,11 +202,11 @@ def tick(home: Path) -> None:
 
 
 def _record_due(schedules: Schedules, name: str, now: float) -> list[ScheduledStart]:
-    """Record what one schedule's times have become."""
+    """Record the due times of one schedule."""
     settle_outcomes(schedules, name)
     schedule = schedules.read(name)
     due = policy.decide(schedule, schedules.handled(name), now, zone_of(schedule))
-    # The missed ones first: a kill after the start alone would leave them before the latest handled time, for ever.
+    # missed times first: after a kill in between they would be before the latest handled time, and lost
     found = [start for start in (due.missed, due.start) if start is not None]
     for start in found:
         schedules.write_start(name, start)
@@ -214,7 +214,7 @@ def _record_due(schedules: Schedules, name: str, now: float) -> list[ScheduledSt
 
 
 def settle_outcomes(schedules: Schedules, name: str) -> list[ScheduledStart]:
-    """Record the outcome of a schedule's starts whose runs have ended; return those that are not over."""
+    """Record the outcomes of a schedule's ended starts; return the others."""
     starts = schedules.open_starts(name)
     pending = [start for start in starts if start.stage is Stage.STARTED]
     if not pending:
@@ -230,7 +230,7 @@ def settle_outcomes(schedules: Schedules, name: str) -> list[ScheduledStart]:
 
 
 def pause_after_failures(schedules: Schedules, name: str) -> None:
-    """Pause a schedule whose last starts have failed, and say so."""
+    """Pause a schedule whose last starts failed, and notify the user."""
     schedule = schedules.read(name)
     why = policy.find_pause(schedule, schedules.starts(name, schedule.since - WEEK))
     if why and not schedule.paused:
@@ -239,7 +239,7 @@ def pause_after_failures(schedules: Schedules, name: str) -> None:
 
 
 def announce(home: Path, schedule: Schedule) -> None:
-    """Tell the user that a schedule was paused, by the means of `[notify]`."""
+    """Notify the user through `[notify]` that a schedule was paused."""
     from garrison.config import read_config
     from garrison.run.notifications import Notification, Notifier
 
@@ -254,18 +254,18 @@ def announce(home: Path, schedule: Schedule) -> None:
 
 
 def spawn_start(home: Path, name: str, start: ScheduledStart) -> None:
-    """Start the process that brings a start to its end; it outlives us."""
+    """Spawn the process that completes a start; it outlives us."""
     start_worker("garrison.schedules.starts", Schedules(home).log(name), str(home), name, stem_of(start))
 
 
 def perform(home: Path, name: str, stem: str) -> None:
-    """Bring a start to its end: wait for its moment, ask what it needs, begin its run, and record what came of it."""
+    """Complete a start: wait for its time, check its conditions, start its run, and record the outcome."""
     schedules = Schedules(home)
     start = schedules.find_start(name, stem)
     if start is None:
         return
-    with suppress(NotFound), hold(schedules.life(name, start)) as lock:  # it may be removed meanwhile
-        # Again, under the lock: whoever held it may have brought the start to its end.
+    with suppress(NotFound), hold(schedules.life(name, start)) as lock:  # it may have been removed
+        # read again under the lock: its previous owner may have completed the start
         start = schedules.find_start(name, stem) if lock is not None else None
         if start is None or start.stage not in OPEN:
             return
@@ -278,11 +278,11 @@ def perform(home: Path, name: str, stem: str) -> None:
 
 
 def _settle(schedules: Schedules, schedule: Schedule, start: ScheduledStart) -> ScheduledStart:
-    """Return a start as it is now: begun, waiting, skipped or failed."""
+    """Return the new state of a start: started, waiting, skipped or failed."""
     others = [each for each in settle_outcomes(schedules, schedule.name) if stem_of(each) != stem_of(start)]
     go, why = policy.may_begin(schedule, start, others, spent_in_week(schedules, schedule.name, time.time()))
     run = policy.run_id(schedule.name, start)
-    if RunFiles(schedules.home, run).launch.exists():  # a predecessor of this process began it
+    if RunFiles(schedules.home, run).launch.exists():  # started by a predecessor of this process
         return replace(start, stage=Stage.STARTED, runs=[run])
     if go is Go.WAIT:
         return replace(start, stage=Stage.QUEUED, why=why)
@@ -296,7 +296,7 @@ def _settle(schedules: Schedules, schedule: Schedule, start: ScheduledStart) -> 
                            env={**os.environ, "GARRISON_HOME": str(schedules.home), **variables})
         if not done.ok:
             why = "took too long" if done.timed_out else f"exit code {done.code}"
-            return replace(start, stage=Stage.SKIPPED, why=f"nothing to do: `{schedule.only_if}` says so ({why})")
+            return replace(start, stage=Stage.SKIPPED, why=f"nothing to do: `{schedule.only_if}` failed ({why})")
     if go is Go.STOP_FIRST:
         for other in (run for each in others if not each.outcome for run in each.runs):
             run_command(schedules.home, ["stop", other], STOP_SECONDS, cwd=schedule.repo, variables=variables)
@@ -306,7 +306,7 @@ def _settle(schedules: Schedules, schedule: Schedule, start: ScheduledStart) -> 
 
 def _begin(schedules: Schedules, schedule: Schedule, start: ScheduledStart, run: str,
            variables: Mapping[str, str]) -> ScheduledStart:
-    """Run a schedule's command; return the start with the runs that it began."""
+    """Run a schedule's command; return the start with its runs."""
     begun = begin_run(schedules.home, run, command_words(schedule, run), COMMAND_SECONDS, cwd=schedule.repo,
                       variables=variables)
     if begun.runs:
@@ -317,7 +317,7 @@ def _begin(schedules: Schedules, schedule: Schedule, start: ScheduledStart, run:
 
 
 def command_words(schedule: Schedule, run: str) -> list[str]:
-    """Return the command of a start, which begins a run with that id in the background. Pure."""
+    """Return the command of a start, which starts a run with that id in the background. Pure."""
     first, *rest = schedule.words
     own = [] if first == "take" else ["--detach", f"--run={run}", "--new"]
     return [first, "--json", f"--target-dir={schedule.repo}", *own, *(["--yes"] if first == "run" and any(
@@ -325,7 +325,7 @@ def command_words(schedule: Schedule, run: str) -> list[str]:
 
 
 def fetch(repo: Path) -> str:
-    """Fetch what the checked-out branch follows; return why that was not possible, '' if it was or it follows none."""
+    """Fetch the upstream of the checked-out branch; return why that failed, '' if it succeeded or there is none."""
     git = Git(repo)
     remote = git.run("config", "--get", f"branch.{git.run('branch', '--show-current').out.strip()}.remote",
                      check=False).out.strip()
@@ -334,12 +334,12 @@ def fetch(repo: Path) -> str:
     try:
         git.run("fetch", "--quiet", remote, timeout=FETCH_SECONDS)
     except GarrisonError as error:
-        return f"{remote} was not fetched: {error}"[:300]
+        return f"could not fetch {remote}: {error}"[:300]
     return ""
 
 
 def spent_in_week(schedules: Schedules, name: str, now: float) -> float:
-    """Return what the runs that a schedule began in the last seven days have cost, in US dollars."""
+    """Return the cost of a schedule's runs in the last seven days, in US dollars."""
     return _spent(schedules, schedules.starts(name, now - WEEK))
 
 
@@ -359,17 +359,17 @@ class ShownSchedule(Value):
     command: list[str]
     repo: str
     next: str
-    """Time at which it is due next, ISO 8601 UTC; '' while it is paused."""
+    """Next due time, ISO 8601 UTC; '' while it is paused."""
     paused: str
     last: str
-    """What became of its latest time, '' before the first."""
+    """Outcome of its latest time, '' before the first."""
     run: str
-    """Latest run that it began, '' before the first."""
+    """Latest run that it started, '' before the first."""
     spent_week: float
 
 
 def show_all(schedules: Schedules, now: float) -> list[ShownSchedule]:
-    """Return all schedules as they are at a time, by name."""
+    """Return all schedules at a given time, sorted by name."""
     return [_show(schedules, name, now) for name in schedules.names()]
 
 
@@ -383,7 +383,7 @@ def _show(schedules: Schedules, name: str, now: float) -> ShownSchedule:
 
 
 def word_of(start: ScheduledStart) -> str:
-    """Return what a history calls a start."""
+    """Return the word for a start in a history."""
     if start.stage is Stage.MISSED and start.count > 1:
         return f"missed {start.count} times"
     return "late" if start.is_late and start.stage is Stage.STARTED else start.stage.value
@@ -393,9 +393,9 @@ def word_of(start: ScheduledStart) -> str:
 
 
 def arm(schedules: Schedules, now: float) -> bool:
-    """Let systemd call `garrison up` at the next due time, to the second; return whether it will.
+    """Set a systemd timer for `garrison up` at the next due time, to the second; return whether that worked.
 
-    Without a user manager nothing is armed: cron calls once a minute.
+    Without a user manager no timer is set: cron calls once a minute.
     """
     manager = systemd.find_manager(os.environ)
     if manager is None:
@@ -403,7 +403,7 @@ def arm(schedules: Schedules, now: float) -> bool:
     due = [at for name in schedules.names() if (at := schedules.next_due(schedules.read(name), now)) is not None]
     if not due:
         return False
-    # systemd-run refuses the name of a unit that is there: the last alarm is, unless it has rung.
+    # systemd-run refuses the name of an existing unit: the last timer exists until it has fired
     systemd.call(manager, [manager.systemctl, "--user", "stop", f"{systemd.alarm_unit(schedules.home)}.timer"])
     argv = garrison_argv("up", home=schedules.home)
     return systemd.call(manager, systemd.alarm_words(manager, schedules.home, min(due), argv)) is not None

@@ -1,4 +1,4 @@
-"""Terminal session of a node's agent: where it is, and whether what the user types reaches the agent."""
+"""Terminal session of a node's agent: its place, and whether it accepts input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AgentSession(Value):
     terminal: Terminal
     session: TerminalSession
     read_only: str
-    """Why nothing reads what the user types there; '' if its program reads a keyboard."""
+    """Why it ignores the keyboard; '' if its program reads it."""
 
     @property
     def title(self) -> str:
@@ -61,7 +61,7 @@ def open_session(store: Store, key: Key) -> AgentSession:
 
 
 def why_no_keyboard(store: Store, identity: Identity) -> str:
-    """Return why nothing reads what the user types to an agent, '' if its profile gives it a terminal."""
+    """Return why an agent ignores the keyboard, '' if its profile gives it a terminal."""
     attempt = identity.attempt
     folder = RunFiles(store.home, identity.run_id).attempt(identity.name, attempt)
     task = run_records.load(Task, folder / "task.json")

@@ -1,8 +1,8 @@
 """Changes of one attempt at a node: commits, changed files, conflicts, checks with their output, and its files.
 
-The same for `garrison review` and for the page, at any moment: while the agent works (what it has not committed
-included), while the work waits, after it has landed, and after it was refused, as long as git has its commits.
-Which entry of the queue the user sees and judges is decided at the end.
+The same for `garrison review` and for the page, at any time: while the agent works (including uncommitted changes),
+while the work waits, and after it has landed or was refused, until git removes its commits. The last part decides which
+entry of the queue the user sees and judges.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 COMMITS = 50
-"""Commits that are listed."""
+"""Maximum number of commits listed."""
 SHORT = 10
-"""Characters of a commit's id as it is shown."""
+"""Shown characters of a commit's id."""
 TAIL_LINES, TAIL_BYTES = 40, 16_000
-"""End of a check's output that is shown."""
+"""Shown characters at the end of a check's output."""
 ARTEFACTS = 50
-"""Files of an attempt that are listed."""
+"""Maximum number of an attempt's files listed."""
 _SNAPSHOT_SECONDS = 15.0
-"""Time limit of reading what a working agent has not committed."""
+"""Time limit of reading a working agent's uncommitted changes."""
 
 
 class CommitLine(Value):
-    """One commit, its words spelled out."""
+    """Commit, with hidden characters spelled out."""
 
     oid: str
     subject: str
@@ -69,40 +69,40 @@ class CommitLine(Value):
 
 
 class JudgedBy(Value):
-    """A command that judged the work: `what` is acceptance, validator or gate."""
+    """Command that judged the work: `what` is acceptance, validator or gate."""
 
     what: str
     command: str
     result: str
-    """`passed`, `failed`, or what else is known of it."""
+    """`passed`, `failed`, or another state."""
     exit_code: int | None = None
     tail: str = ""
     """End of its output."""
     log: str = ""
-    """Path of all of it."""
+    """Path of the whole output."""
 
 
 class Artefact(Value):
-    """A file that an attempt left in its folder."""
+    """File in the folder of an attempt."""
 
     name: str
     bytes: int
 
 
 class ListedFile(ShownFile, kw_only=True):
-    """A changed file in a list, with its place there, its names spelled out."""
+    """Changed file with its position in a list, its names spelled out."""
 
     number: int
     content: str = ""
-    """Id of its content: a file with another one has to be looked at again."""
+    """Id of its content: the user has to review the file again if it changes."""
 
 
 class Changes(CommitRange, kw_only=True):
-    """Change of an attempt with everything by which the user judges it, as the page gets it."""
+    """Change of an attempt with everything that the user needs to judge it, for the page."""
 
     uncommitted: bool
     commits: list[CommitLine]
-    """Those that the target does not have, oldest first; of many the last `COMMITS`."""
+    """Commits that are not on the target, oldest first; at most the last `COMMITS`."""
     more_commits: int
     count: int
     """Number of changed files, `added` and `removed` of their lines."""
@@ -122,7 +122,7 @@ class Changes(CommitRange, kw_only=True):
     attempts: list[int]
     """Attempts at the node, oldest first."""
     comments: list[ShownComment]
-    """Comments of people on this attempt and the earlier ones, with what became of them, the latest attempt first."""
+    """Comments on this and earlier attempts, and their state, latest attempt first."""
 
 
 # ---- which commits --------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Changes(CommitRange, kw_only=True):
 
 def find_change(runtime: Runtime, run: str, node: str, attempt: int | None = None,
                 queue: MergeQueue | None = None) -> CommitRange:
-    """Return the commits of an attempt, by default the latest; NotFound if it has none that git still has."""
+    """Return the commits of an attempt, by default the latest; NotFound if git has none of them."""
     launch = runtime.launch(run)
     queue = queue or node_queue(runtime, launch, "review")
     files = runtime.files(run)
@@ -147,9 +147,9 @@ def find_change(runtime: Runtime, run: str, node: str, attempt: int | None = Non
 
 
 def change_of_entry(git: Git, entry: MergeEntry) -> CommitRange:
-    """Return the commits of a merge entry: what the target had not before."""
+    """Return the commits of a merge entry that were new to the target."""
     base = _base(git, entry.target, entry.oid) or entry.oid
-    # The target contains the commit by now, so that its merge base with it is the commit itself.
+    # the target now contains the commit, so their merge base is the commit itself
     if base == entry.oid and entry.base:  # it has landed
         base = git.merge_base(entry.base, entry.oid) or entry.base
     return CommitRange(entry.run, entry.node, entry.attempt, base, entry.oid, entry.target, entry.oid, entry.landing,
@@ -163,7 +163,7 @@ def _base(git: Git, target: str, oid: str) -> str | None:
 
 def _unqueued_head(runtime: Runtime, launch: Launch, git: Git, node: str, attempt: int, *, is_latest: bool,
                    ) -> tuple[str | None, str | None]:
-    """Return last commit and present state of an attempt that is not in the queue."""
+    """Return the last commit and current state of an attempt that is not in the queue."""
     run = launch.run_id
     result, _ = read_result(runtime.files(run).attempt(node, attempt) / "result.json", run, node, attempt)
     if result is not None and result.head and git.has_object(result.head):
@@ -176,7 +176,7 @@ def _unqueued_head(runtime: Runtime, launch: Launch, git: Git, node: str, attemp
         return tip, tip
     head = git.head(worktree) or tip
     with suppress(GarrisonError, OSError):
-        # The fixed date gives equal work an equal commit: a page that looks again makes one object, not hundreds.
+        # the fixed date gives equal work an equal commit: a polling page creates one object, not hundreds
         return head, git.create_snapshot(worktree, "what is not committed", timeout=_SNAPSHOT_SECONDS,
                                          when="@0 +0000")
     return head, head
@@ -192,13 +192,12 @@ def _worktree(runtime: Runtime, run: str, node: str, attempt: int) -> Path | Non
     return None
 
 
-# ---- everything about them ------------------------------------------------------------------------------------------
+# ---- details of the commits -----------------------------------------------------------------------------------------
 
 
 def read_changes(runtime: Runtime, queue: MergeQueue, change: CommitRange, changed: Sequence[FileChange],
                  begin: int = 0) -> Changes:
-    """Read everything about a change, whose files are known; of many files it lists those from `begin` on. GitError if
-    its commits are gone.
+    """Read all details of a change with known files, listing those from `begin` on. GitError if its commits are gone.
     """
     entry = queue.state.entries.get(change.entry)
     git, files = queue.git, runtime.files(change.run)
@@ -220,8 +219,8 @@ def read_changes(runtime: Runtime, queue: MergeQueue, change: CommitRange, chang
 
 
 def since_attempt(git: Git, change: CommitRange, earlier: CommitRange) -> tuple[CommitRange, list[FileChange]]:
-    """Return what an attempt changed since an earlier one, with the files: those that either of them changed, so that
-    what the target brought in between is left out. GitError if commits are gone.
+    """Return the changes of an attempt since an earlier one, and the files: only those that either of them changed, to
+    exclude changes from the target. GitError if commits are gone.
     """
     own = {path for each in (change, earlier) for file in changed_files(git, each.base, each.head)
            for path in (file.path, file.old_path)}
@@ -230,7 +229,7 @@ def since_attempt(git: Git, change: CommitRange, earlier: CommitRange) -> tuple[
 
 
 def read_comments(runtime: Runtime, queue: MergeQueue, change: CommitRange) -> list[ShownComment]:
-    """Return the comments on an attempt's work and on the earlier ones, the latest attempt first."""
+    """Return the comments on this and earlier attempts, latest attempt first."""
     changes = {entry.attempt: change_of_entry(queue.git, entry)
                for entry in queue.state.entries_of(change.run, change.node)}
     changes.setdefault(change.attempt, change)
@@ -243,10 +242,10 @@ def read_comments(runtime: Runtime, queue: MergeQueue, change: CommitRange) -> l
 
 def _comments_on(runtime: Runtime, git: Git, entry: MergeEntry,
                  changes: Mapping[int, CommitRange]) -> list[ShownComment]:
-    """Return the comments on an entry; without what became of them if git has not the commits any more."""
+    """Return the comments on an entry, without their state if git no longer has the commits."""
     following = next((changes[attempt] for attempt in sorted(changes) if attempt > entry.attempt), None)
     if following is not None and following.head == entry.oid:
-        following = None  # the next attempt continues from this one, and has done nothing yet
+        following = None  # the next attempt continues from this one and has not done anything yet
     answers = dict[str, str]()
     if following is not None:
         with suppress(GarrisonError, OSError):
@@ -259,7 +258,7 @@ def _comments_on(runtime: Runtime, git: Git, entry: MergeEntry,
 
 def read_commits(git: Git, span: str) -> list[CommitLine]:
     """Return the last commits of a range, oldest first."""
-    # log.showSignature would run gpg for every commit, and put what it says between the fields.
+    # log.showSignature would run gpg for every commit and mix its output with the fields
     output = git.run("log", "-z", "--no-show-signature", "--no-color", "--encoding=UTF-8",
                      "--format=tformat:%H%x01%s%x01%an%x01%aI", f"-n{COMMITS}", span, "--").out
     lines = []
@@ -273,7 +272,7 @@ def read_commits(git: Git, span: str) -> list[CommitLine]:
 def _conflicts(git: Git, entry: MergeEntry | None) -> list[ConflictedFile]:
     if entry is None or entry.status != "conflict":
         return []
-    # The tip that it met: against today's the conflict may be another one, or none.
+    # the tip of that time: the conflict with the current one may differ, or not exist
     tip = entry.base or git.branch_tip(entry.target)
     try:
         return read_conflicts(git, tip, entry.oid) if tip else []
@@ -283,7 +282,7 @@ def _conflicts(git: Git, entry: MergeEntry | None) -> list[ConflictedFile]:
 
 def read_checks(queue: MergeQueue, entry: MergeEntry | None, files: RunFiles, node: str,
                 attempt: int) -> list[JudgedBy]:
-    """Return what judged an attempt: its acceptance command, and the gate."""
+    """Return the checks of an attempt: its acceptance command, and the gate."""
     folder = files.attempt(node, attempt)
     task = read_task(folder)
     checks = []
@@ -291,7 +290,7 @@ def read_checks(queue: MergeQueue, entry: MergeEntry | None, files: RunFiles, no
         log = folder / "acceptance.log"
         fact = next((event for _, event in reversed(read_attempt(files.process_journal(f"runner-{node}"), attempt))
                      if isinstance(event, FactRecorded) and event.name == "acceptance"), None)
-        passed = entry is not None or (fact is not None and fact.value == "ok")  # only what it accepted is queued
+        passed = entry is not None or (fact is not None and fact.value == "ok")  # only accepted work is queued
         result = "passed" if passed else str(fact.value).partition("\n")[0] if fact is not None else "not decided"
         code = 0 if passed else fact.code if fact is not None else None
         checks.append(JudgedBy("acceptance", task.acceptance, result, code, spell_tail(log),
@@ -312,7 +311,7 @@ def read_checks(queue: MergeQueue, entry: MergeEntry | None, files: RunFiles, no
 
 
 def spell_tail(log: Path | None) -> str:
-    """Return the end of a log for people; '' for none."""
+    """Return the end of a log for users; '' for none."""
     if log is None:
         return ""
     lines = clean_lines(read_end(log.parent, log.name, TAIL_BYTES))
@@ -320,14 +319,14 @@ def spell_tail(log: Path | None) -> str:
 
 
 def read_task(folder: Path) -> Task | None:
-    """Return the task of an attempt's folder; None if it has none, or cannot be read."""
+    """Return the task of an attempt's folder; None if missing or unreadable."""
     with suppress(GarrisonError):
         return run_records.load(Task, folder / "task.json")
     return None
 
 
 def read_evidence(folder: Path, run: str, node: str, attempt: int) -> list[str]:
-    """Return what else speaks for the work: what it answers, how its agent ended, its notes."""
+    """Return further evidence for the work: the request that it answers, how its agent ended, its notes."""
     task, lines = read_task(folder), []
     result: Result | None = read_result(folder / "result.json", run, node, attempt)[0]
     if task is not None and (asked := task.rework_reason.strip()):
@@ -356,7 +355,7 @@ def _artefacts(folder: Path) -> list[Artefact]:
 # ---- conflicts
 
 CONFLICTED_FILES = 20
-"""Conflicted files of which the pieces are shown; of the others the names."""
+"""Maximum number of conflicted files shown with content; only the names of others are shown."""
 CONFLICT_LINES = 200
 """Lines shown of one file's conflicts."""
 AROUND = 2
@@ -369,7 +368,7 @@ class ConflictLine(Value):
 
     side: str
     number: int
-    """Its number in the file with the conflict markers."""
+    """Its number in the file with conflict markers."""
     text: str
 
 
@@ -383,12 +382,12 @@ class ConflictedFile(Value):
 
 
 def read_conflicts(git: Git, ours: str, theirs: str) -> list[ConflictedFile]:
-    """Merge two commits where nothing is kept, and return the files in conflict."""
+    """Merge two commits without keeping the result, and return the files in conflict."""
     with git.open_scratch() as folder:
         extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(git.common / "objects")}
         answer = git.run("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs, check=False,
                          extra=extra, timeout=SECONDS)
-        # 1 means conflicts. The merge's objects go to a folder that is removed, with the repository's as alternates.
+        # 1 means conflicts. Objects of the merge go to a temporary folder, with the repository's as alternates.
         if answer.code not in (0, 1):
             raise GitError(("merge-tree",), answer.code, answer.err)
         tree, *names = [part for part in answer.out.split("\0") if part]
@@ -419,7 +418,7 @@ def conflict_lines(text: str) -> list[ConflictLine]:
     """Return the conflicts of a file with markers, each with a few lines around it. Pure."""
     rows = [_parse(row) for row in text.removesuffix("\n").split("\n")]
     sides, side = [], "both"
-    # A side may contain lines that look like markers, say the manual of a merge tool: only their order tells.
+    # a side may contain lines like markers, say the manual of a merge tool: only their order distinguishes them
     for marker in (marker for marker, _ in rows):
         if marker == _BEGIN and side == "both":
             side = "ours"
@@ -447,31 +446,30 @@ def _parse(row: str) -> tuple[str, str]:
 OUTPUT_LINES = 20
 """Lines of an agent's output that count as evidence."""
 DIFF_CHARACTERS = 4 << 20
-"""Longest diff; `git diff` shows more."""
+"""Maximum length of a diff; `git diff` shows more."""
 
 
 class AttemptReview(Value):
-    """Work of one attempt as the user judges it."""
+    """Work of one attempt for the user's judgement."""
 
     run: str
     node: str
     attempt: int
     commit: str
-    """Its last commit, which lands."""
+    """Its last commit, which is to land."""
     entry: str
     status: str
     """Status of its merge entry (`merge/entry.py`), whose words scripts read."""
     landing: str
-    """The same in the word that every view has for it, `waiting for approval` among them."""
+    """The same in the words of all views, such as `waiting for approval`."""
     target: str
     commits: list[str]
-    """Its commits that the target does not have, oldest first: `oid subject`; of many the last
-    `changes.COMMITS`."""
+    """Its commits that are not on the target, oldest first: `oid subject`; at most the last `changes.COMMITS`."""
     more_commits: int
-    """Earlier commits, which are not listed."""
+    """Number of earlier commits, which are not listed."""
     stat: str
     diff: str
-    """Its changes; a character that a terminal acts upon or hides is spelled out as `‹U+001B›`."""
+    """Its changes; characters that a terminal interprets or hides are spelled out as `‹U+001B›`."""
     evidence: list[str]
     files: list[ListedFile]
     """Changed files with their added and removed lines, the first `diff.FILES`."""
@@ -496,7 +494,7 @@ def find_entries(runtime: Runtime, run: str, node: str) -> tuple[MergeQueue, lis
 
 
 def choose_shown(entries: Sequence[MergeEntry], attempt: int | None = None, commit: str = "") -> MergeEntry:
-    """Return the latest entry, or that of an attempt and of a commit (or its beginning); NotFound. Pure."""
+    """Return the latest entry, or the one of an attempt and of a commit (or its prefix); NotFound. Pure."""
     found = [entry for entry in entries if attempt in (None, entry.attempt) and entry.oid.startswith(commit.lower())]
     if found:
         return found[-1]
@@ -506,16 +504,17 @@ def choose_shown(entries: Sequence[MergeEntry], attempt: int | None = None, comm
 
 
 def choose_judged(entries: Sequence[MergeEntry], attempt: int | None = None, commit: str = "") -> MergeEntry:
-    """Return the entry that the user approves or rejects: the one that was looked at, by its attempt.
+    """Return the entry that the user approves or rejects: the reviewed one, by its attempt.
 
-    Without an attempt only where no other work of the node has ever waited for approval: a newer attempt may have been
-    queued since the person looked, and must not land unseen. Refused otherwise. Pure.
+    The attempt may be omitted only if no other work of the node has ever waited for approval: a newer attempt may have
+    been queued since the review, and must not land unseen. Refused otherwise. Pure.
     """
     entry = choose_shown(entries, attempt, commit)
-    # Superseded ones count: the user may have looked at one of them.
+    # superseded ones count: the user may have reviewed one of them
     reviewed = [each for each in entries if each.approval]
     if attempt is None and not commit and len(reviewed) > 1:
-        raise Refused(f"say which attempt of {entry.node} you have seen: --attempt N; there {_list_attempts(reviewed)}")
+        raise Refused(f"pass the attempt of {entry.node} that you have reviewed: --attempt N; there "
+                      f"{_list_attempts(reviewed)}")
     return entry
 
 
@@ -530,7 +529,7 @@ def read_review(runtime: Runtime, queue: MergeQueue, entry: MergeEntry) -> Attem
 
 
 def read_unqueued(runtime: Runtime, run: str, node: str, attempt: int | None = None) -> AttemptReview:
-    """Read the work of an attempt that is not in the queue: its agent still works, or it was refused before."""
+    """Read the work of an attempt that is not in the queue: its agent still works, or it was refused earlier."""
     queue = node_queue(runtime, runtime.launch(run), "review")
     return _review(runtime, queue, find_change(runtime, run, node, attempt, queue), "")
 
@@ -538,7 +537,7 @@ def read_unqueued(runtime: Runtime, run: str, node: str, attempt: int | None = N
 def _review(runtime: Runtime, queue: MergeQueue, change: CommitRange, status: str) -> AttemptReview:
     git = queue.git
     found = read_changes(runtime, queue, change, changed_files(git, change.base, change.head))
-    # the order of the files is a file that the repository's configuration may name
+    # the repository's configuration may name an order file
     diff = git.run("diff", "--no-color", "-O/dev/null", change.base, change.head, "--",
                    extra=SUMMARISE_BIG_FILES, timeout=SECONDS).out
     cut = "\n… cut here; `git diff` shows all of it" * (len(diff) > DIFF_CHARACTERS)
@@ -552,7 +551,7 @@ def _review(runtime: Runtime, queue: MergeQueue, change: CommitRange, status: st
 
 
 def _evidence(found: Changes) -> list[str]:
-    """Return what speaks for the work: how its agent ended, what was checked, the end of its output."""
+    """Return the evidence for the work: how its agent ended, the checks, the end of its output."""
     lines = list(found.evidence)
     lines += [f"{check.what} `{check.command}` {check.result}" for check in found.checks]
     result, _ = read_result(Path(found.folder) / "result.json", found.run, found.node, found.attempt)

@@ -1,8 +1,8 @@
-"""Comments of the user on lines of an attempt's work: taken with a judgement, and what the next attempt made of them.
+"""Comments of the user on lines of an attempt's work: recorded with a judgement, and handled by the next attempt.
 
-The next attempt gets file, lines, their text as git has it, and the comment. The text was written by an agent, so it
-is quoted; file and lines are looked up, never taken from whoever sends the comment. `judge` decides what became of a
-comment, from the lines that the next attempt changed and the answer that its agent wrote.
+The next attempt gets file, lines, their text from git, and the comment. The text was written by an agent, so it is
+quoted; file and lines are looked up, never taken from the sender of the comment. `judge` derives the state of a comment
+from the lines that the next attempt changed and the answer of its agent.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 MAX_COMMENTS = 50
-"""Most comments of one judgement."""
+"""Maximum number of comments of one judgement."""
 REASON_CHARACTERS = 12_000
-"""Longest reason with its comments."""
+"""Maximum length of a reason with its comments."""
 QUOTED, QUOTED_LINES = 200, 12
-"""Characters of a line that are quoted, and lines of a comment."""
+"""Maximum quoted length of a line, and number of lines of a comment."""
 _PLACE = re.compile(r"(?P<path>.+):(?P<sign>-?)(?P<line>[1-9]\d{0,8})(?:-(?P<last>[1-9]\d{0,8}))?", re.DOTALL)
 
 
-# ---- taken with a judgement -----------------------------------------------------------------------------------------
+# ---- comments of a judgement ----------------------------------------------------------------------------------------
 
 
 def parse_comment(place: str, text: str) -> ReviewComment:
-    """Return the comment on `FILE:LINE`, `FILE:LINE-LINE`, or with `FILE:-LINE` on removed ones; UsageError."""
+    """Return the comment on `FILE:LINE`, `FILE:LINE-LINE`, or on removed lines with `FILE:-LINE`; UsageError."""
     found = _PLACE.fullmatch(place)
     if found is None:
         raise UsageError(f"{place!r:.80} names no line: pass FILE:LINE or FILE:LINE-LINE, or FILE:-LINE for a line "
@@ -47,13 +47,13 @@ def parse_comment(place: str, text: str) -> ReviewComment:
 
 
 def find_file(git: Git, change: CommitRange, files: Sequence[FileChange], path: str) -> FileChange:
-    """Return the file of a path: a changed one, the old one of a renamed file too, or another of the attempt's tree;
+    """Return the file of a path: a changed one (a renamed file also by its old path), or another of the attempt's tree;
     NotFound.
     """
     found = next((file for file in files if path in (file.path, file.old_path)), None)
     if found is not None:
         return found
-    # Literal: the path comes from a browser, and `:(glob)*` is a pattern to git.
+    # literal: the path comes from a browser, and git takes `:(glob)*` as a pattern
     listed = git.run("--literal-pathspecs", "ls-tree", "-z", change.head, "--", path, check=False).out.split("\0")[0]
     facts, _, name = listed.partition("\t")
     if name != path or facts.split(" ")[1:2] != ["blob"]:
@@ -64,7 +64,7 @@ def find_file(git: Git, change: CommitRange, files: Sequence[FileChange], path: 
 
 
 def take_comments(git: Git, change: CommitRange, given: Sequence[ReviewComment]) -> tuple[ReviewComment, ...]:
-    """Return the comments with their lines as git has them; UsageError, NotFound for a file or line that is not there.
+    """Return the comments with their lines from git; UsageError, NotFound for a missing file or line.
     """
     if len(given) > MAX_COMMENTS:
         raise UsageError(f"a judgement has at most {MAX_COMMENTS} comments")
@@ -81,7 +81,7 @@ def take_comments(git: Git, change: CommitRange, given: Sequence[ReviewComment])
 
 
 def compose_reason(note: str, comments: Sequence[ReviewComment]) -> str:
-    """Return what the next attempt gets: the note, then each comment with its lines; UsageError if it is too long.
+    """Return the reason for the next attempt: the note, then each comment with its lines; UsageError if too long.
     """
     if not comments:
         return note.strip()
@@ -109,27 +109,27 @@ def _told(number: int, comment: ReviewComment) -> str:
     return "\n".join([*lines, *(f"  {line}" for line in comment.text.split("\n"))])
 
 
-# ---- what became of them --------------------------------------------------------------------------------------------
+# ---- state of comments ----------------------------------------------------------------------------------------------
 
 
 class CommentState(StrEnum):
-    """What the next attempt made of a comment."""
+    """State of a comment after the next attempt."""
 
     WAITING = "waiting"
-    """There is no work of a next attempt."""
+    """The next attempt has no work yet."""
     OPEN = "open"
-    """Its lines are as they were, and the agent has not answered."""
+    """Its lines are unchanged, and the agent has not answered."""
     OUTDATED = "outdated"
     """Its lines were changed."""
     ANSWERED = "answered"
-    """The agent has answered it, whether or not it changed the lines."""
+    """The agent answered it, whether or not it changed the lines."""
 
 
 class ShownComment(Value):
-    """A comment as people see it, its names and lines spelled out."""
+    """Comment for users, its names and lines spelled out."""
 
     id: str
-    """Its own among those of the node: attempt and number."""
+    """Its id among the comments of the node: attempt and number."""
     attempt: int
     path: str
     line: int
@@ -140,23 +140,23 @@ class ShownComment(Value):
     text: str
     state: CommentState
     answer: str = ""
-    """What the next attempt's agent answered."""
+    """Answer of the next attempt's agent."""
 
 
 def judge(comment: ReviewComment, changed: Sequence[range] | None, answer: str) -> CommentState:
-    """Decide what became of a comment. Pure.
+    """Derive the state of a comment. Pure.
 
     Args:
-        changed: lines that differ between the file it stands in and the next attempt's, in the numbers of the former,
-            an insertion as the empty range at the line that it follows; None without a next attempt.
-        answer: what the next attempt's agent wrote to it.
+        changed: lines of the commented file that the next attempt changed; an insertion is the empty range after its
+            preceding line; None without a next attempt.
+        answer: answer of the next attempt's agent.
     """
     if changed is None:
         return CommentState.WAITING
     if answer.strip():
         return CommentState.ANSWERED
     own = comment.lines
-    if comment.line < 0:  # a removed line: it is changed by being put back
+    if comment.line < 0:  # a removed line changes by being restored
         removed = {number for span in changed for number in span}
         return CommentState.OPEN if removed.issuperset(own) else CommentState.OUTDATED
     hit = any(span.start < own.stop and own.start < span.stop if span else own.start <= span.start < own.stop - 1
@@ -166,12 +166,12 @@ def judge(comment: ReviewComment, changed: Sequence[range] | None, answer: str) 
 
 def show_comments(git: Git, change: CommitRange, comments: Sequence[ReviewComment], following: CommitRange | None,
                   answers: Mapping[str, str]) -> list[ShownComment]:
-    """Return the comments on an attempt, and what the `following` one made of them; GitError if commits are gone.
+    """Return the comments on an attempt, with their state after the `following` one; GitError if commits are gone.
 
     Args:
-        answers: what the agent of the following attempt wrote, by `comment_id`.
+        answers: answers of the following attempt's agent, by `comment_id`.
     """
-    # By the older name: a comment stays with a file that the next attempt renamed.
+    # by the older name: a comment follows a file that the next attempt renamed
     now = {file.old_path or file.path: file for file in changed_files(git, change.head, following.head)} \
         if following is not None and comments else {}
     before = {file.path: file for file in changed_files(git, change.base, change.head)} if comments else {}
@@ -187,7 +187,7 @@ def show_comments(git: Git, change: CommitRange, comments: Sequence[ReviewCommen
 
 
 def _changed(git: Git, comment: ReviewComment, before: FileChange | None, now: FileChange | None) -> list[range]:
-    """Return what differs between the file of a comment and the following attempt's."""
+    """Return the lines of a commented file that the following attempt changed."""
     if comment.line > 0:
         return [] if now is None else changed_ranges(git, now.old_blob, now.new_blob)
     if before is None or is_absent(before.old_blob):

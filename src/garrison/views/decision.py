@@ -1,4 +1,4 @@
-"""What the user decides at a question, or about work to approve: last outcomes, their size, what was checked, costs.
+"""Decision of the user at a question, or about work to approve: latest outcomes, their size, checks, costs.
 
 The same for the cards of the page and for the list of `garrison review`.
 """
@@ -36,31 +36,31 @@ if TYPE_CHECKING:
     from garrison.views.changes import JudgedBy
 
 NODES = 8
-"""Nodes that are shown of those before a question."""
+"""Maximum number of preceding nodes shown at a question."""
 REASON_CHARACTERS = 300
-"""Longest reason of an outcome."""
+"""Maximum length of an outcome's reason."""
 
 
 class CheckVerdict(StrEnum):
-    """How something that was checked ended."""
+    """Result of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
     OPEN = "open"
-    """It has not ended, or asks for the user's look."""
+    """It has not ended, or asks for the user's attention."""
 
 
 class Checked(Value):
-    """Something that was checked before the user looks: acceptance, gate, and the files that the node was to change."""
+    """Check made before the user's decision: acceptance, gate, and the files that the node was to change."""
 
     what: str
     verdict: CheckVerdict
     words: str
-    """All of it on one line."""
+    """The check on one line."""
 
 
 class ShownOutcome(Value):
-    """Last outcome of a node before the question. `files` is None for one whose change git does not have."""
+    """Latest outcome of a node before the question. `files` is None if git does not have its change."""
 
     node: str
     state: str
@@ -74,28 +74,28 @@ class ShownOutcome(Value):
 
     @property
     def size(self) -> str:
-        """Return files and lines in words; '' where git does not have them."""
+        """Return files and lines in words; '' if git does not have them."""
         if self.files is None:
             return ""
         return f"{self.files} {'file' if self.files == 1 else 'files'} +{self.added} −{self.removed}"
 
 
 class ShownDecision(Value):
-    """What an answer decides."""
+    """Subject of a decision."""
 
     outcomes: list[ShownOutcome]
     more: int
-    """Further nodes before it, which are not shown."""
+    """Number of further preceding nodes, not shown."""
     usd: float | None
     """Costs of the whole run so far."""
     files: int = 0
-    """With the lines that were added and removed: of all outcomes."""
+    """Of all outcomes, like the added and removed lines."""
     added: int = 0
     removed: int = 0
 
 
 def read_decision(runtime: Runtime, run: str, question: str, node: str = "") -> ShownDecision:
-    """Read what is decided at a question of the pipeline, or, with `node`, about the work of that node."""
+    """Read the decision at a question of the pipeline, or, with `node`, about the work of that node."""
     launch = runtime.launch(run)
     state = replay_run(journal.read_all(runtime.files(run).journal))
     names = [node] if node else []
@@ -115,7 +115,7 @@ def read_decision(runtime: Runtime, run: str, question: str, node: str = "") -> 
 
 
 def read_candidates(runtime: Runtime, run: str, node: str) -> list[ShownOutcome]:
-    """Return the candidates of a node none of which is in the merge queue yet; [] for any other node."""
+    """Return the candidates of a node if none is in the merge queue yet; [] for other nodes."""
     task = _read_plan(runtime, run).tasks.get(node)
     if task is None or task.best_of is None \
             or node_queue(runtime, runtime.launch(run), "review").state.entries_of(run, node):
@@ -124,7 +124,7 @@ def read_candidates(runtime: Runtime, run: str, node: str) -> list[ShownOutcome]
 
 
 def _read_plan(runtime: Runtime, run: str) -> RunPlan:
-    from garrison.run.plan import read_plan  # late: only a choice between nodes needs the graph
+    from garrison.run.plan import read_plan  # imported late: only a choice between nodes needs the graph
 
     return read_plan(runtime.files(run), runtime.launch(run))
 
@@ -151,7 +151,7 @@ def _outcome(runtime: Runtime, queue: MergeQueue, run: str, name: str, node: Nod
 
 
 def compare_files(runtime: Runtime, run: str, name: str) -> str:
-    """Return how what a node's work changes compares with the files that the node names; '' without either."""
+    """Return how the changed files compare with the files that the node names; '' without either."""
     launch = runtime.launch(run)
     if launch.adhoc:
         return ""
@@ -168,17 +168,17 @@ def compare_files(runtime: Runtime, run: str, name: str) -> str:
 
 
 def describe_files(expected: Sequence[str], changed: Sequence[str]) -> str:
-    """Return which of the expected files are unchanged, and which others are changed. Pure."""
+    """Return the unchanged expected files, and the changed unexpected ones. Pure."""
     others = [name for name in changed if not matches(name, expected)]
     unchanged = [pattern for pattern in expected if not any(matches(name, [pattern]) for name in changed)]
     parts = [f"{what} {', '.join(names[:NODES])}{f' and {len(names) - NODES} more' if names[NODES:] else ''}"
              for what, names in (("also changes", others), ("does not change", unchanged)) if names]
     names = ", ".join(expected[:NODES])
-    return f"it {' and '.join(parts) or f'changes the expected files alone: {names}'}"
+    return f"it {' and '.join(parts) or f'changes only the expected files: {names}'}"
 
 
 def summarise_checks(checks: Sequence[JudgedBy], entry: MergeEntry | None, task: Task | None) -> list[Checked]:
-    """Return what was checked of an entry's work, and the files outside those that its node names. Pure."""
+    """Return the checks of an entry's work, and changed files that its node does not name. Pure."""
     found = [Checked(check.what, CheckVerdict.PASSED if check.result == "passed" else
                      CheckVerdict.OPEN if check.result in ("not run yet", "not decided") else CheckVerdict.FAILED,
                      f"{check.what} {check.result}") for check in checks]

@@ -1,8 +1,8 @@
-"""Differences between two commits, for people: the list of changed files, and the lines of one file, both bounded.
+"""Differences between two commits, for users: the list of changed files, and the lines of one file, both bounded.
 
-Everything here was written by agents. git is called as garrison calls it everywhere, so no program of the repository
-runs; files are compared by their blobs, so no name is given to git as a pattern; characters that a terminal or a
-browser would act upon or hide are spelled out. A file that is too large, or not text, is summarised.
+All content was written by agents. git is called with garrison's usual options, so no program of the repository runs;
+files are compared by blobs, so git gets no name as a pattern; characters that a terminal or a browser would interpret
+or hide are spelled out. Files that are too large, or not text, are summarised.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 FILES = 200
-"""Changed files in one answer."""
+"""Maximum number of changed files in one answer."""
 LINES = 600
-"""Lines of a diff in one answer."""
+"""Maximum number of lines of a diff in one answer."""
 LINE_CHARACTERS = 500
-"""Longest line that is shown whole; of a longer one the beginning, and how much follows."""
+"""Maximum length of a line; a longer one is cut, with the number of characters that follow."""
 BIG_FILE = 2 << 20
-"""Bytes from which a file is summarised, not compared line by line."""
+"""Size in bytes at which a file is summarised instead of compared line by line."""
 BIGGEST_FILE = 32 << 20
-"""Bytes up to which it is compared where somebody asks for it."""
+"""Size in bytes up to which it is compared on request."""
 CONTEXT = 3
 """Unchanged lines around each change."""
 WHOLE_FILE = 100_000_000
-"""Context that is all of a file."""
+"""Context that covers a whole file."""
 SECONDS = 20.0
-"""Time limit of a call of git."""
+"""Time limit of a git call."""
 _NUL_WITHIN = 8000
 """Characters within which git looks for a NUL to tell data from text."""
-# GIT_CONFIG_PARAMETERS is how git hands its `-c` options down to the programs that it starts.
+# git passes its `-c` options to child programs in GIT_CONFIG_PARAMETERS
 SUMMARISE_BIG_FILES = {"GIT_CONFIG_PARAMETERS": f"'core.bigfilethreshold={BIG_FILE}'"}
-"""Variable by which git compares no larger file line by line."""
+"""Variable that keeps git from comparing larger files line by line."""
 _RANGE = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
 _SUBMODULE, _LINK = "160000", "120000"
@@ -49,7 +49,7 @@ _STATUS = {"A": "added", "D": "deleted", "M": "modified", "R": "renamed", "C": "
 
 
 class CommitRange(Value):
-    """Range of commits of one attempt: what differs between `base` and `head` is its work."""
+    """Range of commits of one attempt: its work is the difference between `base` and `head`."""
 
     run: str
     node: str
@@ -58,12 +58,12 @@ class CommitRange(Value):
     head: str
     target: str
     commit: str
-    """Its last commit; `head` is another one while there is work that was not committed."""
+    """Its last commit; differs from `head` while there are uncommitted changes."""
     landing: str = ""
     entry: str = ""
     awaits_approval: bool = False
     since: int = 0
-    """The attempt whose work `base` is, 0 where it is of the target."""
+    """Attempt at whose work `base` is, 0 if it is on the target."""
 
     @property
     def is_uncommitted(self) -> bool:
@@ -71,17 +71,17 @@ class CommitRange(Value):
 
 
 class ShownFile(Value):
-    """One changed file. `path` is as git has it, with `\\xNN` for what is not UTF-8."""
+    """Changed file. `path` is from git, with `\\xNN` for what is not UTF-8."""
 
     path: str
     status: str
     """One of added, deleted, modified, renamed, copied, changed its type."""
     old_path: str = ""
     added: int | None = None
-    """Lines added; None for data, and for a file that is too large."""
+    """Lines added; None for data, and for files that are too large."""
     removed: int | None = None
     mode: str = ""
-    """Its new mode where that changed, as `100644 → 100755`."""
+    """Change of its mode, such as `100644 → 100755`."""
 
 
 class FileChange(ShownFile):
@@ -91,12 +91,12 @@ class FileChange(ShownFile):
     new_blob: str = ""
 
     def spelled(self) -> FileChange:
-        """Return it with its names spelled out, for people."""
+        """Return a copy with its names spelled out, for users."""
         return replace(self, path=spell_name(self.path), old_path=spell_name(self.old_path))
 
 
 class DiffLine(Value, array_like=True):
-    """One line of a diff, as JSON a short list: `kind` is ` `, `+`, `-` or `@` (the beginning of a hunk)."""
+    """Line of a diff, a short list in JSON: `kind` is ` `, `+`, `-` or `@` (the start of a hunk)."""
 
     kind: str
     old: int
@@ -104,23 +104,23 @@ class DiffLine(Value, array_like=True):
     new: int
     text: str
     more: int = 0
-    """Characters of it that are not shown."""
+    """Number of characters not shown."""
 
 
 class FileDiff(Value):
-    """Some lines of one file's diff, its names spelled out; `next` is where more begin, None after the last."""
+    """Some lines of one file's diff, its names spelled out; `next` is where they continue, None after the last."""
 
     file: FileChange
     lines: Sequence[DiffLine]
     note: str = ""
-    """Reason why no lines are shown, such as `data, 12,345 bytes`."""
+    """Why no lines are shown, such as `data, 12,345 bytes`."""
     next: int | None = None
     can_load: bool = False
-    """True for a big file that can be compared line by line if it is asked for."""
+    """True for a big file that can be compared line by line on request."""
 
 
 def changed_files(git: Git, base: str, head: str) -> list[FileChange]:
-    """Return what differs between two commits, in git's order; GitError if one is gone, or it takes too long."""
+    """Return the files that differ between two commits, in git's order; GitError if one is gone, or on a time-out."""
     out = git.run("diff-tree", "-r", "-z", "-M", "--raw", "--numstat", "--no-abbrev", "--end-of-options", base, head,
                   "--", timeout=SECONDS, extra=SUMMARISE_BIG_FILES).out
     return parse_changes(out)
@@ -135,7 +135,7 @@ def parse_changes(output: str) -> list[FileChange]:
         if part.startswith(":"):
             raw.append(_parse_raw(part, parts))
         elif part:
-            # First all raw lines, then all counts, in one order; a name may have tabs and line feeds.
+            # first all raw lines, then all counts in the same order; names may contain tabs and line feeds
             added, removed, name = part.split("\t", 2)
             if not name:  # a rename: both names follow
                 next(parts, ""), next(parts, "")
@@ -166,7 +166,7 @@ def totals(files: Iterable[FileChange]) -> tuple[int, int]:
 
 
 def file_at(files: Sequence[FileChange], number: int) -> FileChange:
-    """Return the file of a place in the list; NotFound."""
+    """Return the file at a position in the list; NotFound."""
     if not 0 <= number < len(files):
         raise NotFound(f"there is no changed file {number}; {len(files)} files changed")
     return files[number]
@@ -174,11 +174,11 @@ def file_at(files: Sequence[FileChange], number: int) -> FileChange:
 
 def read_diff(git: Git, file: FileChange, begin: int = 0, lines: int = LINES, *, context: int = CONTEXT,
               big: bool = False) -> FileDiff:
-    """Return lines of one file's diff, from line `begin` of it on.
+    """Return lines of one file's diff, starting at line `begin`.
 
     Args:
         context: unchanged lines around each change; `WHOLE_FILE` for all.
-        big: compare a file above `BIG_FILE` line by line too, up to `BIGGEST_FILE`.
+        big: also compare a file above `BIG_FILE` line by line, up to `BIGGEST_FILE`.
     """
     shown = file.spelled()
     if _SUBMODULE in file.mode or _is_submodule(git, file):
@@ -197,7 +197,7 @@ def read_diff(git: Git, file: FileChange, begin: int = 0, lines: int = LINES, *,
 
 
 def read_lines(git: Git, file: FileChange, first: int, last: int) -> list[str]:
-    """Return lines of the newer file, or with negative numbers of the older one; NotFound if it has not so many."""
+    """Return lines of the newer file, or of the older one for negative numbers; NotFound beyond its end."""
     blob = file.new_blob if first > 0 else file.old_blob
     lines = _split(_read(git, blob)) if max(_sizes(git, file)) <= BIGGEST_FILE else []
     if not 0 < abs(first) <= abs(last) <= len(lines):
@@ -207,12 +207,12 @@ def read_lines(git: Git, file: FileChange, first: int, last: int) -> list[str]:
 
 
 def changed_ranges(git: Git, old: str, new: str) -> list[range]:
-    """Return the lines of one blob that another one does not have, an insertion as the empty range at the line that
-    it follows; all lines, if there is nothing to compare line by line.
+    """Return the lines of a blob that another one lacks, with an insertion as the empty range after its preceding line;
+    all lines if they cannot be compared line by line.
     """
     if old == new:
         return []
-    # Nothing to compare with, or too much: every comment on it counts as outdated rather than as untouched.
+    # nothing to compare with, or too much: comments on it count as outdated rather than untouched
     if is_absent(new) or max(_size(git, old), _size(git, new)) > BIGGEST_FILE:
         return [range(1, sys.maxsize)]
     output = git.run("diff", "--no-color", "--text", "-U0", "-O/dev/null", old, new, "--", timeout=SECONDS).out
@@ -234,7 +234,7 @@ def parse_ranges(output: str) -> list[range]:
 
 
 def show_line(text: str) -> tuple[str, int]:
-    """Return the part of a line that is shown, its hidden characters spelled out, and how many characters follow."""
+    """Return the shown part of a line, hidden characters spelled out, and the number of characters that follow."""
     return spell_hidden(text[:LINE_CHARACTERS]), max(0, len(text) - LINE_CHARACTERS)
 
 
@@ -242,7 +242,7 @@ def parse_hunks(output: str) -> Iterator[DiffLine]:
     """Yield the lines of a diff of one file. Pure."""
     old = new = 0
     for row in _split(output):
-        # Every line of the content begins with a sign: what looks like a header behind one is content.
+        # every line of the content starts with a sign: an apparent header behind one is content
         if (hunk := _HUNK.fullmatch(row)) is not None and not (old and row[:1] in " +-"):
             old, new = int(hunk[1]), int(hunk[2])
             yield _line("@", 0, 0, row)
@@ -272,7 +272,7 @@ def _all_lines(git: Git, file: FileChange, context: int, old: str, new: str) -> 
     elif file.old_blob == file.new_blob and context >= WHOLE_FILE:
         yield from (_line(" ", at, at, text) for at, text in enumerate(_split(new), 1))
     elif file.old_blob != file.new_blob:
-        # by blobs, as text: attributes of the repository decide neither what is compared nor whether it is shown
+        # by blobs, as text: attributes of the repository have no influence
         yield from parse_hunks(git.run("diff", "--no-color", "--text", f"-U{context}", "-O/dev/null", file.old_blob,
                                        file.new_blob, "--", timeout=SECONDS).out)
 
@@ -286,7 +286,7 @@ def _take(lines: Iterator[DiffLine], begin: int, many: int) -> Iterator[DiffLine
 
 
 def _split(text: str) -> list[str]:
-    """Return the lines of a text; only a line feed ends one, as for git."""
+    """Return the lines of a text; as in git, only a line feed ends one."""
     lines = text.split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 

@@ -1,9 +1,9 @@
 """Event log of a run: all its journals (guardian, processes, merge queue) as one stream, ordered by time.
 
-Read-only and incremental: each read continues where the previous one ended, also when compaction has archived the
-records in between. An unreadable journal is reported in `problems` and does not hide the others; records that are gone
-for good are in `gaps`. `why` and `events` use `LoggedEvent`s, which name the node and agent a record is
-about; read models use `StoredRecord`s, including snapshots and whole merge queues.
+Read-only and incremental: each read continues where the previous one ended, even if compaction has archived records
+since. An unreadable journal is reported in `problems` and does not hide the others; records lost for good are in
+`gaps`. `why` and `events` use `LoggedEvent`s, which name a record's node and agent; read models use `StoredRecord`s,
+including snapshots and whole merge queues.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ GUARDIAN, LAUNCHER, QUEUE, RUNNER = "guardian", "launch", "merge-queue", "runner
 NODE_ROLES = ("runner", "orchestrator")
 """Roles whose processes work for one node and have its name."""
 CLOCK_MARGIN = 86400.0
-"""Seconds by which a clock may have been set back since an archived part of a queue's journal was written. A part that
-is older than the run by more than that has none of its records and is not read: a queue serves a home for years."""
+"""Seconds by which a clock may have been set back since an archived part of a queue's journal was written. A part older
+than the run by more than that has no record of it and is skipped: a queue serves a home for years."""
 
 
 class LoggedEvent(Value):
-    """One journal record, with its writer and its subject."""
+    """Journal record with its writer and subject."""
 
     at: str
     run: str
@@ -56,12 +56,11 @@ class LoggedEvent(Value):
     """The full name of the agent it concerns, '' for none."""
     data: dict[str, Any]
     queue: str = ""
-    """Target branch of the merge queue that it is a record of, '' for another journal's. A run may use two queues, each
-    with numbers of its own."""
+    """Target branch of its merge queue, '' for other journals. A run may use two queues, each with its own numbers."""
 
 
 class StoredRecord(Value, dict=True):
-    """One journal record as it is stored; `journal` as in `LoggedEvent`, `queue` a merge queue's folder or ''."""
+    """Journal record as stored; `journal` as in `LoggedEvent`, `queue` is a merge queue's folder or ''."""
 
     journal: str
     entry: Entry
@@ -69,17 +68,17 @@ class StoredRecord(Value, dict=True):
 
     @cached_property
     def event(self) -> JournalEvent | None:
-        """Return the typed record of a run's or a process's journal; None for a merge queue's, and for an unknown kind.
+        """Return the typed record of a run's or process's journal; None for a merge queue's, or an unknown kind.
 
-        Raises ValueError if it is of a known kind and lacks a field.
+        Raises ValueError if a record of a known kind lacks a field.
         """
         return None if self.journal == QUEUE else decode(self.entry)
 
 
 class EventLog:
-    """Journals of one run; each `read` returns what was appended since the last one.
+    """Journals of one run; each `read` returns the records appended since the last one.
 
-    `unrecorded`: records of merge queues that are read as if the journals ended with them, once each.
+    `unrecorded`: records of merge queues that are read once each, as if appended to the journals.
     """
 
     def __init__(self, home: Path, run: str, unrecorded: Mapping[Path, Sequence[Entry]] | None = None) -> None:
@@ -98,7 +97,7 @@ class EventLog:
 
     @property
     def gaps(self) -> list[str]:
-        """Journals of which records are gone that may have been about this run, each with their numbers."""
+        """Journals with lost records that may have concerned this run, each with their numbers."""
         return list(self._gaps.values())
 
     @property
@@ -113,10 +112,10 @@ class EventLog:
         return [event for record in self.records() if (event := self.event(record)) is not None]
 
     def records(self, only: Container[Path] | None = None) -> list[StoredRecord]:
-        """Return new records, ordered by time; with `only`, read just these files, because no other has changed.
+        """Return new records, ordered by time; with `only`, read only these files, since no other has changed.
 
-        Each journal keeps its own order, although the clock was set back meanwhile: a record is as late as the latest
-        one before it.
+        Each journal keeps its own order even if the clock was set back: a record counts as at least as late as the one
+        before it.
         """
         records: list[tuple[str, StoredRecord]] = []
         for path, journal in self._changed_journals():
@@ -125,7 +124,7 @@ class EventLog:
                 for entry in self._new_entries(path):
                     self._latest[path] = max(self._latest.get(path, ""), entry.at)
                     records.append((self._latest[path], StoredRecord(journal, entry, queue)))
-        return [record for _, record in sorted(records, key=lambda pair: pair[0])]  # stable: one journal's order stays
+        return [record for _, record in sorted(records, key=lambda pair: pair[0])]  # stable: keeps each journal's order
 
     def guardian_records(self) -> list[StoredRecord]:
         path = self.files.journal
@@ -157,19 +156,19 @@ class EventLog:
             self._problems[path] = str(error)
             return []
         self._problems.pop(path, None)
-        if stamp is not None:  # taken before reading: later appends are read next time
+        if stamp is not None:  # before reading: later appends are read next time
             self._stamps[str(path)] = stamp
         entries = [*entries, *self._unrecorded.pop(path, ())]
-        # The journal was compacted since the last read: what came between is in the archived parts.
+        # the journal was compacted since the last read: the records in between are in the archived parts
         if archived and entries and entries[0].kind == "snapshot" and entries[0].seq > known:
             return [*self._archived_entries(path, known, entries[0]), *entries]
         return entries
 
     def _archived_entries(self, path: Path, known: int, snapshot: Entry) -> list[Entry]:
-        """Return the records after number `known` for which the journal has only a snapshot; note those that are gone.
+        """Return the archived records after number `known`, for which the journal has only a snapshot; record gaps.
 
-        Where records are gone or too old, the snapshot that follows them is returned in their place: it names the merge
-        entries of later records. No other snapshot is newer than what is known.
+        If records are gone or too old, the following snapshot is returned in their place: it names the merge entries of
+        later records. No other snapshot is newer than the known records.
         """
         found: list[Entry] = []
         for part in archived_parts(path):
@@ -177,7 +176,7 @@ class EventLog:
             if number <= known:
                 continue
             if path != self.files.journal and self._was_written_before(part):
-                known = number - 1  # the next part begins with the snapshot of that number
+                known = number - 1  # the next part starts with the snapshot of that number
                 continue
             try:
                 entries = [entry for entry in read_all(part) if known < entry.seq <= snapshot.seq]
@@ -192,7 +191,7 @@ class EventLog:
         return found
 
     def _note_gap(self, path: Path, known: int, following: Entry) -> None:
-        """Note what is gone if a snapshot follows record `known`: it stands for all records up to its own number."""
+        """Record a gap if a snapshot follows record `known`: it replaces all records up to its own number."""
         if following.kind == "snapshot" and following.seq > known and following.at >= self._created_at:
             self._gaps.setdefault(path, f"records {known + 1} to {following.seq} of {path} are gone")
 
@@ -205,7 +204,7 @@ class EventLog:
 
     @cached_property
     def _created_at(self) -> str:
-        """Time at which the run was launched; '' if no record says it."""
+        """Launch time of the run; '' if unknown."""
         try:
             launch = run_records.load(Launch, self.files.launch)
         except RecordError:
@@ -226,7 +225,7 @@ class EventLog:
 
     def _queue_event(self, record: StoredRecord) -> LoggedEvent | None:
         entry = record.entry
-        # A record may be about several entries (a candidate of many branches): the first of this run's names it.
+        # a record may be about several entries (a candidate of many branches): use the first of this run
         names = entry.data.get("entries") or [str(entry.data.get("entry", ""))]
         if entry.kind == "enq" and entry.data.get("run") == self.run:
             self._merge_entries[names[0]] = entry.data["node"]
@@ -238,7 +237,7 @@ class EventLog:
 
 
 def subject_of(entry: Entry, journal: str, run: str) -> Key | None:
-    """Return the agent that a guardian's or a process's record is about; None for none. Pure."""
+    """Return the agent that a guardian's or process's record is about; None if none. Pure."""
     if entry.kind == "decision":
         identity = entry.data.get("basis", {}).get("identity")
         return Key(identity["role"], identity["name"], run) if identity else None

@@ -1,7 +1,7 @@
 """Explain what happened to a node or an agent and why, from a run's events. Pure.
 
-A decision is shown with its observations and the rule that fired, and is replayed from them: if today's rules would
-decide otherwise, the line says so. Events that do not concern the subject are left out.
+A decision is shown with its observations and the rule that fired, and is replayed from them; the line reports if the
+current rules would decide differently. Events that do not concern the subject are left out.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, LoggedEvent
 from garrison.views.node_view import first_line
 
 WORDS = 400
-"""Characters of the user's words on a line."""
+"""Maximum length of the user's words on a line."""
 
 
 class ExplainedLine(Value):
-    """One line of an explanation; `observed` and `rule` are printed below it."""
+    """Line of an explanation; `observed` and `rule` are printed below it."""
 
     at: str
     by: str
@@ -78,8 +78,8 @@ def explain(events: Sequence[LoggedEvent], names: frozenset[str], nodes: Collect
     """Return the lines about the agents `names` (if empty, about all) and about `nodes`, in order.
 
     A decision and its effect are one line; a decision without an effect (the supervisor died in between, another was
-    faster) has its own. Repeated identical verdicts of the gate on one candidate (a red entry is tested once more
-    alone) are one line, at the last verdict, with the number of runs.
+    faster) has its own. Identical consecutive verdicts of the gate on one candidate (a red entry is tested again alone)
+    are one line, at the last verdict, with the number of runs.
     """
     return [line for line in _merge_lines(events) if line.about and (
         not names or line.about in names or line.node in nodes)]
@@ -88,7 +88,7 @@ def explain(events: Sequence[LoggedEvent], names: frozenset[str], nodes: Collect
 def _merge_lines(events: Sequence[LoggedEvent]) -> list[ExplainedLine]:
     lines: list[ExplainedLine | None] = []
     open_decisions: dict[str, int] = {}
-    """Supervisor's token → index of its decision without an effect so far."""
+    """Supervisor's token → index of its decision that has no effect yet."""
     verdicts: dict[str, _Verdict] = {}
     """Merge entry → its last verdict."""
     for event in events:
@@ -102,7 +102,7 @@ def _merge_lines(events: Sequence[LoggedEvent]) -> list[ExplainedLine]:
         elif at is not None and decision is not None and _RECORD_OF_ACTION[decision.basis["act"]] == event.kind:
             line = replace(line, observed=decision.observed, rule=decision.rule, same=decision.same,
                            basis=decision.basis)
-            # The effect takes the decision's place: "decided to start it" and "started" are one event to a reader.
+            # the effect replaces the decision: "decided to start it" and "started" are one event to a reader
             lines[at] = None
             del open_decisions[event.by]
         elif event.kind == "verdict":
@@ -116,7 +116,7 @@ def _merge_lines(events: Sequence[LoggedEvent]) -> list[ExplainedLine]:
 
 
 def earlier_attempts(events: Sequence[LoggedEvent], node: str) -> dict[int, str]:
-    """Return attempt → why another one followed it, of a node's attempts but the last."""
+    """Return attempt → why another one followed it, for all attempts of a node except the last."""
     ends: dict[int, str] = {}
     at = 0
     for event in events:
@@ -127,7 +127,7 @@ def earlier_attempts(events: Sequence[LoggedEvent], node: str) -> dict[int, str]
 
 
 def change_of(event: LoggedEvent, node: str) -> NodeChanged | None:
-    """Return the change of a node's status that an event reports; None for others, and for what cannot be read."""
+    """Return the change of a node's status in an event; None for other and unreadable events."""
     try:
         record = decode_data(event.kind, event.data) if event.node == node and event.journal == GUARDIAN else None
     except ValueError:
@@ -137,9 +137,9 @@ def change_of(event: LoggedEvent, node: str) -> NodeChanged | None:
 
 
 def in_users_words(record: Any) -> str | None:
-    """Return what a record of a process tells somebody who knows no supervision.
+    """Describe a process's record for somebody who does not know supervision.
 
-    None for what only its supervisor has to know; '' for a record whose usual words say it.
+    None for records that matter only to its supervisor; '' if the usual words are enough.
     """
     if isinstance(record, ProcessOpened | ChildFenced | ChildSwept | SignalRefused | WorkSaved) or (
             isinstance(record, RunnerSignal) and record.kill) or (
@@ -155,14 +155,14 @@ def in_users_words(record: Any) -> str | None:
     who, attempt = _PROCESSES.get(role, role), record.attempt if role in NODE_ROLES else 0
     if isinstance(record, ChildDied):
         return _with_reason(f"{who} died{f' in attempt {attempt}' if attempt else ''}", record.why)
-    # After an orderly end it is the next step of the work, not a recovery.
+    # after an orderly end it is the next step of the work, not a recovery
     if not record.is_respawn or record.follows == Follows.END:
         return None
-    return f"{who} continues attempt {attempt} from the work that was done" if attempt else f"{who} was started again"
+    return f"{who} continues attempt {attempt} where it left off" if attempt else f"{who} was started again"
 
 
 def plain_words(events: Sequence[LoggedEvent]) -> dict[tuple[str, str, str], str]:
-    """Return time, writer and kind of each event that a user has to know → its own words for one; '' for the usual."""
+    """Return (time, writer, kind) of each event that matters to a user → its special wording; '' for the usual."""
     found = dict[tuple[str, str, str], str]()
     for event in events:
         if event.kind == "decision" or (event.journal == QUEUE and event.kind == "state"
@@ -170,7 +170,7 @@ def plain_words(events: Sequence[LoggedEvent]) -> dict[tuple[str, str, str], str
             continue
         words: str | None = ""
         if event.journal != QUEUE:
-            with suppress(ValueError):  # an unreadable record is named as such
+            with suppress(ValueError):  # reported as an unreadable record
                 words = in_users_words(decode_data(event.kind, event.data))
         if words is not None:
             found[event.at, event.by, event.kind] = words
@@ -178,7 +178,7 @@ def plain_words(events: Sequence[LoggedEvent]) -> dict[tuple[str, str, str], str
 
 
 _QUEUE_NEWS = frozenset({"conflict", "rejected", "held", "cancelled"})
-"""States of a merge entry that a user has to know; the others have records of their own."""
+"""States of a merge entry that matter to a user; others have their own records."""
 _PROCESSES: Mapping[str, str] = {
     "orchestrator": "its agent", "runner": "the process that runs it", "guardian": "the run's guardian",
     "launch": "the launcher", "processor": "the merge processor"}
@@ -186,7 +186,7 @@ _PROCESSES: Mapping[str, str] = {
 
 
 def describe(event: LoggedEvent) -> ExplainedLine | None:
-    """Return one event as a line; None for one that explains nothing."""
+    """Return one event as a line; None if it explains nothing."""
     if event.kind == "decision":
         return _decision(event)
     text = _describe_queue(event) if event.journal == QUEUE else _describe_record(event)
@@ -210,7 +210,7 @@ def _decision(event: LoggedEvent) -> ExplainedLine | None:
 
 
 def observation(basis: DecisionInputs) -> str:
-    """Return what a supervisor had observed, in words; '' before the first incarnation."""
+    """Describe the observations of a supervisor; '' before the first incarnation."""
     identity, seen, verdict = basis.child.identity, basis.child.observation, basis.child.verdict
     if identity is None:
         return ""
@@ -223,7 +223,7 @@ def observation(basis: DecisionInputs) -> str:
     if seen is not None and seen.beat_age is not None:
         ago = format_age(seen.beat_age) if seen.beat_age >= 10 else f"{seen.beat_age:.1f}s"
         parts.append(f"last heartbeat {ago} ago")
-    if verdict is not None and verdict.state != "ended":  # which only repeats the record
+    if verdict is not None and verdict.state != "ended":  # omitted: it only repeats the record
         parts.append(f"verdict {verdict.state}: {verdict.why}")
     if basis.rule == "next_step" and basis.deaths:
         parts.append(describe_deaths(basis))
@@ -231,7 +231,7 @@ def observation(basis: DecisionInputs) -> str:
 
 
 def describe_deaths(basis: DecisionInputs) -> str:
-    """Return the number of deaths that count: not those on request, by a reboot, of a used-up context, or before the
+    """Return the number of deaths that count: not requested ones, reboots, exhausted contexts, or those before the
     window.
     """
     if basis.policy is None:
@@ -247,7 +247,7 @@ def _process(pid: int, expected_ticks: int | None, ticks: int | None) -> str:
 
 
 _DECISIONS: Mapping[str, str] = {
-    "start": "decided to start it", "replace": "decided to end what was left of it",
+    "start": "decided to start it", "replace": "decided to end its remaining processes",
     "record": "decided to count its death", "park": "decided to park it", "probe": "decided to start a probe",
     "heal": "decided to unpark it",
 }
@@ -255,14 +255,14 @@ _DECISIONS: Mapping[str, str] = {
 _RECORD_OF_ACTION: Mapping[str, str] = {
     "start": "spawn", "replace": "fenced", "record": "death", "park": "park", "probe": "spawn", "heal": "heal",
 }
-"""Action → the kind of record that says it was done."""
+"""Action → kind of record that confirms it."""
 
 
 # ---- records in words
 
 
 def _describe_record(event: LoggedEvent) -> str:
-    """Return a record of a run's or a process's journal in words; '' for one that explains nothing."""
+    """Describe a record of a run's or process's journal; '' if it explains nothing."""
     try:
         record = decode_data(event.kind, event.data)
     except ValueError as error:
@@ -277,7 +277,7 @@ def _with_reason(text: str, reason: str) -> str:
 
 
 def _with_words(text: str, reason: str) -> str:
-    """Return a text with a reason of several lines on one: the user's comments are below the first."""
+    """Return a text with the first line of a reason: the user's comments are below it."""
     words = " ".join(reason.split())
     return f"{text}: {words if len(words) <= WORDS else f'{words[:WORDS]}…'}" if words else text
 
@@ -348,14 +348,14 @@ _RECORD_WORDS: Mapping[type[Any], Callable[[Any], str]] = {
     _with_reason(it.type, it.text) if is_own(it.type) else "",
     JobStarted: lambda it: f"running {it.name}: {first_line(it.command)}",
     FactRecorded: _fact,
-    WorkSaved: lambda it: f"its stash, or another of its branches, is saved as {it.ref}"
+    WorkSaved: lambda it: f"its stash, or another branch of it, is saved as {it.ref}"
     if parse_rescue(it.ref).kind == "other" else f"snapshot saved as {it.ref}",
 }
-"""Class of a record → its words; a class that is not here explains nothing."""
+"""Class of a record → its words; other classes explain nothing."""
 
 
 def _describe_queue(event: LoggedEvent) -> str:
-    """Return a record of a merge queue's journal in words; '' for one that explains nothing."""
+    """Describe a record of a merge queue's journal; '' if it explains nothing."""
     words = _QUEUE_WORDS.get(event.kind)
     return words(event.data) if words is not None else ""
 
@@ -374,7 +374,7 @@ _QUEUE_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "verdict": _verdict,
     "state": lambda data: _with_words(f"merge entry {data['status']}", data.get("reason", "")),
     "cancel": lambda data: _with_reason("merge entry cancelled", data.get("reason", "")),
-    "landed": lambda data: f"{LandingWord.NO_CHANGE}: {data.get('reason') or 'the target had it already'}"
+    "landed": lambda data: f"{LandingWord.NO_CHANGE}: {data.get('reason') or 'the target already contained it'}"
     if data["commit"] == data["old"] else "; ".join(
         [f"landed as {data['commit'][:10]}", *([describe_union(data["united"])] if data.get("united") else [])]),
     "awaits": lambda data: describe_wait(data["node"], data["files"]) if data.get("node") else "",
@@ -383,7 +383,7 @@ _QUEUE_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 class _Verdict(Value):
-    """A gate's verdict on a tree, how often it was the same in a row, and the index of its line."""
+    """Verdict of a gate on a tree, the number of consecutive repetitions, and the index of its line."""
 
     facts: tuple[str, str, str, str]
     at: int

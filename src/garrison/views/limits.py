@@ -1,6 +1,6 @@
-"""Limits of a run and how much of them is used: per incarnation, attempt, node and run, then the timeouts. Pure.
+"""Limits of a run and their use: per incarnation, attempt, node and run, then the timeouts. Pure.
 
-No limit is defined here. Each comes from where the processes read it: the restart policy, the launch record, the
+No limit is defined here. Each comes from the source that the processes use: the restart policy, the launch record, the
 settings, or the queue's configuration.
 """
 
@@ -31,7 +31,7 @@ TIMEOUTS = {
 
 
 class Used(Value):
-    """Use of a run's limits. `deaths` are those of the current attempt, by full name; `now` is monotonic, on `boot_id`.
+    """Use of a run's limits. `deaths` are from the current attempt, by full name; `now` is monotonic, on `boot_id`.
     """
 
     deaths: Mapping[str, Sequence[Death]] = msgspec.field(default_factory=dict)
@@ -48,21 +48,21 @@ class Used(Value):
 
 
 class Limit(Value, omit_defaults=True):
-    """One limit: how much of `unit` is allowed at `level`, how much is used by name, and what sets the limit."""
+    """Limit: allowed amount of `unit` at `level`, amounts used by name, and the setting."""
 
     level: str
     limit: float
     unit: str
     text: str
     used: Mapping[str, float]
-    """Name → what it has used; a death for lack of memory is a part of one."""
+    """Name → amount used; a death for lack of memory counts as a fraction."""
     set_by: str
     window_s: float | None = None
     """Seconds after which a use no longer counts; None: never."""
 
 
 def limits(launch: Launch, timing: Timing, used: Used) -> list[Limit]:
-    """Return every limit of a run; the `used` of each holds only counts above 0."""
+    """Return every limit of a run; their `used` contains only counts above 0."""
     return [*_nested_limits(launch, Policy.of(timing, launch.max_respawn), used), *_timeouts(timing, used)]
 
 

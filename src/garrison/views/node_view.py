@@ -1,7 +1,7 @@
-"""Nodes of one run as views show them: gathered from records and processes, and described in words.
+"""Nodes of one run for views: read from records and processes, and described in words.
 
-The words say who has to act next. They change only when something happened and contain no times, so that `status
---watch` on a pipe prints one line per event. `NodeFacts` and the functions that describe it are pure.
+The words tell who has to act next. They change only on events and contain no times, so that `status --watch` on a pipe
+prints one line per event. `NodeFacts` and the functions that describe it are pure.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Parking(Value):
     why: str
     probe_at: str | None = None
     probe_in_s: float | None = None
-    """None where no probe will come."""
+    """None if no probe will follow."""
 
 
 class Incarnations(Value):
@@ -79,7 +79,7 @@ class Incarnations(Value):
 
 
 class ShownNode(Value, omit_defaults=True, kw_only=True):
-    """One node at one moment, as `status --json` prints it; what is journaled of it, see `NodeState`."""
+    """One node at one moment, for `status --json`; see `NodeState` for the journaled fields."""
 
     node: str
     state: str = msgspec.field(name="status")
@@ -104,39 +104,39 @@ class ShownNode(Value, omit_defaults=True, kw_only=True):
     """Phase of its hook."""
     agent_phase: str
     signs: LatestEvidence | None
-    """Evidence of its agent's activity, while that works."""
+    """Evidence of its agent's activity while that works."""
     attempts: int
-    """Number of attempts it may have."""
+    """Maximum number of attempts."""
     deaths: int
     """Deaths of its agent in this attempt."""
     incarnations: Incarnations = msgspec.field(name="lives")
     since_s: float | None
     refused_hosts: list[RefusedHost]
-    """Hosts that this attempt's programs were refused."""
+    """Hosts to which this attempt's programs were denied access."""
     unreported: bool = False
-    """Set if its agent ended without a report, so that its work alone was judged."""
+    """Set if its agent ended without a report, so that only its work was judged."""
     outage: Outage | None = None
-    """What its agent waits for with all agents of its account."""
+    """What its agent waits for, together with all agents of its account."""
     failovers: list[Failover] = msgspec.field(default_factory=list)
-    """Agents of this attempt that could not continue, each with the one that did."""
+    """Agents of this attempt that could not continue, each with its replacement."""
     kept: Kept | None = None
-    """Work of a candidate that passed."""
+    """Work of a passing candidate."""
     candidate_of: str = ""
 
 
 class NodeView(ShownNode, kw_only=True):
-    """One node with what only the other views show of it."""
+    """One node with fields for the other views."""
 
     blocked: bool = False
-    """True if failed nodes keep it from ever starting."""
+    """True if failed nodes block its start for good."""
     runner: ProcessView | None = None
     agent: ProcessView | None = None
     host_settings: HostRights | None = None
-    """With refused hosts: the hosts that may be reached now."""
+    """With refused hosts: the hosts allowed now."""
 
 
 class FailedNode(Value):
-    """Why a node failed, the end of its log, and its attempt's folder."""
+    """Reason of a node's failure, the end of its log, and its attempt's folder."""
 
     node: str
     attempt: int
@@ -146,7 +146,7 @@ class FailedNode(Value):
 
 
 class QueueEntryView(Value):
-    """An unfinished merge entry of the run; `position` counts those of other runs too, from 1."""
+    """Unfinished merge entry of the run; `position` counts all runs' entries, from 1."""
 
     position: int
     node: str
@@ -157,27 +157,27 @@ class QueueEntryView(Value):
 
 
 class RecordReader:
-    """Read records repeatedly. `problems` lists unreadable ones since it was last emptied, each once."""
+    """Reads records repeatedly. `problems` lists unreadable ones since it was last emptied, each once."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
         self._loaded: dict[Path, tuple[tuple[int, ...], object]] = {}
 
     def load(self, path: Path, load: Callable[[], T]) -> T | None:
-        """Return the result of `load` for `path`; None if there is no such file, or if it cannot be read."""
+        """Return the result of `load` for `path`; None if the file is missing or unreadable."""
         return self.attempt(lambda: self._load(path, load))
 
     def _load(self, path: Path, load: Callable[[], T]) -> T | None:
         if (stamp := file_stamp(path)) is None:
             return None
         loaded = self._loaded.get(path)
-        # Parsed once a change: a page looks at hundreds of records every second, of which a few have changed.
+        # parse once per change: a page reads hundreds of records every second, of which a few have changed
         if loaded is None or loaded[0] != stamp:
             loaded = self._loaded[path] = (stamp, load())
-        return cast("T", loaded[1])  # what the same caller loads of this path
+        return cast("T", loaded[1])  # keyed by caller and path
 
     def attempt(self, read: Callable[[], T]) -> T | None:
-        """Return what `read` returns; None, and a line in `problems`, for what cannot be read."""
+        """Return the result of `read`; None, and a line in `problems`, if unreadable."""
         try:
             return read()
         except GarrisonError as error:
@@ -207,24 +207,24 @@ class NodeReader:
         self._processes = {(process.role, process.name): process for process in processes}
         self._tasks: dict[str, Task | None] = {}
         self._cut_off: dict[str, str] | None = None
-        """Hosts that cannot be reached; None until that is asked for."""
+        """Unreachable hosts; None before the first request."""
 
     @cached_property
     def _full_disk(self) -> str:
-        # With a full disk nothing is recorded any more, so no record says why everything stands still.
+        # with a full disk nothing is recorded, so no record explains the standstill
         folders = (self.observer.store.home, *(Path(place) for place in (self.launch.trees, self.launch.repo) if place))
         return next((str(folder) for folder in folders if machine.is_full(folder)), "")
 
     @cached_property
     def _places(self) -> RunPlaces | None:
-        """Return the places that the run has among the agents of all runs; None where these are not limited."""
+        """Return the run's places among the agents of all runs; None without such a limit."""
         home, run = self.observer.store.home, self.model.run
         return self.records.load(record_of(home, run), lambda: read_own(home, run))
 
     @cached_property
     def _host_settings(self) -> HostRights | None:
-        """Return the hosts that all agents may reach now; None if the settings cannot be read."""
-        from garrison.sandbox.rights import read_rights  # late: few nodes were refused a host
+        """Return the hosts that all agents may now reach; None if the settings are unreadable."""
+        from garrison.sandbox.rights import read_rights  # imported late: few nodes have refused hosts
 
         home = self.observer.store.home
         rights = self.records.attempt(lambda: read_rights(home, Role.AGENT, "", os.environ))
@@ -244,13 +244,13 @@ class NodeReader:
                 if name in self.state.nodes and has_open_question(self._facts(name))]
 
     def hindrances(self) -> dict[str, str]:
-        """Return what git, a disk or the repository keeps the run from → the first node that waits for that."""
+        """Return hindrance by git, a disk or the repository → first node that waits for its end."""
         queues = [self.model.queues.get(name) for name in (self.model.queue_folder, self.model.landing_folder)]
         found = {first_line(queue.hindrance): entry.node for queue in queues if queue is not None and queue.hindrance
                  for entry in reversed(queue.unfinished()) if entry.run == self.model.run}
         blocked = [entry for queue in queues if queue is not None for entry in queue.unfinished()
                    if entry.run == self.model.run and entry.status == "landing_blocked" and entry.reason]
-        for entry in blocked:  # the user's own changes are in its way
+        for entry in blocked:  # the user's own changes are in the way
             found.setdefault(first_line(entry.reason), entry.node)
         if self.under_way and self.guardian_alive and (why := _hindrance(self.files.root)):
             found.setdefault(first_line(why), "")
@@ -260,7 +260,7 @@ class NodeReader:
         return found
 
     def can_retry(self) -> bool:
-        """Return whether a node that has failed can be tried again while the run continues."""
+        """Return whether a failed node can be retried while the run continues."""
         if not self.under_way or not self.guardian_alive or "failed" not in self.state.statuses.values():
             return False
         try:
@@ -284,7 +284,7 @@ class NodeReader:
                 for ahead, entry in enumerate(queue.unfinished()) if entry.run == self.model.run] if queue else []
 
     def used(self) -> Used:
-        """Return what the run has used of its limits."""
+        """Return the run's use of its limits."""
         queue = self.model.queue
         tasks = {name: task for name, node in self.state.nodes.items() if (task := self._task(name, node))}
         attempts = {name: node.attempt - node.moved for name, node in self.state.nodes.items()}
@@ -309,7 +309,7 @@ class NodeReader:
         has_begun, of_attempt = folder.is_dir(), AttemptFiles(folder)
         refused = refused_in_attempt(folder) if has_begun else []
         journaled = fields_of(node)
-        del journaled["status"]  # the view has a word for it
+        del journaled["status"]  # the view has its own word for it
         return NodeView(
             **journaled, node=name, state=state, place=place, doing=describe_activity(facts), asks=asks,
             blocked=bool(blocked), parking=self._parking(name), phase=facts.phase,
@@ -353,7 +353,7 @@ class NodeReader:
             pause=queue.pause if queue else None, hindrance=queue.hindrance if queue else "")
 
     def _candidates_at_work(self, name: str, node: NodeState) -> list[str]:
-        """Return for what a node that has not begun waits besides the nodes before it: its candidates, or the choice
+        """Return what an unstarted node waits for in addition to its predecessors: its candidates, or the choice
         between them."""
         if node.status != "pending" or self.state.own == len(self.state.nodes):
             return []
@@ -362,7 +362,7 @@ class NodeReader:
         return at_work or ["your choice" for wait in self.state.waits.values() if wait.node == name]
 
     def _waiting(self) -> dict[str, tuple[list[str], tuple[str, ...]]]:
-        """Return, for each node that waits, the ones it waits for, and the failed ones that block it."""
+        """Return, for each waiting node, the nodes that it waits for, and the failed ones that block it."""
         statuses = self.state.statuses
         if not self.under_way or "pending" not in statuses.values():
             return {}
@@ -370,14 +370,14 @@ class NodeReader:
         if plan is None or plan.flow != "dag":
             return {}
 
-        from garrison.pipeline.plan import blocked_by  # the plan has loaded it
+        from garrison.pipeline.plan import blocked_by  # already loaded by the plan
 
         blocked = blocked_by(plan, statuses)
         return {name: (unfinished_before(plan, self.state, name), blocked.get(name, ()))
                 for name, status in statuses.items() if status == "pending"}
 
     def _unreached(self, node: NodeState) -> bool:
-        """Return whether the pipeline follows one edge after the other and has not come to a node."""
+        """Return whether the pipeline follows one edge at a time and has not reached a node."""
         if node.status != "pending" or node.step or not self.under_way:
             return False
         try:
@@ -409,7 +409,7 @@ class NodeReader:
         return agent_evidence(self.observer, identity, signs)
 
     def _remote(self, name: str, node: NodeState) -> str:
-        """Return where the node's work is, '' unless a host does it."""
+        """Return where the node's work is, '' unless on a host."""
         task = self._task(name, node) if node.status == "active" else None
         if task is None or not task.hosts:
             return ""
@@ -418,14 +418,14 @@ class NodeReader:
         return describe_remote(look_remote(self.files.attempt(name, node.attempt)), self._cut_off)
 
     def _quiet(self, name: str, node: NodeState) -> float:
-        """Return for how many seconds the terminal of a node's program has shown nothing new; 0 without a terminal."""
-        from garrison.agents.registry import has_terminal  # late: most views are of other agents
+        """Return for how many seconds the terminal of a node's program has been silent; 0 without a terminal."""
+        from garrison.agents.registry import has_terminal  # imported late: most views are of other agents
 
         task = self._task(name, node) if node.status == "active" else None
         try:
             if task is None or not has_terminal(task.agent, self.observer.store.home):
                 return 0.0
-            # The terminal is logged there, so that its silence is the age of the file.
+            # the terminal is logged there, so its silence is the age of the file
             shown = (self.files.attempt(name, node.attempt) / "output.log").stat().st_mtime
         except (GarrisonError, OSError):
             return 0.0
@@ -441,15 +441,15 @@ def unreported_work(nodes: Iterable[NodeView]) -> list[str]:
 
 
 def changed_agents(nodes: Iterable[NodeView]) -> list[str]:
-    """Return a line for each agent that does a node's present attempt in place of another one."""
+    """Return a line for each agent that replaced another one in a node's current attempt."""
     return [line for node in nodes for line in (
-        *([f"{node.node}: given to {node.escalated}, since the work before was refused (escalate)"]
+        *([f"{node.node}: given to {node.escalated}, since earlier work was refused (escalate)"]
           if node.escalated else []),
         *(f"{node.node}: {each.describe()}" for each in node.failovers))]
 
 
 def shared_outages(nodes: Iterable[NodeView]) -> list[str]:
-    """Return a line for each outage for which agents wait: what it is, when it is tried again, and how many wait."""
+    """Return a line for each outage that agents wait for: what it is, the next try, and the number of waiting nodes."""
     waiting = [each.outage for each in nodes if each.outage is not None]
     counts = Counter((each.kind, each.since) for each in waiting)
     latest = {(each.kind, each.since): each for each in sorted(waiting, key=lambda each: each.at)}
@@ -458,7 +458,7 @@ def shared_outages(nodes: Iterable[NodeView]) -> list[str]:
 
 
 SHOWN_REFUSED = 5
-"""Refused hosts that are shown of a run."""
+"""Maximum number of a run's refused hosts shown."""
 
 
 def refused_hosts(nodes: Sequence[NodeView]) -> list[str]:
@@ -466,7 +466,7 @@ def refused_hosts(nodes: Sequence[NodeView]) -> list[str]:
 
 
 def name_refused(nodes: Sequence[NodeView]) -> list[str]:
-    """Return a line for each host that agents were refused, with the nodes that asked for it."""
+    """Return a line for each host denied to agents, with the nodes that asked for it."""
     askers: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         for host in node.refused_hosts:
@@ -477,19 +477,19 @@ def name_refused(nodes: Sequence[NodeView]) -> list[str]:
 
 
 def permission_hint(nodes: Sequence[NodeView]) -> str:
-    """Return how the user allows all hosts that agents were refused, '' if none was or no setting would."""
+    """Return how to allow all hosts denied to agents, '' if there are none, or no setting would help."""
     settings = next((node.host_settings for node in nodes if node.host_settings), HostRights())
     return describe_permission((host for node in nodes for host in node.refused_hosts), settings)
 
 
 def _hindrance(folder: Path) -> str:
-    from garrison.processes.loop import read_hindrance  # late: only a process at work is kept from anything
+    from garrison.processes.loop import read_hindrance  # imported late: only a working process has hindrances
 
     return read_hindrance(folder)
 
 
 def _session_trouble(folder: Path) -> str:
-    from garrison.agents.conversation.trouble import current_trouble  # late: only a node at work has a session
+    from garrison.agents.conversation.trouble import current_trouble  # imported late: only a node at work has a session
 
     return current_trouble(folder)
 
@@ -497,7 +497,7 @@ def _session_trouble(folder: Path) -> str:
 def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:
     """Return the tasks, questions and inner pipelines that a node of a dag waits for, in the order of the graph. Pure.
 
-    What the flow itself does (a fork, a join, a decision) is no wait of its own: what is before it counts.
+    Steps of the flow itself (a fork, a join, a decision) are not waits: their predecessors count.
     """
     def stops(before: str) -> bool:
         return before in plan.tasks or before in plan.waits or before in plan.children or before in state.outcomes
@@ -518,44 +518,44 @@ PLACES = ("landed", LandingWord.NO_CHANGE.value, LandingWord.KEPT.value, Landing
           "failed", "waiting", "skipped")
 """Places of nodes that are not parked, in the order of the progress bar."""
 PARKED = "parked"
-"""Place of an unfinished node that is parked."""
+"""Place of a parked unfinished node."""
 
 _LONG = 300
-"""Characters of a reason that one line shows."""
+"""Maximum length of a reason on one line."""
 
 
 class NodeFacts(NodeState, kw_only=True):
-    """Facts about one node, as journaled and observed, that decide its words. Incarnations are 0 before the first."""
+    """Journaled and observed facts that determine a node's words. Incarnations are 0 before the first."""
 
     phase: str = ""
     """Phase of its hook."""
     run_branch: str = ""
     """Branch of its run, if it lands there; '' if it lands on the target."""
     run_over: str = ""
-    """The run's status, if it is not active."""
+    """The run's status if it is not active."""
     held: str | None = None
-    """Why the user parked it; None if no person did."""
+    """Why the user parked it; None if the user did not."""
     parked: str = ""
     """Why the restart policy parked it, '' if it did not."""
     guardian_alive: bool = True
     runner_alive: bool = False
     agent_alive: bool = False
     agent_suspended: bool = False
-    """True if its agent, or its orchestrator, is suspended (SIGSTOP)."""
+    """True if its agent or its orchestrator is suspended (SIGSTOP)."""
     agent_status: str = ""
     agent_incarnation: int = 0
     question: str = ""
     """Open question of its agent to the user."""
     hindered: str = ""
-    """What git, a disk or the repository keeps its processes from."""
+    """What hinders its processes: git, a disk or the repository."""
     session_waits: str = ""
-    """What its session waits for, while it does not run."""
+    """What its session waits for while it does not run."""
     taken_over: bool = False
     """True if the user has taken its session over."""
     session_trouble: str = ""
     """Trouble of its session, or cause of its interruption."""
     quiet: float = 0.0
-    """Seconds for which the terminal of its program has shown nothing new; 0 for a program without one."""
+    """Seconds for which the terminal of its program has been silent; 0 for a program without one."""
     remote: str = ""
     """Where its work is, if a host does it (`views.remote`)."""
     job: str = ""
@@ -563,35 +563,35 @@ class NodeFacts(NodeState, kw_only=True):
     is_over: bool = False
     """Set once its attempt was given up or cancelled."""
     full_disk: str = ""
-    """A folder of its run whose disk is full, so that nothing can be recorded."""
+    """Folder of its run on a full disk, so that nothing can be recorded."""
     deaths: int = 0
     """Deaths of its agent in this attempt."""
     no_place: str = ""
-    """What it waits for if the agents of all runs are limited in number and it has no place."""
+    """What it waits for if the number of agents of all runs is limited and it has no place."""
     waits_for: Sequence[str] = ()
     """Predecessors that have not landed."""
     unreached: bool = False
-    """True if the flow has not reached it so far."""
+    """True if the flow has not reached it yet."""
     blocked_by: Sequence[str] = ()
-    """Failed nodes that keep it from ever starting."""
+    """Failed nodes that block its start for good."""
     busy: int = 0
     """Number of nodes being worked on."""
     entry: MergeEntry | None = None
     """Its merge entry in this attempt."""
     landed: MergeEntry | None = None
-    """Its last entry that has landed."""
+    """Its last landed entry."""
     entries_ahead: int = 0
-    """Merge entries before it."""
+    """Number of merge entries before it."""
     pause: Pause | None = None
     """Pause of the merge queue."""
     hindrance: str = ""
     """What hinders the merge queue."""
     name: str = "NODE"
-    """Its own, for the command that answers it."""
+    """Its name, for the command that answers it."""
 
 
 def place_of(model: RunModel, name: str) -> str:
-    """Return a node's place in the run; a parked one is not being worked on."""
+    """Return a node's place in the run; parked nodes have their own."""
     if model.why_parked(name) is not None:
         return PARKED
     node = model.state.nodes[name]
@@ -606,11 +606,11 @@ def place_of_status(status: str, landing: str) -> str:
 
 def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None, *, asks: bool,
                landing: str = "", guardian_alive: bool = True) -> str:
-    """Return a node's state in one word, the same in every view: its place; while it is worked on, what its two
-    processes do; while it lands, the word for its `landing`."""
+    """Return a node's state in one word for all views: its place; at work, the activity of its two processes; while
+    landing, the word for its `landing`."""
     if place == "landing":
         return landing or LandingWord.QUEUED
-    # A node that is over stays so, whatever its parked or dead processes look like.
+    # the state of a finished node does not depend on parked or dead processes
     is_over = place in ("landed", LandingWord.NO_CHANGE, LandingWord.KEPT, LandingWord.UNDONE, "failed")
     if not is_over and "parked" in (runner and runner.status, agent and agent.status):
         return "parked"
@@ -622,20 +622,20 @@ def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None
         return "asks"
     agent_status = agent.status if agent else "starting"
     if (agent and agent.living) or (runner and runner.living and agent_status == "terminated"):
-        return "working"  # the runner checks the work of an agent that ended
+        return "working"  # the runner checks the work of an ended agent
     if runner and runner.status == "terminated":
         return "stopped"
     return "died" if agent_status != "starting" or (runner and not runner.living) else "starting"
 
 
 def has_open_question(facts: NodeFacts) -> bool:
-    """Return whether a question still waits for an answer: it may have been settled in another way."""
+    """Return whether a question still waits for an answer: it may have been settled otherwise."""
     unsettled = facts.job == "validator" or (bool(facts.session_waits) and not facts.taken_over)
     return facts.status == "active" and facts.run_over != "stopped" and bool(facts.question) and unsettled
 
 
 def describe_activity(facts: NodeFacts) -> str:
-    """Return what a node is doing or waiting for, on one line."""
+    """Describe what a node is doing or waiting for, on one line."""
     if facts.held is not None:
         return f"parked by you: {first_line(facts.held)}" if facts.held else "parked by you"
     if facts.parked:
@@ -644,7 +644,7 @@ def describe_activity(facts: NodeFacts) -> str:
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a reason, which may end with part of a log, cut to one line's length."""
+    """Return the first line of a reason, cut to the length of a line."""
     return shorten(text.strip().partition("\n")[0], _LONG)
 
 
@@ -666,7 +666,7 @@ def _pending(facts: NodeFacts) -> str:
 
 def _active(facts: NodeFacts) -> str:
     if facts.hindered and facts.run_over != "stopped":
-        return f"held up, and continues by itself: {first_line(facts.hindered)}"
+        return f"delayed, continues automatically: {first_line(facts.hindered)}"
     return _work(facts) + (_retry(facts.reason) if facts.attempt > 1 else "")
 
 
@@ -695,7 +695,7 @@ def _work(facts: NodeFacts) -> str:
 
 
 QUIET = 30.0
-"""Seconds after which a program that shows nothing new in its terminal may be asking there, say to trust a folder."""
+"""Seconds of silence after which a program may be asking something in its terminal, say to trust a folder."""
 
 
 def _agent(facts: NodeFacts) -> str:
@@ -724,9 +724,9 @@ def _landing(facts: NodeFacts) -> str:
 
 def _landed(facts: NodeFacts) -> str:
     if facts.landing == LandingWord.NO_CHANGE:
-        return f"{LandingWord.NO_CHANGE}: it succeeded, and there was nothing to land"
+        return f"{LandingWord.NO_CHANGE}: it succeeded, with nothing to land"
     if facts.landing == LandingWord.KEPT:
-        return f"{LandingWord.KEPT}: it passed its checks, and lands only if its node chooses it"
+        return f"{LandingWord.KEPT}: it passed its checks and lands only if its node chooses it"
     if facts.landed is not None and facts.landed.status == "undone":
         return f"undone: {first_line(facts.landed.reason)}"
     where = f" on {facts.run_branch}" if facts.run_branch else ""

@@ -1,9 +1,9 @@
-"""Run as the web page shows it: a snapshot, then a patch per journal record and per observation.
+"""Run for the web page: a snapshot, then a patch per journal record and per observation.
 
-Both are `Parts`. A patch has the whole values of the parts that changed, so that a snapshot with all later patches
-applied is the current snapshot. The records of one journal arrive in order, those of several in any; the snapshot is
-the same. Everything that is in no journal (processes, resource usage, hook phases, costs) is an `LiveState`; only the
-changes between two of them are sent.
+Both are `Parts`. A patch contains whole values of the changed parts, so that a snapshot plus all later patches is the
+current snapshot. Records of one journal arrive in order, records of several in any order, with the same result. State
+outside journals (processes, resource usage, hook phases, costs) is a `LiveState`; only the changes between two of them
+are sent.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ from garrison.views.waits import ShownQuestion, ShownWait, entries_to_approve, s
 from garrison.views.work_in_progress import EARLIER_RUNS, ProgressReader, WorkInProgress
 
 TIMELINE, SIGNALS = 300, 200
-"""The latest entries that a snapshot has in either list, at most."""
+"""Maximum number of latest entries of either list in a snapshot."""
 PASSED_STATUS: Mapping[str, str] = {"success": "passed", "partial_success": "passed", "fail": "failed",
                                     "retry": "active", "skipped": "skipped"}
 """Outcome of a node without an agent (a decision, a question) → its status on the page."""
 TEXT = 600
-"""Characters of a text within an event; the rest is in the node's detail."""
+"""Maximum length of a text within an event; the rest is in the node's details."""
 MIB = 1 << 20
 E = TypeVar("E", "TimelineEntry", "SignalEntry")
 NO_WORK: Mapping[str, WorkInProgress] = {}
@@ -85,7 +85,7 @@ NO_WORK: Mapping[str, WorkInProgress] = {}
 
 
 class ObservedNode(Value):
-    """What no journal contains of a node."""
+    """Facts about a node outside journals."""
 
     state: str = ""
     phase: str = ""
@@ -97,7 +97,7 @@ class ObservedNode(Value):
 
 
 class PageNode(Value):
-    """What the journals and the graph hold of a node."""
+    """Facts about a node from journals and graph."""
 
     node: str
     label: str
@@ -112,13 +112,13 @@ class PageNode(Value):
     commit: str = ""
     asks: str = ""
     parked: str | None = None
-    """Why the user parked it; None if no person did."""
+    """Why the user parked it; None if the user did not."""
     answer: str | UnsetType = UNSET
-    """Way that was taken at a node without an agent."""
+    """Edge taken at a node without an agent."""
 
 
 class WholeNode(PageNode, kw_only=True):
-    """A node with what was observed of it."""
+    """Node with its observed facts."""
 
     state: str
     phase: str
@@ -129,7 +129,7 @@ class WholeNode(PageNode, kw_only=True):
 
 
 class PageProcess(Value):
-    """One process: ages in seconds, CPU in percent of a core, memory in MiB."""
+    """Process: ages in seconds, CPU in percent of a core, memory in MiB."""
 
     who: str
     kind: str
@@ -146,7 +146,7 @@ class PageProcess(Value):
 
 
 class PageEntry(Value):
-    """An unfinished merge entry; `position` counts from 1, those of other runs too."""
+    """Unfinished merge entry; `position` counts all runs' entries, from 1."""
 
     id: str
     node: str
@@ -171,7 +171,7 @@ class PageQueue(Value):
 
 
 class Notice(Value):
-    """Something to notify the user of."""
+    """Notification for the user."""
 
     key: str
     event: str
@@ -180,7 +180,7 @@ class Notice(Value):
 
 
 class TimelineEntry(Value):
-    """An event of the run's timeline; one that is `minor` is shown only where all events are."""
+    """Event of the run's timeline; `minor` ones are shown only among all events."""
 
     id: str
     at: str
@@ -203,24 +203,24 @@ class SignalEntry(Value):
 
 
 class ShownPullRequest(Value):
-    """The run's pull request; empty fields are not known (yet)."""
+    """The run's pull request; empty fields are unknown (yet)."""
 
     state: str
     number: int
     url: str
     text: str
-    """Why it is so, '' for no reason."""
+    """Reason, '' for none."""
     waits_for: str
-    """'' while garrison itself is at it."""
+    """'' while garrison itself acts."""
     since: str
     returns: dict[str, int]
-    """Node → how often it was sent back for a check or a comment."""
+    """Node → number of times that it was sent back for a check or comment."""
     checks: tuple[ReportedCheck, ...] = ()
     reviews: tuple[GivenReview, ...] = ()
 
 
 class Parts(Value):
-    """Parts of a run on the page: all of them in a snapshot, those that changed in a patch."""
+    """Parts of a run on the page: all in a snapshot, the changed ones in a patch."""
 
     status: Status | UnsetType = UNSET
     reason: str | UnsetType = UNSET
@@ -232,9 +232,9 @@ class Parts(Value):
     pull_request: ShownPullRequest | UnsetType | None = UNSET
     """None for a run without one."""
     followed: Mapping[str, int] | UnsetType = UNSET
-    """Edge of the graph → how often it was followed; in a patch those that were."""
+    """Edge of the graph → how often it was followed; in a patch only changed ones."""
     nodes: Mapping[str, PageNode | ObservedNode] | UnsetType = UNSET
-    """In a patch those that changed, with what of them did."""
+    """In a patch the changed ones, with their changed fields."""
     timeline: list[TimelineEntry] | UnsetType = UNSET
     signals: list[SignalEntry] | UnsetType = UNSET
     timeline_add: list[TimelineEntry] | UnsetType = UNSET
@@ -252,7 +252,7 @@ NOTHING = Parts()
 
 
 class LiveState(Value):
-    """State of a run that is in no journal: its processes, and for each node its activity and cost."""
+    """State of a run outside journals: its processes, and the activity and cost of each node."""
 
     view: RunView
     processes: Mapping[str, PageProcess]
@@ -263,7 +263,7 @@ class LiveState(Value):
     """Checks and reviews of its pull request."""
 
     def changes(self, before: LiveState | None) -> Parts:
-        """Return what differs from the earlier observation `before` (None: everything)."""
+        """Return the differences from the earlier observation `before` (None: everything)."""
         processes = [process for stem, process in self.processes.items()
                      if before is None or before.processes.get(stem) != process]
         nodes = {name: node for name, node in self.nodes.items() if before is None or before.nodes.get(name) != node}
@@ -275,14 +275,14 @@ class LiveState(Value):
 
 
 class HomeObserver:
-    """Observe the runs of a home repeatedly; from one thread at a time."""
+    """Observes the runs of a home repeatedly, from one thread at a time."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.runs = home, RunReader(home)
         self._meter, self._costs, self._progress = process_meter(home), CostReader(home), ProgressReader(home)
 
     def observe(self, runs: list[str]) -> dict[str, LiveState]:
-        """Return an observation of each of `runs` that exists; the processes are measured once for all."""
+        """Return an observation of each existing run of `runs`; the processes are measured once for all."""
         used = sum_by_process(self._meter.sample())
         costs = self._costs.read(self.runs.observer.clock.utc()[:10])
         existing = [run for run in runs if RunFiles(self.home, run).launch.exists()]
@@ -306,7 +306,7 @@ class HomeObserver:
 
 def observation_of(view: RunView, used: UsageByProcess, costs: RunCosts,
                    work: Mapping[str, WorkInProgress] = NO_WORK) -> LiveState:
-    """Make an observation of a run that was read with details; `work`: progress of its nodes at work. Pure."""
+    """Return an observation of a run that was read with details; `work`: progress of its nodes at work. Pure."""
     spent = costs.shown()
     return LiveState(
         view,
@@ -328,7 +328,7 @@ def _page_process(process: ProcessView, used: ResourceUsage) -> PageProcess:
 
 
 class RunLine(Value):
-    """A run's line in the list of runs."""
+    """Line of a run in the list of runs."""
 
     run: str
     title: str
@@ -340,7 +340,7 @@ class RunLine(Value):
     nodes_done: int
     nodes: int
     counts: Mapping[str, int]
-    """As the bar of the run's own page, where a node that asks is in no other place."""
+    """As in the bar of the run's page, where an asking node has its own place."""
     progress: str
     failed: int
     gates: int
@@ -354,7 +354,7 @@ class RunLine(Value):
 
 
 def run_line(view: RunView, costs: RunCosts) -> RunLine:
-    """Make the line of a run; its name stands where it has no pipeline."""
+    """Return the line of a run, with its name if it has no pipeline."""
     counts = {**{place: count - view.asking.get(place, 0) for place, count in view.counts.items()},
               "asking": sum(view.asking.values())}
     return RunLine(
@@ -369,7 +369,7 @@ def run_line(view: RunView, costs: RunCosts) -> RunLine:
 
 
 class GraphNode(Value):
-    """A node as the run's graph describes it."""
+    """Node as described by the run's graph."""
 
     label: str = ""
     shape: str = "box"
@@ -378,24 +378,24 @@ class GraphNode(Value):
 
 @dataclass
 class PageModel:
-    """One run as the page shows it: its read model, the graph, the lists and the latest observation."""
+    """One run for the page: its read model, the graph, the lists and the latest observation."""
 
     model: RunModel
     graph: Mapping[str, GraphNode] = field(default_factory=dict)
     adhoc: bool = False
     notify_on: tuple[str, ...] = NotifyConfig().on
-    """Events of which the page notifies, as `[notify]` lists them."""
+    """Events for the page's notifications, as in `[notify]`."""
     timeline: list[TimelineEntry] = field(default_factory=list)
     signals: list[SignalEntry] = field(default_factory=list)
     observation: LiveState | None = None
     keeps_all: bool = False
-    """True to keep all entries of both lists, not only the latest."""
+    """True to keep all entries of both lists instead of the latest."""
     _pull: tuple[str, str] = ("", "")
-    """State and reason of its pull request, as the timeline last told them."""
+    """State and reason of its pull request in the latest timeline entry."""
     _is_observed: bool = False
-    """True if the guardian has written nothing since the observation: a process that writes is alive."""
+    """True if the guardian has written nothing since the observation: a writing process is alive."""
     _sent: Parts = NOTHING
-    """The parts as the clients have them, except `nodes` and `followed`."""
+    """The parts as sent to clients, except `nodes` and `followed`."""
     _sent_nodes: dict[str, PageNode] = field(default_factory=dict)
     _sent_followed: Mapping[str, int] = field(default_factory=dict)
 
@@ -403,7 +403,7 @@ class PageModel:
         self.mark_sent()
 
     def mark_sent(self) -> None:
-        """Begin patches from here on: a client gets all that is known now with its snapshot."""
+        """Start patches from here: a client gets everything known so far in its snapshot."""
         self._sent, self._sent_nodes, self._sent_followed = self._parts(), self._nodes(), self.model.followed
 
     def snapshot(self) -> Parts:
@@ -420,12 +420,12 @@ class PageModel:
                        living=seen.view.living)
 
     def replay(self, record: StoredRecord, text: str = "") -> Parts:
-        """Replay a record; return what it adds to the lists. `text` is the record in words.
+        """Replay a record; return its additions to the lists. `text` is the record in words.
 
-        A record that cannot be shown is listed in `problems`; the others are still shown.
+        A record that cannot be shown is listed in `problems`; others are still shown.
         """
         problems = len(self.model.problems)
-        # The processes as observed may be those before this record; until the next observation the journal counts.
+        # the observed processes may predate this record: until the next observation the journal counts
         self._is_observed = self._is_observed and record.journal != GUARDIAN
         lifecycle = self.model.apply(record)
         if len(self.model.problems) == problems:
@@ -458,7 +458,7 @@ class PageModel:
 
     @property
     def status(self) -> StatusReason:
-        """Return the run's status and its reason, as every other view computes them."""
+        """Return the run's status and its reason, computed as in every other view."""
         view, model = self._view, self.model
         known = view is not None and (self._is_observed or self.adhoc)
         return decide_status(model.state, view.processes if view is not None and known else None, adhoc=self.adhoc,
@@ -468,7 +468,7 @@ class PageModel:
 
     @property
     def problems(self) -> list[str]:
-        """Records of the run that cannot be read or shown, and what blocks more than a node."""
+        """Records of the run that cannot be read or shown, and obstacles for more than one node."""
         view = self._view
         observed = view.problems if view else []
         told = [f"warning: {warning.describe()}" for warning in self.model.state.told[-PROBLEMS:]]
@@ -486,7 +486,7 @@ class PageModel:
         return replace(self._judged(), gates=self._questions(), queue=self._queue(), notices=self._notices())
 
     def _judged(self) -> Parts:
-        """Return the parts that depend on an observation as well."""
+        """Return the parts that also depend on an observation."""
         status, reason = self.status
         return Parts(status=status, reason=reason, problems=self.problems, waits=self._waits(),
                      pull_request=self._pull_request())
@@ -525,7 +525,7 @@ class PageModel:
         return [*map(show_question, self.model.state.waits.values()), *map(show_review, entries_to_approve(self.model))]
 
     def _waits(self) -> list[ShownWait]:
-        """Return what waits for the user, as `status` and the home have it."""
+        """Return what waits for the user, as in `status` and on the home page."""
         view = self._view
         asking = [wait.node for wait in view.waits if wait.kind == WaitKind.ASKS] if view else []
         waits = waits_of(self.model, self.status.status, asking=asking, hint=view.hint if view else "",
@@ -543,7 +543,7 @@ class PageModel:
     def _queue(self) -> PageQueue:
         """Return the queues of the run as one.
 
-        Its target is that of the paused one, else of the one in which work of the run waits: a run that lands as a
+        Its target is the paused one's, else that of the queue in which work of the run waits: a run that lands as a
         whole has two.
         """
         folders = (self.model.queue_folder, self.model.landing_folder)
@@ -585,14 +585,14 @@ class PageModel:
         return Parts(**newer)
 
     def _newer(self, parts: Parts) -> dict[str, Any]:
-        """Return those of some parts that differ from what was sent, and count them as sent."""
+        """Return the parts that differ from those sent, and mark them as sent."""
         newer = {name: value for name, value in _set_fields(parts).items() if value != getattr(self._sent, name)}
         self._sent = replace(self._sent, **newer)
         return newer
 
     def _touched(self, record: StoredRecord) -> list[str]:
-        """Return the nodes that a record may have changed, of those that are shown."""
-        with suppress(*CANNOT_REPLAY):  # an invalid name, which is reported elsewhere
+        """Return the shown nodes that a record may have changed."""
+        with suppress(*CANNOT_REPLAY):  # an invalid name, reported elsewhere
             touched = self.model.touched(record)
             return self._names() if touched is None else [
                 name for name in touched if name in self.graph or name in self.model.state.nodes
@@ -602,7 +602,7 @@ class PageModel:
     # ---- lists
 
     def _list(self, record: StoredRecord, kind: str, text: str) -> Parts:
-        """Add a record to the lists where it belongs; return what was added."""
+        """Add a record to the lists; return the additions."""
         data, node = record.entry.data, self.node_of(record)
         name, at = f"{record.journal}:{record.entry.seq}", record.entry.at
         events, signals = list[TimelineEntry](), list[SignalEntry]()
@@ -619,21 +619,21 @@ class PageModel:
         return Parts(timeline_add=events or UNSET, signals_add=signals or UNSET)
 
     def _is_minor(self, event: Any) -> bool:
-        """Return whether a record reports what garrison does by the way: nothing was lost, and nobody has to know."""
-        if isinstance(event, PullRequestChanged):  # some note down a commit or a number alone
-            # Compared with what was sent last, since each record has the whole state of the pull request.
+        """Return whether a record is about routine work of garrison: nothing was lost, and nobody needs to know."""
+        if isinstance(event, PullRequestChanged):  # some only record a commit or a number
+            # compare with the last one sent, since each record has the whole state of the pull request
             before, self._pull = self._pull, (event.state, event.reason)
             return event.state == PullRequestState.PUSHING or self._pull == before
         return isinstance(event, WorkSaved)
 
     def _append(self, entries: list[E], added: list[E], most: int) -> None:
         entries += added
-        # Sorted and cut once in `most` records, not at each.
+        # sort and cut once in `most` records, not at each
         if len(entries) > 2 * most and not self.keeps_all:
             entries[:] = latest_entries(entries, most)
 
     def _timeline_kind(self, record: StoredRecord) -> str:
-        """Return what a record that reports no death, respawn or parking is in the timeline; '' for most."""
+        """Return the kind in the timeline of a record other than a death, respawn or parking; '' for most."""
         if record.journal != QUEUE:
             kind = _RECORD_KINDS.get(type(record.event))
             return kind(record.event) if kind else ""
@@ -713,4 +713,4 @@ _QUEUE_KINDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 """Kind of a merge queue's record → its kind in the timeline."""
 _OF_THE_WHOLE_QUEUE = ("pause", "resume")
-"""Records of a merge queue that concern the entries of all runs."""
+"""Records of a merge queue that concern all runs' entries."""

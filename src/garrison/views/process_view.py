@@ -1,6 +1,6 @@
-"""Process as views show it: its record, the verdict on it, its heartbeat and the evidence of its agent's activity.
+"""Process for views: its record, the verdict on it, its heartbeat and the evidence of its agent's activity.
 
-Read-only. An observation has no history: ages are those of the files, by the wall clock; the heartbeat's age is by the
+Read-only. An observation has no history: ages come from the files' wall-clock times, the heartbeat's age from the
 monotonic clock.
 """
 
@@ -28,7 +28,7 @@ SILENT_SECONDS = 60.0
 
 
 class ShownProcess(Value):
-    """One process of a run, as JSON: launcher, guardian, processor, runner or orchestrator."""
+    """Process of a run, as JSON: launcher, guardian, processor, runner or orchestrator."""
 
     agent: str
     """Full name."""
@@ -38,7 +38,7 @@ class ShownProcess(Value):
     """As recorded."""
     incarnation: int
     verdict: str
-    """Verdict from the state of this machine."""
+    """Verdict from the current state of this machine."""
     living: bool
     phase: str
     """Phase of its hook; '' without one."""
@@ -52,7 +52,7 @@ class ShownProcess(Value):
 
 
 class ProcessView(ShownProcess):
-    """A process with how it ended by itself; None if it did not."""
+    """Process, and how it ended by itself; None if it did not."""
 
     departure: Departure | None = None
 
@@ -82,7 +82,7 @@ def observe_process(observer: Observer, identity: Identity, phase: str) -> Proce
 
 
 class LatestSign(Value):
-    """Latest sign of activity, of a kind, seconds ago."""
+    """Latest evidence of activity: kind, and seconds ago."""
 
     kind: str
     age_s: float
@@ -103,7 +103,7 @@ class LatestEvidence(Value):
 
     @property
     def suspended(self) -> bool:
-        """Return whether the agent, or a process below it, is suspended (SIGSTOP)."""
+        """Return whether the agent or one of its descendants is suspended (SIGSTOP)."""
         return self.stopped or self.processes_stopped > 0
 
     def words(self) -> str:
@@ -114,7 +114,7 @@ class LatestEvidence(Value):
 
 
 class ProcessEvidence(Value):
-    """Current state of an incarnation, as `agents show` has it: verdict, process, heartbeat, process tree."""
+    """Current state of an incarnation for `agents show`: verdict, process, heartbeat, process tree."""
 
     verdict: str
     why: str
@@ -126,7 +126,7 @@ class ProcessEvidence(Value):
 
 
 def process_evidence(observer: Observer, identity: Identity) -> ProcessEvidence:
-    """Look at a process, and at those below it."""
+    """Observe a process and its descendants."""
     seen, verdict = observer.observe(identity), observer.judge(identity)
     below = []
     if verdict.state == "alive" and identity.pid is not None:
@@ -144,7 +144,7 @@ def agent_evidence(observer: Observer, identity: Identity | None, signs: AgentAc
     if min(ages.values(), default=SILENT_SECONDS) >= SILENT_SECONDS:  # walking the worktree is slow
         ages = _ages(signs.stamps(deep=True), now)
     if identity is not None and identity.created_at:
-        ages["start"] = max(0.0, now - from_iso(identity.created_at))  # its predecessor's files are no evidence of it
+        ages["start"] = max(0.0, now - from_iso(identity.created_at))  # its predecessor's files are not evidence
     last = latest_evidence(ages)
     if process is not None and process.beat_age_s is not None:
         ages["beat"] = process.beat_age_s

@@ -1,4 +1,4 @@
-"""Prompts of an attempt as the user reads them: what its agent got, or would get if it began now."""
+"""Prompts of an attempt for users: what its agent got, or would get now."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SYSTEM = "system prompt, added to the program's own"
 
 
 class PromptPart(Value):
-    """One text that the agent got, or would get: `what` it is, and about how many tokens it has."""
+    """Text that the agent got, or would get: its name `what` and approximate number of tokens."""
 
     what: str
     text: str
@@ -53,7 +53,7 @@ class AttemptPrompts(Value):
 
 
 def read_prompts(runtime: Runtime, run: str, node: str, attempt: int | None, *, validator: bool) -> AttemptPrompts:
-    """Return the prompts of a node's attempt, by default the latest; NotFound if there is none such."""
+    """Return the prompts of a node's attempt, by default the latest; NotFound if there is none."""
     launch, files = runtime.launch(run), runtime.files(run)
     latest = files.latest_attempt(node)
     number = attempt or max(latest, 1)
@@ -61,8 +61,8 @@ def read_prompts(runtime: Runtime, run: str, node: str, attempt: int | None, *, 
     if validator:
         parts = _sent(folder / VALIDATOR)
         if not parts:
-            raise NotFound(f"attempt {number} of {node} has not been validated; without --validator you see what its "
-                           "agent was told")
+            raise NotFound(f"attempt {number} of {node} has not been validated; leave out --validator to see its "
+                           "agent's prompts")
         return AttemptPrompts(run, node, number, True, parts)
     if parts := _sent(folder):
         return AttemptPrompts(run, node, number, True, parts)
@@ -72,7 +72,7 @@ def read_prompts(runtime: Runtime, run: str, node: str, attempt: int | None, *, 
 
 
 def _sent(folder: Path) -> list[PromptPart]:
-    """Return the prompts of the agent of an attempt's folder; nothing if it has not started."""
+    """Return the prompts of the agent in an attempt's folder; empty if it has not started."""
     files, task = AttemptFiles(folder), folder / "prompt.md"
     parts: list[PromptPart] = []
     for line in read_lines(files.prompts):
@@ -90,11 +90,11 @@ def _sent(folder: Path) -> list[PromptPart]:
 
 
 def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> list[PromptPart]:
-    """Return the prompts that the agent of an attempt that has not started would get now."""
+    """Return the prompts that the agent of an unstarted attempt would get now."""
     task = run_records.load(Task, folder / "task.json") or _next_task(runtime, launch, node)
     worktree = worktree_path(launch, node)
     git = Git(Path(launch.repo), home=runtime.home)
-    # Without copying the log that the agent is to read: looking at a prompt changes nothing.
+    # without copying the log for the agent: showing a prompt must not change anything
     briefer = Briefer(runtime, launch, task, git, worktree, copies=False)
     assignment, text = briefer.prepare(Assignment(task, worktree, folder, {}), "", is_successor=False)
     is_session = registry.session_options(task.agent, node, task.attributes, runtime.home) is not None
@@ -103,7 +103,7 @@ def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> li
 
 
 def _next_task(runtime: Runtime, launch: Launch, node: str) -> Task:
-    """Return the task of a node that has not started, as its guardian would build it now."""
+    """Return the task of an unstarted node, as its guardian would build it now."""
     files = runtime.files(launch.run_id)
     plan, state = replay_with_plan(files, launch, journal.read_history(files.journal))
     if node not in plan.tasks:

@@ -1,4 +1,4 @@
-"""Where the work of a remote node is, in words, and the way to what its host has of it."""
+"""Location of a remote node's work, in words, and access to its host."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NO_TROUBLE: Mapping[str, str] = MappingProxyType({})
 _DOING = {"": "preparing", "preparing": "preparing", "planning": "preparing", "executing": "its agent is working",
           "impl_complete": "its work is accepted", "validating": "its work is accepted",
           "merged": "its work is accepted"}
-"""Phase that a host reports → what happens there."""
+"""Phase reported by a host → description."""
 
 
 def describe_remote(state: RemoteWorkState | None, cut_off: Mapping[str, str] = NO_TROUBLE) -> str:
-    """Return where the work of an attempt is; '' if no host has to do with it. Pure.
+    """Return where the work of an attempt is; '' if no host is involved. Pure.
 
     Args:
-        cut_off: hosts that cannot be reached now, each with since when.
+        cut_off: unreachable hosts → since when.
     """
     if state is None or state.phase == RemotePhase.ENDED:
         return ""
@@ -47,9 +47,9 @@ def describe_remote(state: RemoteWorkState | None, cut_off: Mapping[str, str] = 
 
 
 def hosts_cut_off(home: Path) -> dict[str, str]:
-    """Return the hosts to which the keeper has no tunnel now, each with since when, as words."""
+    """Return the hosts without a tunnel of the keeper → since when, in words."""
     try:
-        # By name: hosts are an extra, which nothing in the core may import.
+        # by name: hosts are an extra, which the core must not import
         state = load(PluginGroup.PARTS, "hosts.state")(home)
     except GarrisonError:
         return {}
@@ -57,7 +57,7 @@ def hosts_cut_off(home: Path) -> dict[str, str]:
 
 
 class EndedCommand(Protocol):
-    """A command that ended on a host."""
+    """Ended command on a host."""
 
     @property
     def code(self) -> int: ...
@@ -68,27 +68,27 @@ class EndedCommand(Protocol):
 
 
 class HostWay(Protocol):
-    """The way to a host, by which commands run there."""
+    """Access to a host for running commands there."""
 
     @property
     def ssh(self) -> str:
         """Destination for ssh, '' for this machine."""
 
     def run(self, argv: Sequence[str], *, timeout: float) -> EndedCommand:
-        """Run a command to its end, for `timeout` seconds at most."""
+        """Run a command to its end, for at most `timeout` seconds."""
 
     def popen(self, argv: Sequence[str], *, stdin: int | None = None, stdout: int | None = None,
               stderr: int | None = None) -> subprocess.Popen[bytes]:
-        """Start a command; the streams are as for Popen."""
+        """Start a command; streams as for Popen."""
 
     def command_line(self, argv: Sequence[str], *, tty: bool = False) -> list[str]:
-        """Return the command here that runs one there."""
+        """Return the local command that runs a command there."""
 
     def tunnel_in(self, local: str, remote: str, argv: Sequence[str]) -> list[str]:
-        """Return the command that leads a Unix socket here to one there for as long as `argv` runs there."""
+        """Return the command that forwards a local Unix socket to one there while `argv` runs there."""
 
     def explain(self, err: bytes) -> str:
-        """Return one line with the remedy for what ssh wrote before it failed."""
+        """Return one line with the remedy for an error of ssh."""
 
 
 def way_to(home: Path, host: Host) -> HostWay:
@@ -97,10 +97,10 @@ def way_to(home: Path, host: Host) -> HostWay:
 
 
 def on_host(home: Path, folder: Path, node: str) -> tuple[HostWay, list[str], RemoteWorkState] | None:
-    """Return the way to the host of an attempt, the beginning of garrison's command there, and the state of the work;
-    None if no host has the attempt.
+    """Return access to the host of an attempt, the prefix of garrison's command there, and the state of the work; None
+    if no host has the attempt.
 
-    Refused if its host is no longer one of this home.
+    Refused if its host is no longer registered in this home.
     """
     state = look_remote(folder)
     if state is None or not state.host:
@@ -115,7 +115,7 @@ def on_host(home: Path, folder: Path, node: str) -> tuple[HostWay, list[str], Re
 
 
 def host_command(command: str) -> Sequence[str]:
-    """Return the words that run garrison on a host."""
+    """Return the command that runs garrison on a host."""
     if command:
         return [command]
     return garrison_argv()  # this machine itself, in a test: the same installation

@@ -1,7 +1,7 @@
 """Read model of a run: replay its journals into the state of run, nodes, processes and merge queue. Pure.
 
 Every view of a run (`status`, `top`, the page, metrics) is derived from a `RunModel`; nothing else replays journals for
-display. Records of one journal are applied in order; those of several may come in any order, with the same result.
+display. Records of one journal are applied in order; several journals may interleave in any order.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from garrison.values import Value
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, StoredRecord
 
 LATEST = 50
-"""Lifecycle events that `RunModel.latest` returns at most."""
+"""Maximum number of lifecycle events in `RunModel.latest`."""
 CANNOT_REPLAY = (GarrisonError, LookupError, TypeError, ValueError)
-"""Errors that replaying a record of another version or a damaged journal may raise."""
+"""Errors that replaying a record of another version or of a damaged journal may raise."""
 
 
 class Lifecycle(Value):
-    """One death, respawn or parking of a process; (kind, agent, incarnation) identifies it."""
+    """Death, respawn or parking of a process, identified by (kind, agent, incarnation)."""
 
     at: str
     kind: str
@@ -60,15 +60,15 @@ class RunModel:
     queues: dict[str, QueueState] = field(default_factory=dict)
     """Folder of a merge queue → its state."""
     queue_folders: dict[str, str] = field(default_factory=dict)
-    """Target → the folder of its merge queue, of those that have entries of this run."""
+    """Target → folder of its merge queue, for queues with entries of this run."""
     lifecycle: dict[tuple[str, str, int], Lifecycle] = field(default_factory=dict)
-    """Deaths, respawns and parkings, each once, in the order in which they were read."""
+    """Deaths, respawns and parkings, each once, in reading order."""
     died: dict[str, int] = field(default_factory=dict)
     """Node → incarnations of its runner and agent that died, in all its attempts."""
     worked: dict[str, list[float]] = field(default_factory=dict)
-    """Node → seconds from start to end of the agent's work in each attempt that succeeded, in their order."""
+    """Node → duration in seconds of the agent's work in each successful attempt, in order."""
     failures: dict[str, str] = field(default_factory=dict)
-    """Node → why its runner gave it up; of an ad-hoc run only runners know."""
+    """Node → why its runner gave it up (for an ad-hoc run, only runners know)."""
     problems: list[str] = field(default_factory=list)
     """Records that could not be replayed."""
     corrupt: str = ""
@@ -76,23 +76,23 @@ class RunModel:
     _deaths: dict[tuple[str, int], dict[int, Death]] = field(default_factory=dict)
     """(full name, attempt) → incarnation → its death, from the journals of launcher and runners."""
     _started: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Node → its attempt at work, and when that started."""
+    """Node → its current attempt, and when that started."""
     _over: dict[str, int] = field(default_factory=dict)
-    """Node → its attempt that its runner gave up, or that the user cancelled."""
+    """Node → attempt given up by its runner or cancelled by the user."""
     _jobs: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Node → attempt and name of the job that its runner runs."""
+    """Node → attempt and name of its runner's current job."""
 
     def apply(self, record: StoredRecord) -> Lifecycle | None:
-        """Replay one record, the next of its journal; return the lifecycle event that it is the first to report.
+        """Replay the next record of its journal; return the lifecycle event that it is the first to report.
 
-        A record that cannot be replayed is listed in `problems`; the others still count.
+        A record that cannot be replayed is listed in `problems`; others still count.
         """
         try:
             return self._apply(record)
         except CANNOT_REPLAY as error:
             self.report(record, error)
             if record.journal == GUARDIAN:
-                # The guardian refuses to continue from such a journal; records of others only leave something unsaid.
+                # the guardian refuses to continue from such a journal; in other journals only a detail is missing
                 self.corrupt = self.corrupt or (str(error) if isinstance(error, GarrisonError) else self.problems[-1])
             return None
 
@@ -107,7 +107,7 @@ class RunModel:
             self._apply_queue(record)
             return None
         event = lifecycle_of(record)
-        key = Key.parse(event.agent) if event else None  # an invalid name is reported, not stored
+        key = Key.parse(event.agent) if event else None  # invalid names are reported, not stored
         if record.journal == GUARDIAN:
             if record.event is not None:
                 self.state.apply_event(record.event, record.entry.at)
@@ -117,13 +117,13 @@ class RunModel:
         if event is None or key is None or (event.kind, event.agent, event.incarnation) in self.lifecycle:
             return None
         self.lifecycle[event.kind, event.agent, event.incarnation] = event
-        # Once each: a supervisor that was killed after recording a death may record it again.
+        # once each: a supervisor killed after recording a death may record it again
         if event.kind == "died" and key.role in NODE_ROLES:
             self.died[key.name] = self.died.get(key.name, 0) + 1
         return event
 
     def _measure(self, data: Mapping[str, Any]) -> None:
-        """Note when a node's agent starts, and how long its work took."""
+        """Record when a node's agent starts, and the duration of its work."""
         change = data.get("effect") or data
         name = change.get("node", "")
         node = self.state.nodes.get(name)
@@ -134,14 +134,14 @@ class RunModel:
                 self._started[name] = (node.attempt, node.since)
             return
         attempt, since = self._started.pop(name, (0, ""))
-        # Only attempts that succeeded tell how long the work takes; one that was ended early would make it look short.
+        # only successful attempts tell how long the work takes; those ended early would distort that
         if attempt == node.attempt and node.status in (IMPL_COMPLETE, VALIDATED):
             self.worked.setdefault(name, []).append(max(0.0, from_iso(node.since) - from_iso(since)))
 
     def _apply_queue(self, record: StoredRecord) -> None:
         state = self.queues.setdefault(record.queue, QueueState())
         state.apply(record.entry)
-        state.outcomes.clear()  # only guardians need them
+        state.outcomes.clear()  # needed only for guardians
         if record.entry.kind == "enq" and record.entry.data.get("run") == self.run:
             self.queue_folders[str(record.entry.data["target"])] = record.queue
 
@@ -150,7 +150,7 @@ class RunModel:
         match record.event:
             case ChildDied() as death:
                 deaths = self._deaths.setdefault((death.full, death.attempt), {})
-                # The first record counts: a repeated one has a later time, and would move the death within its window.
+                # the first record counts: a repeated one has a later time and would move the death within its window
                 deaths.setdefault(death.incarnation, Death.of(death))
             case JobStarted() as job:
                 self._jobs[node] = (job.attempt, job.name)
@@ -168,12 +168,12 @@ class RunModel:
 
     @property
     def followed(self) -> dict[str, int]:
-        """Return edge (its index in the graph, as text) → how often it was followed; of a flow that is replayed."""
+        """Return edge (its index in the graph, as text) → how often it was followed in the replayed flow."""
         flow = self.state.flow
         return {str(index): count for index, count in flow.followed.items()} if flow is not None else {}
 
     def is_over(self, node: str, attempt: int) -> bool:
-        """Return whether an attempt of a node is over, though its processes may still end."""
+        """Return whether an attempt of a node is over, even if its processes are still ending."""
         return self._over.get(node) == attempt
 
     @property
@@ -184,7 +184,7 @@ class RunModel:
 
     @property
     def landing_folder(self) -> str:
-        """Return the folder of the queue through which the whole run lands, '' for none."""
+        """Return the folder of the queue through which the whole run lands, '' if none."""
         return next((folder for folder in self.queue_folders.values() if folder != self.queue_folder), "")
 
     @property
@@ -194,7 +194,7 @@ class RunModel:
 
     @property
     def landing_entry(self) -> MergeEntry | None:
-        """Return the latest merge entry of the whole run; None for none."""
+        """Return the latest merge entry of the whole run; None if none."""
         queue = self.queues.get(self.landing_folder)
         entries = queue.entries_of(self.run, INTEGRATION) if queue else []
         return entries[-1] if entries else None
@@ -207,16 +207,16 @@ class RunModel:
         return parked.why if parked is not None else None
 
     def job(self, node: str, attempt: int) -> str:
-        """Return the job (set-up, acceptance or validator) that a node's runner runs in an attempt, '' for none."""
+        """Return the current job (set-up, acceptance or validator) of a node's runner in an attempt, '' if none."""
         running = self._jobs.get(node, (0, ""))
         return running[1] if running[0] == attempt else ""
 
     def agent_deaths(self, node: str, attempt: int) -> list[Death]:
-        """Return the deaths of a node's agent in an attempt, as its runner journaled them."""
+        """Return the deaths of a node's agent in an attempt, as journaled by its runner."""
         return list(self._deaths.get((Key("orchestrator", node, self.run).full, attempt), {}).values())
 
     def deaths(self) -> dict[str, list[Death]]:
-        """Return the deaths that count against a limit now, by full name: those of the current attempt."""
+        """Return the deaths that count against a limit (those of the current attempt), by full name."""
         counted = {full: list(deaths) for full, deaths in self.state.deaths.items()}
         for (full, attempt), deaths in self._deaths.items():
             key = Key.parse(full)
@@ -229,7 +229,7 @@ class RunModel:
         return sorted(self.lifecycle.values(), key=lambda event: event.at, reverse=True)[:LATEST]
 
     def touched(self, record: StoredRecord) -> list[str] | None:
-        """Return the nodes that a record of a run's or process's journal may change; None for all of them."""
+        """Return the nodes that a record of a run's or process's journal may change; None for all."""
         data = record.entry.data
         full = str(data.get("full", ""))
         names = [str(data[key]) for key in ("node", "hold", "unhold") if data.get(key)]
@@ -240,18 +240,18 @@ class RunModel:
         return None if is_wide else list(dict.fromkeys(names))
 
     def merge_entry(self, record: StoredRecord) -> MergeEntry | None:
-        """Return the merge entry of this run that a queue's record is about; None for those of other runs."""
+        """Return the merge entry of this run that a queue's record is about; None for other runs' entries."""
         state = self.queues.get(record.queue)
         entry = state.entries.get(str(record.entry.data.get("entry", ""))) if state else None
         return entry if entry and entry.run == self.run else None
 
     def last_landing(self, node: str) -> MergeEntry | None:
-        """Return the last entry of a node that has landed, whether somebody took that back or not; None for none."""
+        """Return the last landed entry of a node, even if undone since; None if none."""
         entries = self.queue.entries_of(self.run, node) if self.queue else []
         return next((entry for entry in reversed(entries) if entry.status in HAS_LANDED), None)
 
     def place_in_queue(self, node: str, attempt: int) -> tuple[MergeEntry | None, int]:
-        """Return a node's merge entry of that attempt, and how many unfinished ones are before it."""
+        """Return a node's merge entry of that attempt, and the number of unfinished ones before it."""
         queue = self.queue
         entries = [entry for entry in queue.entries_of(self.run, node) if entry.attempt == attempt] if queue else []
         if queue is None or not entries:
@@ -260,7 +260,7 @@ class RunModel:
 
 
 def lifecycle_of(record: StoredRecord) -> Lifecycle | None:
-    """Return the death, respawn or parking that a record reports; None for all others, and for first starts. Pure."""
+    """Return the death, respawn or parking that a record reports; None for others, and for first starts. Pure."""
     match record.event:
         case ChildDied() as event:
             kind = "died"

@@ -1,9 +1,9 @@
-"""Timeline of a run: what each node did or waited for and when, and what it has cost over time.
+"""Timeline of a run: activities and waits of each node, and costs over time.
 
-A `TimelineModel` replays records into the run's `RunModel` and asks after each one what the nodes concerned do now; a
-span begins and ends where that changes. So the spans of a node never overlap, and they use the words of every other
-view. Times are seconds since the epoch. `RunTimeline` is what `garrison timeline` and the page draw.
-All but the reader at the end is pure. It adds what is in no journal: costs, waits for limits, and the plan.
+A `TimelineModel` replays records into the run's `RunModel` and after each one determines the activity of the affected
+nodes; a span starts and ends where that changes. So the spans of a node never overlap, and they use the words of all
+other views. Times are seconds since the epoch. `garrison timeline` and the page draw a `RunTimeline`. All except the
+reader at the end is pure. It adds data outside journals: costs, waits for limits, and the plan.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from garrison.views.run_model import CANNOT_REPLAY, RunModel
 from garrison.views.run_view import RunReader
 
 TEXT = 300
-"""Characters of a reason within a timeline."""
+"""Maximum length of a reason within a timeline."""
 
 
 class SpanKind(StrEnum):
-    """Every activity that a span shows; the values are the words of the other views where they have one."""
+    """Activity of a span; the values are the words of the other views, if any."""
 
     READY = "ready"
-    """What is before it has landed, and no agent is free."""
+    """Its predecessors have landed, and no agent is free."""
     STARTING = "starting"
-    """Its runner and worktree are made, or its set-up runs."""
+    """Its runner and worktree are created, or its set-up runs."""
     WORKING = "working"
     CHECKING = "checking"
     """Its acceptance command or validator runs."""
     RESTARTING = "restarting"
     """Its agent or runner died and its successor has not started."""
     ASKS = "asks"
-    """It waits for the user: a question of its agent, or of the pipeline."""
+    """It waits for the user: a question of its agent or of the pipeline."""
     SIGNAL = "signal"
     """It waits for a signal from outside."""
     LIMIT = "limit"
@@ -71,7 +71,7 @@ class SpanKind(StrEnum):
 
 
 class MarkKind(StrEnum):
-    """Every moment that a mark shows."""
+    """Kind of a marked moment."""
 
     RETRY = "retry"
     DIED = "died"
@@ -89,7 +89,7 @@ FOR_PEOPLE = (SpanKind.ASKS, SpanKind.APPROVAL, SpanKind.PARKED)
 
 
 class Span(Value):
-    """One activity of a node; `end` is None while it lasts."""
+    """Activity of a node; `end` is None while it lasts."""
 
     kind: SpanKind
     begin: float
@@ -98,12 +98,12 @@ class Span(Value):
     text: str = ""
 
     def length(self, now: float) -> float:
-        """Return its seconds so far."""
+        """Return its duration so far in seconds."""
         return max(0.0, (now if self.end is None else self.end) - self.begin)
 
 
 class Mark(Value):
-    """One moment of a node."""
+    """Moment of a node."""
 
     kind: MarkKind
     at: float
@@ -112,11 +112,11 @@ class Mark(Value):
 
 
 class Lane(Value):
-    """One node: its spans, which do not overlap, and its marks, both in their order."""
+    """Node: its spans, which do not overlap, and its marks, both in order."""
 
     node: str
     status: str
-    """Status of the node as journaled; '' for a question of the pipeline."""
+    """Journaled status of the node; '' for a question of the pipeline."""
     spans: Sequence[Span]
     marks: Sequence[Mark]
     seconds: Mapping[str, float] = MappingProxyType({})
@@ -124,7 +124,7 @@ class Lane(Value):
 
 
 class ShownGateRun(Value):
-    """One run of the merge queue's gate for this run; `result` is '' while it lasts."""
+    """Run of the merge queue's gate for this run; `result` is '' while it lasts."""
 
     begin: float
     end: float | None
@@ -133,15 +133,15 @@ class ShownGateRun(Value):
 
 
 class QueueFigures(Value):
-    """Throughput of the merge queue for this run; None where there is nothing to measure."""
+    """Throughput of the merge queue for this run; None if there is nothing to measure."""
 
     landed: int = 0
     per_hour: float | None = None
-    """Landings in an hour, from the first entry to the last landing."""
+    """Landings per hour, from the first entry to the last landing."""
     gate_s: float | None = None
-    """Median of a gate run."""
+    """Median duration of a gate run."""
     wait_s: float | None = None
-    """Median from entry to landing."""
+    """Median time from entry to landing."""
     red: int = 0
     """Gate runs that did not pass."""
     gates: Sequence[ShownGateRun] = ()
@@ -149,16 +149,16 @@ class QueueFigures(Value):
 
 
 STEPS = 60
-"""Times at which sums are given."""
+"""Number of times at which sums are given."""
 SHOWN = 12
-"""Nodes with their own series, the most expensive; the others are one."""
+"""Number of nodes with their own series, most expensive first; the others share one."""
 OTHERS = "others"
 UNKNOWN = "unknown"
-"""Model of a cost that no call names."""
+"""Model of a cost without a call."""
 
 
 class Payment(Value):
-    """One call of a model, or another cost of a session."""
+    """Model call, or another cost of a session."""
 
     at: float
     node: str
@@ -167,7 +167,7 @@ class Payment(Value):
 
 
 class CostSeries(Value):
-    """Sums in US dollars at `times`, by node and by model; the last ones are the totals, which are `usd` in all."""
+    """Cumulative US dollars at `times`, by node and by model; `usd` is the total of the last ones."""
 
     times: Sequence[float] = ()
     nodes: Mapping[str, Sequence[float]] = MappingProxyType({})
@@ -179,10 +179,10 @@ NO_COSTS = CostSeries()
 
 
 def payments(node: str, records: Sequence[UsageRecord]) -> list[Payment]:
-    """Return the costs in one usage file of a node, each at its time; their sum is that of the file."""
+    """Return the costs in a node's usage file, each at its time; they add up to the file's sum."""
     whole = costs.total(records).usd
     calls = {f"{record.session}/{record.message}": record for record in records if record.kind == "call"}
-    # What the program was billed in all is certain, when it was is not: the sum is divided by the estimates.
+    # the billed total is certain, its times are not: divide the sum in proportion to the estimates
     estimated = sum(call.usd for call in calls.values())
     if estimated:
         share = whole / estimated
@@ -192,7 +192,7 @@ def payments(node: str, records: Sequence[UsageRecord]) -> list[Payment]:
 
 
 def cost_series(paid: Iterable[Payment], begin: float, end: float, steps: int = STEPS) -> CostSeries:
-    """Return the sums from `begin` to `end`; a cost outside counts at the nearer of the two."""
+    """Return the sums from `begin` to `end`; costs outside count at the nearer end."""
     ordered = sorted(paid, key=lambda each: each.at)
     if not ordered:
         return NO_COSTS
@@ -224,33 +224,33 @@ def _most(series: Mapping[str, list[float]]) -> dict[str, list[float]]:
 
 
 class RestEstimate(Value):
-    """Estimate of the rest: how long the nodes that are not over need, without waits for people."""
+    """Estimate of the rest: duration of the unfinished nodes, without waits for users."""
 
     seconds: float
     nodes: int
-    """Nodes that are not over."""
+    """Number of unfinished nodes."""
     sample: int
-    """Finished nodes from whose times it was made."""
+    """Number of finished nodes behind the estimate."""
 
 
 class RunTimeline(Value):
-    """Timeline of one run at one moment, as the page and `timeline --json` have it: to milliseconds."""
+    """Timeline of one run at one moment, for the page and `timeline --json`, to milliseconds."""
 
     run: str
     status: str
     begin: float
     end: float
-    """Now, or when it ended or was interrupted."""
+    """Now, or the time of its end or interruption."""
     is_over: bool = msgspec.field(name="over")
     duration_s: float
     seconds: Mapping[str, float]
-    """Kind → seconds of all nodes."""
+    """Kind → seconds over all nodes."""
     lanes: Sequence[Lane]
     queue: QueueFigures
     estimate: RestEstimate | None
     costs: CostSeries = NO_COSTS
     problems: Sequence[str] = ()
-    """What cannot be read."""
+    """Unreadable records."""
 
 
 def to_ms(seconds: float) -> float:
@@ -270,7 +270,7 @@ def sum_seconds(spans: Iterable[Span], now: float) -> dict[str, float]:
 
 @dataclass
 class _Track:
-    """Spans and marks of one node so far; `open` is what it does now, `since` when that began."""
+    """Spans and marks of one node so far; `open` is its current activity, `since` the start of that."""
 
     spans: list[Span] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
@@ -278,17 +278,17 @@ class _Track:
     down: str = ""
     """Class of the death whose successor has not started, '' for none."""
     worked_in: int = 0
-    """Attempt whose agent was started."""
+    """Attempt with a started agent."""
     entry: str = ""
     """Its latest merge entry."""
 
     def show(self, kind: SpanKind | None, at: float, attempt: int, text: str) -> None:
-        """Record what it does from `at` on; None for nothing."""
+        """Record its activity from `at` on; None for none."""
         before = self.open
         if before is not None:
             if (before.kind, before.attempt) == (kind, attempt):
                 return
-            # Records of one moment make no span; the last of them tells what the node does from then on.
+            # records of one moment do not make a span; the last one determines the activity from then on
             if at > before.begin:
                 self.spans.append(replace(before, end=at))
         self.open = Span(kind, at, None, attempt, text[:TEXT]) if kind is not None else None
@@ -300,7 +300,7 @@ class _Track:
 
 @dataclass
 class TimelineModel:
-    """Timeline of one run, replayed from its records in the order of their times."""
+    """Timeline of one run, replayed from its records in time order."""
 
     run: str
     model: RunModel = field(init=False)
@@ -311,9 +311,9 @@ class TimelineModel:
     _gates: dict[str, ShownGateRun] = field(default_factory=dict)
     """Job → gate run with entries of this run."""
     _entered: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """Merge entry → its node, and when it was enqueued."""
+    """Merge entry → its node and enqueueing time."""
     _landed: dict[str, float] = field(default_factory=dict)
-    """Merge entry → when it landed."""
+    """Merge entry → landing time."""
 
     def __post_init__(self) -> None:
         self.model = RunModel(self.run)
@@ -322,7 +322,7 @@ class TimelineModel:
         """Replay one record."""
         if record.entry.kind == "decision":
             return
-        # Asked before and after: a record may be the first to name a node, or the last that its entry is known by.
+        # check before and after: a record may be the first to name a node, or the last one that knows its entry
         nodes = self._touched(record)
         state = self.model.state
         before = {name: state.nodes.get(name) for name in nodes}
@@ -333,13 +333,13 @@ class TimelineModel:
             if len(self.model.problems) == problems:
                 self._apply_queue(record, at) if record.journal == QUEUE else self._apply_process(record, at)
         except CANNOT_REPLAY:
-            return  # the model reports what cannot be replayed
+            return  # the model reports records that cannot be replayed
         for name in dict.fromkeys([*nodes, *self._touched(record)]):
             self._mark_change(name, before.get(name), at)
             self._show(name, at)
 
     def _touched(self, record: StoredRecord) -> list[str]:
-        """Return the nodes that a record may change: looking at all of them for each would cost too much."""
+        """Return the nodes that a record may change: checking all for each record would be too slow."""
         data, kind = record.entry.data, record.entry.kind
         known = [*self.model.state.nodes, *self._tracks]
         if record.journal == QUEUE:
@@ -393,7 +393,7 @@ class TimelineModel:
         return [self._entered[name] for name in entries if name in self._entered]
 
     def _mark_change(self, name: str, before: NodeState | None, at: float) -> None:
-        """Mark what a change of a node's status was."""
+        """Add a mark for a change of a node's status."""
         now = self.model.state.nodes.get(name)
         if now is None or before is None or (now.status, now.attempt) == (before.status, before.attempt):
             return
@@ -414,7 +414,7 @@ class TimelineModel:
     # ---- what a node does
 
     def _activity(self, name: str) -> tuple[SpanKind | None, str]:
-        """Return what a node does now, and a word about it; None for nothing."""
+        """Return a node's current activity and a word about it; None for none."""
         state = self.model.state
         wait = next((wait for wait in state.waits.values() if wait.node == name), None)
         if wait is not None:
@@ -464,11 +464,11 @@ class TimelineModel:
 
         Args:
             now: seconds since the epoch.
-            status: of the run (`run.status.decide_status`).
-            alive: whether any of its processes is; otherwise nothing happened after its last record.
-            predecessors: node → what must be over before it starts; {} where the flow walks, one edge after another.
-            agents: how many nodes are worked on at once.
-            waits: node → times in which its session waited for a limit, which no journal records.
+            status: status of the run (`run.status.decide_status`).
+            alive: whether any of its processes is alive; otherwise nothing happened after its last record.
+            predecessors: node → nodes that must be over before it starts; {} if the flow walks one edge at a time.
+            agents: maximum number of nodes at work.
+            waits: node → times during which its session waited for a limit, which no journal records.
         """
         over = status in ENDED or not alive
         end = (self.last or to_ms(now)) if over else to_ms(now)
@@ -479,7 +479,7 @@ class TimelineModel:
         for name, lane in lanes.items():
             spans = [*ready_spans(lane, lanes, predecessors, begin, over), *lane.spans]
             with_ready[name] = replace(lane, spans=spans, seconds=sum_seconds(spans, end))
-        shown = sorted(with_ready.values(), key=lambda lane: _begin(lane) or float("inf"))  # stable: the graph's order
+        shown = sorted(with_ready.values(), key=lambda lane: _begin(lane) or float("inf"))  # stable: graph order
         estimate = None if status in (Status.DONE, Status.FAILED) else estimate_rest(shown, predecessors, agents, end)
         return RunTimeline(self.run, status, begin, end, over, to_ms(end - begin),
                            sum_seconds((span for lane in shown for span in lane.spans), end), shown,
@@ -512,7 +512,7 @@ def _begin(lane: Lane) -> float | None:
 
 
 def _over_at(lane: Lane) -> float | None:
-    """Return when a node was over, None if it is not; a question of the pipeline is over when it was answered."""
+    """Return when a node ended, None if it has not; a question of the pipeline ends with its answer."""
     ends = [mark.at for mark in lane.marks if mark.kind in (MarkKind.LANDED, MarkKind.NO_CHANGE, MarkKind.KEPT)]
     if lane.status == "validated":
         return ends[-1] if ends else 0.0
@@ -523,7 +523,7 @@ def _over_at(lane: Lane) -> float | None:
 
 def ready_spans(lane: Lane, lanes: Mapping[str, Lane], predecessors: Mapping[str, Sequence[str]], begin: float,
                 over: bool) -> list[Span]:
-    """Return the time between the end of all that is before a node and its first start: it waits for a free agent."""
+    """Return the time between the end of a node's predecessors and its first start, when it waits for a free agent."""
     if lane.node not in predecessors or lane.status in ("", "skipped"):
         return []
     first = _begin(lane)
@@ -537,7 +537,7 @@ def ready_spans(lane: Lane, lanes: Mapping[str, Lane], predecessors: Mapping[str
 
 
 def overlaid(spans: Sequence[Span], waits: Sequence[Span]) -> list[Span]:
-    """Return spans of work with the parts replaced in which the session waited for a limit."""
+    """Return spans of work, replacing the parts in which the session waited for a limit."""
     result = list(spans)
     for wait in waits:
         parts: list[Span] = []
@@ -548,7 +548,7 @@ def overlaid(spans: Sequence[Span], waits: Sequence[Span]) -> list[Span]:
 
 
 def _without(span: Span, wait: Span) -> list[Span]:
-    """Return a span of work in up to three parts: before, during and after a wait."""
+    """Split a span of work into up to three parts: before, during and after a wait."""
     last = float("inf")
     end, until = last if span.end is None else span.end, last if wait.end is None else wait.end
     begin, stop = max(span.begin, wait.begin), min(end, until)
@@ -563,19 +563,19 @@ def _without(span: Span, wait: Span) -> list[Span]:
 
 _EFFORT = (SpanKind.STARTING, SpanKind.WORKING, SpanKind.CHECKING, SpanKind.RESTARTING, SpanKind.QUEUED,
            SpanKind.TESTING)
-"""Kinds of spans that count as a node's own time: none in which it waits for the user, a limit or an agent."""
+"""Kinds of spans that count as a node's own time, without waits for the user, a limit or an agent."""
 
 
 def effort(lane: Lane, now: float) -> float:
-    """Return the seconds that a node has needed so far, over all its attempts."""
+    """Return the seconds used by a node so far in all its attempts."""
     return sum(span.length(now) for span in lane.spans if span.kind in _EFFORT)
 
 
 def estimate_rest(lanes: Sequence[Lane], predecessors: Mapping[str, Sequence[str]], agents: int,
                   now: float) -> RestEstimate | None:
-    """Estimate how long the nodes that are not over need; None without a finished node, or if none is left.
+    """Estimate the duration of the unfinished nodes; None without a finished node, or if none is left.
 
-    Each is taken to need the median of the finished ones, in the order of the graph, `agents` at once.
+    Each is assumed to take the median of the finished ones, in the order of the graph, `agents` at once.
     """
     nodes = [lane for lane in lanes if lane.status]
     finished = [effort(lane, now) for lane in nodes if lane.status == "validated" and lane.spans]
@@ -589,13 +589,13 @@ def estimate_rest(lanes: Sequence[Lane], predecessors: Mapping[str, Sequence[str
 
 
 def simulate(rest: Mapping[str, float], before: Mapping[str, Sequence[str]], agents: int) -> float:
-    """Return when the last of some tasks ends, if `agents` of them run at once, each after those `before` it."""
+    """Return when the last task ends if `agents` of them run at once, each after those `before` it."""
     open_before = {name: len(set(others)) for name, others in before.items()}
     after: dict[str, list[str]] = {}
     for name, others in before.items():
         for other in set(others):
             after.setdefault(other, []).append(name)
-    # List scheduling: whoever is ready first gets the first free agent. In a loop of the graph nobody is ever ready.
+    # list scheduling: the first ready task gets the first free agent; in a loop of the graph no task is ever ready
     ready = [(0.0, name) for name in rest if not open_before.get(name)]
     ready_at = dict.fromkeys(rest, 0.0)
     free, last = [0.0] * agents, 0.0
@@ -615,11 +615,11 @@ def simulate(rest: Mapping[str, float], before: Mapping[str, Sequence[str]], age
 # ---- reading
 
 LIMITS = frozenset({RATE_LIMIT, *NEEDS_PERSON})
-"""Endings of a session's connection after which it waits for a limit."""
+"""Ends of a session's connection after which it waits for a limit."""
 
 
 class TimelineReader:
-    """Reader of one run's timeline; NotFound for a run that does not exist. Call it from one thread at a time."""
+    """Reads one run's timeline, from one thread at a time; NotFound for a run that does not exist."""
 
     def __init__(self, home: Path, run: str) -> None:
         self.home, self.run, self.files = home, run, RunFiles(home, run)
@@ -658,7 +658,7 @@ class TimelineReader:
         return cost_series(paid, made.begin, made.end)
 
     def _waits(self) -> dict[str, list[Span]]:
-        """Return node → when its sessions waited for a limit: from that ending to the next prompt."""
+        """Return node → times when its sessions waited for a limit: from that end to the next prompt."""
         waits: dict[str, list[Span]] = {}
         for endings in self.files.root.glob("nodes/*/*/claude/endings.jsonl"):
             spans = limit_spans(read_lines(endings), read_lines(endings.with_name("prompts.jsonl")))
@@ -668,7 +668,7 @@ class TimelineReader:
 
 
 def limit_spans(endings: Sequence[Mapping[str, object]], prompts: Sequence[Mapping[str, object]]) -> list[Span]:
-    """Return when a session waited for a limit; `prompts` are its connections' first messages. Pure."""
+    """Return the times when a session waited for a limit; `prompts` are its connections' first messages. Pure."""
     begins = sorted(at for each in prompts if isinstance(at := each.get("at"), int | float))
     return [Span(SpanKind.LIMIT, to_ms(at), next((to_ms(begin) for begin in begins if begin > at), None),
                  text=str(ending.get("reason") or ending.get("kind")))

@@ -1,7 +1,7 @@
 """One run at one moment: its status, questions, processes, nodes, queue and limits, read from records and journals.
 
-`RunReader` only reads; it repairs and stores nothing. It may be called repeatedly: journals are read on from their last
-position, records only if their file changed. Unreadable records are listed in `problems`, never skipped silently.
+`RunReader` only reads. When called repeatedly, it reads journals from their last position, and records only if their
+file changed. Unreadable records are listed in `problems`, never skipped silently.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from garrison.records.journal import Entry
 
 PROBLEMS = 20
-"""Listed records that cannot be shown, the latest."""
+"""Maximum number of listed records that cannot be shown, latest ones."""
 
 
 class RunLandingView(Value):
@@ -84,7 +84,7 @@ class RunLandingView(Value):
 
 
 class RunFacts(Value, kw_only=True):
-    """What JSON has of a run as it is."""
+    """Fields of a run for JSON."""
 
     run_id: str
     status: Status
@@ -103,42 +103,42 @@ class RunFacts(Value, kw_only=True):
     folder: str
     problems: list[str] = msgspec.field(default_factory=list)
     candidates: int = 0
-    """Nodes among all whose work lands only as that of another."""
+    """Number of nodes whose work lands only as another node's."""
     lands: RunLandingView | None = None
-    """Its landing as a whole; None if its nodes land by themselves."""
+    """Its landing as a whole; None if its nodes land individually."""
     sandbox: str = ""
-    """Line that says which sandbox holds, and what it does not; '' in older runs."""
+    """Line about its sandbox and the gaps of that; '' in older runs."""
 
 
 class RunView(RunFacts, kw_only=True):
-    """One run at one moment; `details` is None where only its line is shown."""
+    """Run at one moment; `details` is None if only its line is shown."""
 
     gates: list[OpenWait]
     questions: list[str]
-    """Nodes that wait for the user's answer: their agent asks, or they are questions of the graph."""
+    """Nodes that wait for the user's answer: to their agent, or to a question of the graph."""
     step: str
-    """What to do about a run that does not continue by itself; '' for nothing."""
+    """Advice for a run that needs the user to continue; '' for none."""
     processes: list[ProcessView]
     branch: str = ""
     """Word for the landing of an ad-hoc run's branch; '' before it is queued."""
     foreign_moves: Sequence[ForeignMove] = ()
-    """Moves of its target that no merge queue made."""
+    """Moves of its target by others than a merge queue."""
     warnings: Sequence[Warned] = ()
     """Changes of git's configuration, of hooks and of the gate since its launch."""
     corrupt: str = ""
     """Why its records cannot be trusted, '' while they can."""
     sandbox_gaps: bool = False
-    """True if anything is not held."""
+    """True if a sandbox has gaps."""
     waits: Sequence[PersonWait] = ()
     """Everything in it that waits for the user."""
     asking: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Place → those of its nodes that wait for the user's answer or approval."""
+    """Place → nodes that wait for the user's answer or approval."""
     ended_at: str = ""
     """Time of its guardian's last record; '' if there is none."""
 
     @property
     def details(self) -> RunInFull | None:
-        """Return itself if it was read in full, else None."""
+        """Return itself if read in full, else None."""
         return self if isinstance(self, RunInFull) else None
 
     @property
@@ -149,7 +149,7 @@ class RunView(RunFacts, kw_only=True):
 
     @property
     def hint(self) -> str:
-        """Return advice about a run that does not continue by itself; '' for none."""
+        """Return advice for a run that needs the user to continue; '' for none."""
         return _advice(self.status, self.step)
 
     @property
@@ -158,12 +158,12 @@ class RunView(RunFacts, kw_only=True):
 
     @property
     def waiting(self) -> bool:
-        """Return whether it can continue only after the user's answer or a signal from outside."""
+        """Return whether it needs the user's answer or an external signal to continue."""
         return self.status == Status.WAITING
 
     @property
     def progress(self) -> str:
-        """Return in words how much of it has landed, and where: `3 of 6 landed`."""
+        """Describe how much of it has landed, and where: `3 of 6 landed`."""
         if self.adhoc:
             return f"ad hoc, {self.branch}" if self.branch else "ad hoc"
         if not self.total and self.status == "new":
@@ -187,7 +187,7 @@ class RunView(RunFacts, kw_only=True):
 
 
 class RunInFull(RunView, kw_only=True):
-    """A run with everything that is read of it."""
+    """Run with all details."""
 
     nodes: list[NodeView]
     failed: list[FailedNode]
@@ -197,7 +197,7 @@ class RunInFull(RunView, kw_only=True):
     events: list[Lifecycle]
     limits: list[Limit]
     usd: float | None = None
-    """What its calls of models have cost, None for none."""
+    """Cost of its model calls, None if there were none."""
     cost: str = ""
     """The same in words."""
 
@@ -206,7 +206,7 @@ class RunInFull(RunView, kw_only=True):
 
 
 class ListedQuestion(Value):
-    """An open question or signal of the pipeline."""
+    """Open question or signal of the pipeline."""
 
     node: str
     place: str
@@ -226,7 +226,7 @@ class ListedPause(Value):
 
 
 class ListedMove(Value):
-    """A move of the target that no queue made; see `ForeignMove`."""
+    """Move of the target by others than a queue; see `ForeignMove`."""
 
     branch: str
     old: str
@@ -237,7 +237,7 @@ class ListedMove(Value):
 
 
 class ListedWarning(Value):
-    """A change of what the run depends on; see `Warned`."""
+    """Change of something that the run depends on; see `Warned`."""
 
     about: str
     text: str
@@ -247,7 +247,7 @@ class ListedWarning(Value):
 
 
 class ShownRun(RunFacts, kw_only=True):
-    """A run's line."""
+    """Line of a run."""
 
     waiting: bool
     landed: int
@@ -261,7 +261,7 @@ class ShownRun(RunFacts, kw_only=True):
 
 
 class ShownInFull(ShownRun, kw_only=True):
-    """A run with everything that is read of it."""
+    """Run with all details."""
 
     nodes: list[ShownNode]
     failed: list[FailedNode]
@@ -277,21 +277,21 @@ def show_run(view: RunView) -> ShownRun:
 
 
 class _FollowedRun:
-    """Journals of one run, replayed as far as they were read."""
+    """Journals of one run, replayed as far as read."""
 
     def __init__(self, home: Path, launch: Launch, unrecorded: Mapping[Path, Sequence[Entry]]) -> None:
         run, self.created_at = launch.run_id, launch.created_at
         self.files, self.log, self.model = RunFiles(home, run), EventLog(home, run, unrecorded), RunModel(run)
         self.ended_at = ""
         self._plan: tuple[str, RunPlan] | None = None
-        """Text of the graph as it was changed, and the plan."""
+        """Current text of the graph, and its plan."""
 
     def refresh(self, *, guardian_only: bool) -> None:
-        """Read on."""
+        """Read new records."""
         for record in self.log.guardian_records():
             self._apply(record)
         state = self.model.state
-        # Only runners know if a question is still open, only the queue if an entry waits for the user.
+        # only runners know whether a question is still open, only the queue whether an entry waits for the user
         if not guardian_only or state.questions or "impl_complete" in state.statuses.values():
             for record in self.log.records():
                 self._apply(record)
@@ -303,8 +303,8 @@ class _FollowedRun:
 
     @property
     def plan(self) -> RunPlan:
-        """Return the run's plan; the options of its launch do not matter here."""
-        from garrison.run.plan import change_plan, read_plan  # late: a run that is over is shown without its graph
+        """Return the run's plan, regardless of the options of its launch."""
+        from garrison.run.plan import change_plan, read_plan  # imported late: an ended run is shown without its graph
 
         text = self.model.state.graph
         if self._plan is None or self._plan[0] != text:
@@ -313,28 +313,28 @@ class _FollowedRun:
 
 
 class RunReader:
-    """Read the runs of one home, repeatedly; `unrecorded` is shown as by `EventLog`."""
+    """Reads the runs of one home repeatedly; `unrecorded`: see `EventLog`."""
 
     def __init__(self, home: Path, environ: Mapping[str, str] | None = None,
                  unrecorded: Mapping[Path, Sequence[Entry]] | None = None, *, with_costs: bool = False) -> None:
-        """Open a home. `with_costs`: what is read in full has its cost as well, whose files are one or more a node."""
+        """Open a home. `with_costs`: read costs as well for runs read in full, from one or more files per node."""
         self.home, self._unrecorded, self._usage = home, unrecorded or {}, UsageCache() if with_costs else None
         runtime = Runtime.real(home, environ)
         self.store, self.observer, self.timing = runtime.store, runtime.observer, runtime.timing
         self._records = RecordReader()
         self._followed: dict[str, _FollowedRun] = {}
         self._final: dict[str, tuple[tuple[float, float], RunView]] = {}
-        """Run that is over → when its files last changed, and its line."""
+        """Ended run → last change of its files, and its line."""
 
     def runs(self) -> list[str]:
         """Return the ids of all runs, oldest first."""
         return run_records.list_runs(self.home)
 
     def read_all(self, in_full: Container[str] = ()) -> list[RunView]:
-        """Return all runs, the oldest first, those `in_full` with details.
+        """Return all runs, oldest first, those `in_full` with details.
 
-        A run that is over is read again only if its journal changed: a home of hundreds, most of them long over, costs
-        little more than the few that are at work.
+        An ended run is read again only if its journal changed: a home with hundreds of ended runs costs little more
+        than the few active ones.
         """
         names = self.runs()
         self._final = {run: final for run, final in self._final.items() if run in set(names)}
@@ -342,38 +342,38 @@ class RunReader:
         return [self._read_unless_final(run, processes.get(run, ()), details=run in in_full) for run in names]
 
     def read_each(self, runs: Collection[str], *, details: bool = False) -> list[RunView]:
-        """Return the current state of some runs; the names of the home's processes are listed once for all of them."""
+        """Return the current state of some runs, listing the home's processes once for all."""
         processes = self._list_processes(runs)
         return [self.read(run, details=details, processes=processes.get(run, ())) for run in runs]
 
     def is_done(self, run: str) -> bool:
-        """Return whether a run ended well and nothing has happened since, by the last record of its journal alone."""
+        """Return whether a run succeeded and nothing has happened since, from the last record of its journal alone."""
         last = read_last(RunFiles(self.home, run).journal)
         return last is not None and last.kind == RunChanged.kind and last.data.get("status") == Status.DONE
 
     def _read_unless_final(self, run: str, processes: Sequence[Key], *, details: bool) -> RunView:
         files = RunFiles(self.home, run)
-        # Before reading: what is written meanwhile gives another stamp next time.
+        # before reading: concurrent writes give another stamp next time
         stamp = (modified_at(files.journal), modified_at(files.launch))
         final = self._final.get(run)
         if final is not None and final[0] == stamp:
             return final[1]
         view = self.read(run, details=details, processes=processes)
-        # Not while anything of it lives or waits: that changes without a record in its journal.
+        # not while any part of it lives or waits: that changes without a record in its journal
         if view.status in FINAL and not view.details and not view.adhoc and not view.living and not view.waits:
             self._final[run] = (stamp, view)
         return view
 
     def read(self, run: str, *, details: bool = True, processes: Sequence[Key] | None = None) -> RunView:
-        """Return the current state of a run; without `details` only what its line shows.
+        """Return the current state of a run; without `details` only for its line.
 
         Args:
-            processes: the names of its processes, where the caller has listed them.
+            processes: the names of its processes, if the caller has listed them.
         """
         records = self._records
         records.problems = []
         files = RunFiles(self.home, run)
-        # A run whose launch record is gone is still shown, as far as its journal tells.
+        # a run without launch record is still shown, as far as its journal allows
         saved = records.load(files.launch, lambda: run_records.load(Launch, files.launch))
         launch = saved or Launch(run, "", "", "", "", "")
         resumed = records.load(files.sandbox, lambda: run_records.load(RunSandbox, files.sandbox))
@@ -398,7 +398,7 @@ class RunReader:
                                        waits_for=waits_for(model, asking))
         nodes.status = status
         if status in UNATTENDED and counts["working"]:
-            # Their journal still says active; nobody is at work on them.
+            # their journal still says active, but no process works on them
             counts |= {STOPPED: counts["working"], "working": 0}
         asked = {*reviews, *(wait.place for wait in waits), *(() if status in UNATTENDED else asking)}
         resumable = status == Status.FAILED and not launch.adhoc and not model.state.over
@@ -424,22 +424,22 @@ class RunReader:
 
     def _follow(self, launch: Launch) -> _FollowedRun:
         followed = self._followed.get(launch.run_id)
-        if followed is None or followed.created_at != launch.created_at:  # another run may have a removed one's name
+        if followed is None or followed.created_at != launch.created_at:  # a run may have the name of a removed one
             followed = self._followed[launch.run_id] = _FollowedRun(self.home, launch, self._unrecorded)
         return followed
 
     def launch(self, run: str) -> Launch | None:
-        """Return the launch of a run, None if it cannot be read."""
+        """Return the launch of a run, None if unreadable."""
         path = RunFiles(self.home, run).launch
         return self._records.load(path, lambda: run_records.load(Launch, path))
 
     def worked(self, run: str) -> Mapping[str, Sequence[float]]:
-        """Return node → seconds of its attempts that succeeded, of a run that was read."""
+        """Return node → durations in seconds of its successful attempts, for a run already read."""
         followed = self._followed.get(run)
         return followed.model.worked if followed is not None else {}
 
     def worked_earlier(self, launch: Launch, runs: int) -> list[Mapping[str, Sequence[float]]]:
-        """Return the same of the latest earlier `runs` of a pipeline in its repository, among those that were read."""
+        """Return the same for the latest earlier `runs` of a pipeline in its repository, among those already read."""
         earlier = [one for name in self._followed if name != launch.run_id and (one := self.launch(name)) is not None
                    and (one.pipeline_id, one.repo) == (launch.pipeline_id, launch.repo)
                    and one.created_at < launch.created_at]
@@ -471,7 +471,7 @@ class RunReader:
             events=nodes.model.latest(), limits=limits(launch, self.timing, nodes.used()), usd=rounded(usd), cost=cost)
 
     def _list_processes(self, runs: Collection[str]) -> dict[str, list[Key]]:
-        """Return run → the names of its processes, from the top down."""
+        """Return run → names of its processes, top-down."""
         processes: dict[str, list[Key]] = {}
         keys = self.store.keys(Identity, frozenset(runs))
         for key in sorted(keys, key=lambda key: (ROLES.index(key.role), key.name)):
@@ -495,9 +495,9 @@ class RunReader:
 
 
 def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
-    """Return what a run waits for, if only the user or a signal from outside can make it continue; else nothing. Pure.
+    """Return what a run waits for if it needs the user or an external signal to continue; else nothing. Pure.
 
-    `asking` are the nodes whose agent has an open question.
+    `asking`: nodes whose agent has an open question.
     """
     state, queue = model.state, model.queue
     if state.landing.status in (REQUESTED, TESTED):
@@ -528,7 +528,7 @@ def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
 
 
 def _landing_waits_for(model: RunModel) -> list[str]:
-    """Return what the landing of a whole run waits for, if only the user can make it continue. Pure."""
+    """Return what the landing of a whole run waits for if it needs the user to continue. Pure."""
     if model.state.landing.status == TESTED:
         waits = model.state.pull_request.waits_for()
         return [waits] if waits else []
@@ -541,7 +541,7 @@ def _landing_waits_for(model: RunModel) -> list[str]:
 
 
 def landing_view(model: RunModel, launch: Launch) -> RunLandingView | None:
-    """Return the landing of a whole run; None if its nodes land by themselves. Pure."""
+    """Return the landing of a whole run; None if its nodes land individually. Pure."""
     if launch.land == LAND_NODE:
         return None
     state, entry = model.state, model.landing_entry
@@ -557,15 +557,15 @@ def landing_view(model: RunModel, launch: Launch) -> RunLandingView | None:
 
 _LANDING_WORDS = {REQUESTED: "queued", TESTED: "waiting for approval", LANDED: "landed", NO_CHANGE: "no change",
                   REFUSED: "rejected", DECLINED: "rejected", NOT_LANDED: "rejected"}
-"""Status of a run's landing → its word for people."""
+"""Status of a run's landing → its word for users."""
 UNATTENDED = frozenset({Status.STOPPED, Status.INTERRUPTED, Status.FAILED, Status.CORRUPT})
-"""Statuses of a run in which nobody works: a node that was worked on is stopped there."""
+"""Statuses of a run without working processes: a node at work is stopped there."""
 STOPPED = "stopped"
 """Place of such a node, in the counts of its run."""
 
 
 def shown_in_full(runs: Sequence[RunView], also: Container[str] = ()) -> set[str]:
-    """Return the runs to show in full when none was named: unfinished ones and `also`, else the last. Pure."""
+    """Return the runs to show in full by default: unfinished ones and `also`, else the last. Pure."""
     selected = {run.run_id for run in runs if run.status in UNFINISHED or run.run_id in also}
     return selected or {run.run_id for run in runs[-1:]}
 
@@ -577,18 +577,18 @@ def adhoc_branch(model: RunModel) -> str:
 
 
 def _shortage_hint(status: str) -> str:
-    """Return what the machine lacks, if a run at work waits for it, '' for nothing."""
+    """Return what the machine lacks if a run at work waits for it, else ''."""
     lack = find_lack() if status in (Status.NEW, Status.RUNNING) else None
     return f"{lack.what}; the rest starts {lack.ends}" if lack else ""
 
 
 def _advice(status: str, step: str) -> str:
-    """Return what to do about a run, after the status that makes it necessary where that is not another part of it."""
+    """Return advice about a run, preceded by its status unless that is shown elsewhere."""
     return f"{status}; {step}" if status == Status.STOPPED and step else step
 
 
 def next_step(run: str, status: str, processes: Sequence[ProcessView], *, resumable: bool, branch: str = "") -> str:
-    """Return what to do about a run that does not continue by itself, '' for nothing."""
+    """Return advice for a run that needs the user to continue, '' for none."""
     if branch == "queued" and status == Status.DONE:
         return "its branch is queued; `garrison merge-queue process` lands it"
     resume = f"`garrison resume {run}`"

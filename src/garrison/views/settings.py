@@ -1,4 +1,4 @@
-"""Settings: each value that configuration decides, and which file, variable or default it comes from."""
+"""Settings: each configured value, and the file, variable or default that it comes from."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from garrison.tables import Table, is_secret, readers_of
 from garrison.values import Value, field_names
 
 DEFAULT = "default"
-"""Origin of a value that nobody has set."""
+"""Origin of a value that is not set."""
 _SECRET = re.compile(r"key|token|secret|password|credential|authorization|cookie", re.IGNORECASE)
 HIDDEN = "(hidden)"
-"""Shown instead of a value that is a secret, or of a variable that looks like one."""
+"""Shown instead of a secret value, or of a variable that looks like one."""
 
 
 class ShownSetting(Value):
-    """One value; `origin` is a file with its line, an environment variable, or `default`."""
+    """Value; `origin` is a file with its line, an environment variable, or `default`."""
 
     key: str
     value: Any
     origin: str
     is_inherited: bool = False
-    """True if a more general setting states it, which is shown too."""
+    """True if inherited from a more general setting, which is also shown."""
 
     @property
     def is_set(self) -> bool:
@@ -58,7 +58,7 @@ class ShownSetting(Value):
 
 def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None,
                   subfolder: str = "") -> Iterator[ShownSetting]:
-    """Yield all settings of a home, and of the garrison.toml of a repository and of its folders down to `subfolder`;
+    """Yield all settings of a home, and of the garrison.toml in a repository and its folders down to `subfolder`;
     UsageError for a malformed file."""
     config, project = read_config(home), Table(PROJECT_FILE, {}) if repo is None else read_project_file(repo)
     yield ShownSetting("home", str(home), "GARRISON_HOME" if environ.get("GARRISON_HOME") else DEFAULT)
@@ -84,7 +84,7 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None,
 
 
 def _of_record(record: Any, *tables: Table) -> Iterator[ShownSetting]:
-    """Yield what a record has; each value comes from the first table that states it."""
+    """Yield the settings of a record, each from the first table that has it."""
     for key in readers_of(type(record)):
         value = getattr(record, key)
         yield ShownSetting(f"{'.'.join(tables[0].keys)}.{key}", HIDDEN if value and is_secret(type(record), key) else
@@ -96,7 +96,7 @@ def _origin(key: str, *tables: Table) -> str:
 
 
 def _guard(own: Table, project: Table) -> Iterator[ShownSetting]:
-    """Yield the limits of what may land; the patterns of both files hold."""
+    """Yield the limits of what may land, with the patterns of both files."""
     record = own.read(GuardConfig).with_project(project)
     for key in readers_of(GuardConfig):
         if key in list(ChangeKind):
@@ -109,7 +109,7 @@ def _guard(own: Table, project: Table) -> Iterator[ShownSetting]:
 
 
 def _gates(project: Table) -> Iterator[ShownSetting]:
-    """Yield the gates by path. A queue reads them from the target's garrison.toml, which this one may become."""
+    """Yield the gates by path. A queue reads them from the target's garrison.toml; this one may land there."""
     declared = read_rules(project)
     if declared.rules or WHOLE_GATE_EVERY in project.values:
         yield ShownSetting(WHOLE_GATE_EVERY, declared.every, _origin(WHOLE_GATE_EVERY, project))
@@ -119,12 +119,12 @@ def _gates(project: Table) -> Iterator[ShownSetting]:
 
 
 def _rights(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, str]) -> Iterator[ShownSetting]:
-    """Yield the sandbox of a role or an agent: what it has itself, and what the more general `[sandbox]` gives it."""
+    """Yield the sandbox of a role or an agent: its own settings, and those from the more general `[sandbox]`."""
     rights = rights_of(config, role, agent, environ)
     *general, own = rights_tables(config, role, agent)
     for key in readers_of(SandboxConfig):
         name = "sandbox" if key == "mode" and agent else key
-        # The variable wins over every file, for all roles and agents.
+        # the variable overrides every file, for all roles and agents
         origin = MODE_VARIABLE if key == "mode" and MODE_VARIABLE in environ else _origin(name, own)
         inherited = _origin(key, *general) if origin == DEFAULT else DEFAULT
         yield ShownSetting(f"{'.'.join(own.keys)}.{name}", _plain(getattr(rights, key)),
@@ -133,7 +133,7 @@ def _rights(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, st
 
 
 def _profiles(config: ConfigFile, environ: Mapping[str, str]) -> Iterator[ShownSetting]:
-    """Yield what applies to every agent, then each profile with all settings of its kind."""
+    """Yield the defaults of all agents, then each profile with all settings of its kind."""
     general, defaults = config.table.below("agents"), {"turns": AgentsConfig().turns, **config.agent_defaults()}
     for key, value in defaults.items():
         yield ShownSetting(f"agents.{key}", _plain(value), _origin(key, general))
@@ -154,7 +154,7 @@ def _profiles(config: ConfigFile, environ: Mapping[str, str]) -> Iterator[ShownS
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it, with the variables hidden that it sets to what may be secrets."""
+    """Return a value for JSON, hiding the values of variables that may be secrets."""
     if isinstance(value, Mapping):
         return {key: HIDDEN if isinstance(each, str) and _SECRET.search(key) else _plain(each)
                 for key, each in value.items()}

@@ -1,6 +1,6 @@
-"""One frame of `garrison top`: the runs of a home as rows, with what their processes use and what they have cost.
+"""One frame of `garrison top`: the runs of a home as rows, with resource usage and costs.
 
-`FrameReader` reads; pure functions make rows of the views.
+`FrameReader` reads; pure functions turn views into rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ASKING = "asking"
 
 
 class TopProcess(ResourceUsage, kw_only=True):
-    """One of the two processes of a node, with what it uses, for the node's details."""
+    """One of the two processes of a node, with its usage, for the node's details."""
 
     state: str
     phase: str
@@ -42,7 +42,7 @@ class TopProcess(ResourceUsage, kw_only=True):
 
 
 class TopRow(ResourceUsage, kw_only=True):
-    """One row with what it uses: a run, one of its processes, or one of its nodes (`kind`)."""
+    """Row with its usage: a run, one of its processes, or one of its nodes (`kind`)."""
 
     id: str
     """Identifies the row from frame to frame."""
@@ -65,7 +65,7 @@ class TopRow(ResourceUsage, kw_only=True):
     """Role → process, of a node."""
 
     def details(self) -> list[tuple[str, str]]:
-        """Return everything known about it, as (name, text)."""
+        """Return all its details as (name, text)."""
         fields = [("state", self.state), ("phase", self.phase),
                   ("attempt", f"{self.attempt} of at most {self.attempts}" if self.attempt else ""),
                   ("starts", self.starts), ("since", format_age(self.age_s)), ("heartbeat", format_age(self.beat_s)),
@@ -90,13 +90,13 @@ class Agents(Value):
 
 
 class LandingOfRun(QueueEntryView, kw_only=True):
-    """An unfinished merge entry of a run."""
+    """Unfinished merge entry of a run."""
 
     run: str
 
 
 class EventOfRun(Lifecycle, kw_only=True):
-    """A death, respawn or parking in a run."""
+    """Death, respawn or parking in a run."""
 
     run: str
 
@@ -121,7 +121,7 @@ class Frame(Value):
     rows: Sequence[TopRow]
     landing: Sequence[LandingOfRun]
     paused: Sequence[str]
-    """Merge queues that are paused, with the reason."""
+    """Paused merge queues, with the reason."""
     events: Sequence[EventOfRun]
     """Youngest first."""
     problems: Sequence[str]
@@ -129,7 +129,7 @@ class Frame(Value):
 
 
 class FrameReader:
-    """Read a home repeatedly; only `run`, if one is named."""
+    """Reads a home repeatedly; only `run`, if given."""
 
     def __init__(self, home: Path, run: str | None = None) -> None:
         self.home, self.run = home, run
@@ -146,10 +146,10 @@ class FrameReader:
                           len(self.runs.runs()))
 
     def _views(self) -> list[RunView]:
-        """Return the run asked for, or those that `status` shows in full."""
+        """Return the requested run, or those that `status` shows in full."""
         if self.run is not None:
             return [self.runs.read(self.run)]
-        # Which runs are shown in full is known once all were read: the first frame reads those a second time.
+        # the runs to show in full are known only after reading all: the first frame reads those twice
         views = self.runs.read_all(self._in_full)
         self._in_full = shown_in_full(views)
         return [view if view.details else self.runs.read(view.run_id) for view in views
@@ -161,7 +161,7 @@ class FrameReader:
 
 def make_frame(home: str, now: str, views: Sequence[RunView], used: UsageByProcess, costs: Costs, machine: Machine,
                runs: int) -> Frame:
-    """Return one frame from views that were read with details; `runs` is the number of all runs."""
+    """Return a frame from views read with details; `runs` is the number of all runs."""
     details = [(view.run_id, view.details) for view in views if view.details]
     agents = [_agents(view) for view in views]
     return Frame(
@@ -177,7 +177,7 @@ def make_frame(home: str, now: str, views: Sequence[RunView], used: UsageByProce
 
 
 def _agents(view: RunView) -> tuple[int, int]:
-    """Return the number of nodes being worked on and its limit: none in a run without a living process."""
+    """Return the number of nodes at work and its limit; a run without living processes has none."""
     if not view.living or view.details is None:
         return 0, 0
     return view.counts["working"], next(int(limit.limit) for limit in view.details.limits if limit.level == "run")
@@ -204,7 +204,7 @@ def _rounded(used: ResourceUsage) -> ResourceUsage:
 
 
 def _process_usage(stem: str, usage: Mapping[str, ResourceUsage]) -> ResourceUsage:
-    """Return the usage of a process's own tree; gates run for the merge processor, the proxy for all of the run."""
+    """Return the usage of a process's tree; gates count for the merge processor, the proxy for the run."""
     helpers = [used for other, used in usage.items()
                if (stem.startswith("processor-") and other.startswith("gate-"))
                or (stem.startswith("launch") and other.startswith("proxy-"))]
@@ -228,7 +228,7 @@ def _process_doing(process: ProcessView, view: RunView) -> str:
 
 
 def _guardian_doing(view: RunView) -> str:
-    """Return how many nodes are where, in the words of the page's crew."""
+    """Return the number of nodes per place, in the words of the page's crew."""
     asking = {wait.node for wait in view.waits if wait.kind in (WaitKind.GATE, WaitKind.ASKS)}
     nodes = view.details.nodes if view.details else ()
     found = Counter(ASKING if node.node in asking else node.place for node in nodes)

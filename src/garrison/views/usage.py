@@ -1,7 +1,7 @@
-"""Resource usage and costs: what the processes of a home use, and what its sessions have cost.
+"""Resource usage of a home's processes, and costs of its sessions.
 
-`system.resource_usage` measures processes. Costs come from the agents' usage files, and the limits on them from the
-sessions' jobs. A file is read again only if it may have changed.
+`system.resource_usage` measures processes. Costs come from the agents' usage files, their limits from the sessions'
+jobs. A file is read again only if it may have changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COST_INTERVAL = 5.0
 COSTS_BY = ("node", "run", "day", "model", "agent")
 """Keys that `cost_rows` can group by."""
 UsageByProcess = Mapping[tuple[str, str], ResourceUsage]
-"""(run, role-name) → what the process trees of its incarnations use."""
+"""(run, role-name) → usage of the process trees of its incarnations."""
 
 
 # ---- processes
@@ -62,10 +62,9 @@ def _parse_marker(marker: str) -> tuple[str, str, str, int]:
 
 
 def next_pause(interval: float, cost: float) -> float:
-    """Return the seconds to wait after an observation that took `cost` seconds of CPU, so that observing takes at
-    most 3 % of a core.
+    """Return the seconds to wait after an observation that took `cost` CPU seconds, to use at most 3 % of a core.
     """
-    # One part of work and 32 of rest: 1/33 is 3 %.
+    # one part of work and 32 of rest: 1/33 is 3 %
     return max(interval - cost, cost * 32, 0.05)
 
 
@@ -73,22 +72,22 @@ def next_pause(interval: float, cost: float) -> float:
 
 
 class RunCosts(Value):
-    """Costs of one run's sessions by node, and the limits on them."""
+    """Costs of one run's sessions by node, and their limits."""
 
     nodes: Mapping[str, costs.Spent]
     limits: Mapping[str, budget.Limits]
     today: float
-    """US dollars of the whole home today."""
+    """US dollars spent in the whole home today."""
     windows: str = ""
-    """What the run's subscription has left (`records.costs.describe_windows`), which counts in place of dollars."""
+    """Remaining subscription (`records.costs.describe_windows`), which replaces dollars."""
 
     @property
     def usd(self) -> float | None:
-        """Return the total in US dollars; None if no session has made a call."""
+        """Return the total in US dollars; None if there were no calls."""
         return add_up(self.nodes.values()).usd if self.nodes else None
 
     def shown(self) -> ShownCosts:
-        """Return the costs as the page shows them."""
+        """Return the costs for the page."""
         whole = add_up(self.nodes.values())
         day = _lowest(limits.day for limits in self.limits.values())
         return ShownCosts(
@@ -101,14 +100,14 @@ class RunCosts(Value):
 
 
 class Tokens(Value):
-    """Tokens of a run's calls, (input, output): of all, and by node."""
+    """Tokens of a run's calls, (input, output): total, and by node."""
 
     all: tuple[int, int]
     nodes: Mapping[str, tuple[int, int]]
 
 
 class ShownLimits(Value):
-    """Limits in US dollars, of the run, the day, and of the nodes that have one."""
+    """Limits in US dollars of the run, the day, and of nodes with a limit."""
 
     run: float | None
     day: float | None
@@ -116,19 +115,19 @@ class ShownLimits(Value):
 
 
 class ShownCosts(Value):
-    """Costs of a run as the page shows them, in US dollars."""
+    """Costs of a run for the page, in US dollars."""
 
     usd: float | None
     nodes: Mapping[str, float]
     tokens: Tokens
     limits: ShownLimits
     today: float | None
-    """None without a limit on the day."""
+    """None without a daily limit."""
     windows: str
 
 
 class Costs(Value):
-    """Costs of a home's runs that have any, and of the whole home today, in US dollars."""
+    """Costs of a home's runs, and of the whole home today, in US dollars."""
 
     runs: Mapping[str, RunCosts] = msgspec.field(default_factory=dict)
     today: float = 0.0
@@ -138,7 +137,7 @@ class Costs(Value):
 
 
 class CostReader:
-    """Reads the costs of a home's sessions, once in `interval` seconds at most."""
+    """Reads the costs of a home's sessions, at most once in `interval` seconds."""
 
     def __init__(self, home: Path, interval: float = COST_INTERVAL) -> None:
         self.home, self.interval, self._usage, self._due, self._costs = home, interval, costs.UsageCache(), 0.0, Costs()
@@ -146,7 +145,7 @@ class CostReader:
 
     def read(self, day: str) -> Costs:
         """Return the costs so far; `day` (2026-01-31, UTC) is today."""
-        # Hundreds of files, and a page that observes every second: between two reads the same is returned.
+        # hundreds of files, and a page that observes every second: between two reads return the last result
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + self.interval
             nodes: dict[str, dict[str, costs.Spent]] = {}
@@ -167,8 +166,8 @@ class CostReader:
         return self._costs
 
     def _limits_beside(self, usage_file: Path) -> budget.Limits | None:
-        """Return the limits alongside a usage file, in the job of a session or as the proxy had them, None if it is no
-        session's and has none; read again only when that file has grown.
+        """Return the limits for a usage file, from a session's job or from the proxy, None without either; read again
+        only when the file has grown.
         """
         size = usage_file.stat().st_size
         read = self._limits.get(usage_file)
@@ -178,8 +177,8 @@ class CostReader:
 
 
 def read_limits(folder: Path) -> budget.Limits | None:
-    """Return the limits in a folder with a usage file; None if it is not a session's and the proxy had none."""
-    from garrison.agents.session_options import ORDER  # runs without costs need none of these
+    """Return the limits in a folder with a usage file; None if neither a session nor the proxy has any."""
+    from garrison.agents.session_options import ORDER  # imported late: not needed by runs without costs
     from garrison.sandbox.place import NETWORK_FOLDER
     from garrison.sandbox.proxy.ledger import LIMITS
 
@@ -187,7 +186,7 @@ def read_limits(folder: Path) -> budget.Limits | None:
         saved = read_json(folder / LIMITS)
         return budget.Limits(**saved) if isinstance(saved, dict) else None
     if folder.name == costs.STREAM:
-        return None  # the proxy holds a program to its limits
+        return None  # the proxy enforces a program's limits
     return limits_of(read_json(folder / "order.json") or read_json(folder.parent / ORDER))
 
 
@@ -200,7 +199,7 @@ def limits_of(job: object) -> budget.Limits:
 
 
 def describe_cost(home: Path, run: str, usage: costs.UsageCache) -> tuple[float | None, str]:
-    """Return what a run has cost in US dollars so far, None without any call, and in words."""
+    """Return a run's cost so far in US dollars (None without calls) and in words."""
     parts = [costs.total(usage.read(path)) for _, _, path in costs.usage_files(home, run)]
     if not any(part.calls or part.usd for part in parts):
         return None, ""
@@ -225,7 +224,7 @@ def _lowest(limits: Iterable[float | None]) -> float | None:
 
 
 class CostRow(Value):
-    """What sessions of a node, run, day, model or agent have cost."""
+    """Cost of the sessions of a node, run, day, model or agent."""
 
     of: str
     calls: int
@@ -237,11 +236,11 @@ class CostRow(Value):
 
 
 def cost_rows(home: Path, run: str | None, by: str) -> list[CostRow]:
-    """Add up what sessions have cost, by one of `COSTS_BY`."""
+    """Sum up the costs of sessions by one of `COSTS_BY`."""
     groups: dict[str, list[costs.Spent]] = {}
     limits: dict[str, list[float | None]] = {}
     for name, node, path in costs.usage_files(home, run):
-        if (found := read_limits(path.parent)) is not None:  # the proxy has none of a session's
+        if (found := read_limits(path.parent)) is not None:  # the proxy has no limits for sessions
             found = budget.within_run(home, name, found)
             limits[f"{name}/{node}"] = [found.node]  # the latest attempt comes last, and its limits apply
             limits.setdefault(name, []).append(found.run)
@@ -255,8 +254,8 @@ def cost_rows(home: Path, run: str | None, by: str) -> list[CostRow]:
 
 
 def call_lines(home: Path, run: str) -> Iterator[str]:
-    """Yield each call and each total of a run's sessions as JSON, with the limits that applied to it, for the checker
-    of runs (`garrison.testing.checker.spending`)."""
+    """Yield each call and total of a run's sessions as JSON, with its limits, for the run checker
+    (`garrison.testing.checker.spending`)."""
     for _, node, path in costs.usage_files(home, run):
         limits = {name: usd for name, usd in fields_of(read_limits(path.parent) or budget.NO_LIMITS).items()
                   if usd is not None and name != "turns"}
@@ -278,14 +277,14 @@ def _split(calls: list[costs.UsageRecord], by: str, run: str, node: str) -> list
     models = sorted({call.model for call in calls if call.model})
     estimates = {model: costs.total(call for call in calls if call.model == model) for model in models}
     estimated = sum(part.usd for part in estimates.values())
-    share = whole.usd / estimated if estimated else 0.0  # divide what the CLI billed in proportion to the estimates
+    share = whole.usd / estimated if estimated else 0.0  # divide the CLI's bill in proportion to the estimates
     return [(model, costs.Spent(part.usd * share, part.calls, part.input, part.output))
             for model, part in estimates.items()]
 
 
 def _by_agent(home: Path, path: Path, calls: list[costs.UsageRecord]) -> list[tuple[str, costs.Spent]]:
-    """Split the content of a usage file by the agent that worked at the time of each call."""
-    from garrison.agents.registry import validator_agent  # no other view needs the agents
+    """Split the content of a usage file by the agent at work at the time of each call."""
+    from garrison.agents.registry import validator_agent  # not needed by other views
 
     parts = path.relative_to(home).parts
     if parts[0] != "runs":  # a session outside runs

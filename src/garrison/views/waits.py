@@ -1,8 +1,7 @@
-"""Everything that waits for the user in a run: the one list, and so the one count, of all views. Pure.
+"""Everything that waits for the user in a run: the one list, and count, for all views. Pure.
 
-In this order: the run itself, what holds it up (a target that is gone, a full disk), questions and work to approve,
-questions of agents, parked nodes, failed nodes. A failed node of a run that is over, and a run that its person stopped,
-wait for nobody.
+In this order: the run itself, what blocks it (a missing target, a full disk), questions and work to approve, questions
+    of agents, parked nodes, failed nodes. A failed node of an ended run, and a run stopped by the user, are not listed.
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ from garrison.values import Value
 from garrison.views.run_model import RunModel
 
 REVIEW = "review:"
-"""Prefix of a merge entry's id, as the id of the page's question: an entry that waits for approval."""
+"""Prefix of a question's id on the page for a merge entry that waits for approval."""
 QUESTION = 60
-"""Characters of a question before the command that answers it."""
+"""Maximum length of a question before the command that answers it."""
 
 
 SHOWN_TEXT = 600
-"""Characters of a text that JSON has."""
+"""Maximum length of a text in JSON."""
 
 
 class OfferedChoice(Value, omit_defaults=True):
-    """An answer that a question offers."""
+    """Answer offered by a question."""
 
     label: str
     key: str
     irreversible: bool = False
-    """True if the user confirms it before it counts."""
+    """True if it needs the user's confirmation."""
 
 
 class ShownQuestion(Value, omit_defaults=True):
-    """An open question, or work to approve, as the page has it."""
+    """Open question, or work to approve, for the page."""
 
     gate: str
     """Its place, or `REVIEW` and the merge entry's id."""
@@ -52,11 +51,11 @@ class ShownQuestion(Value, omit_defaults=True):
     signal: str
     deadline: str | None
     free: bool
-    """True if any text is an answer."""
+    """True if any text is a valid answer."""
     default: str
     choices: list[OfferedChoice]
     why: str | None = None
-    """What of the work asks for approval; None for a question of the pipeline."""
+    """Reason for the approval; None for a question of the pipeline."""
 
     @property
     def is_review(self) -> bool:
@@ -75,11 +74,11 @@ class PersonWait(Value):
     retriable: bool = False
     """True for a failed node that can be tried again while its run continues."""
     since: str = ""
-    """UTC; '' where nothing tells it."""
+    """UTC; '' if unknown."""
 
     @property
     def key(self) -> str:
-        """Tell it from the others of its run."""
+        """Identify it within its run."""
         return f"{self.kind} {self.gate.gate if self.gate else self.node or self.text}"
 
     @property
@@ -99,7 +98,7 @@ class ShownWait(Value, omit_defaults=True):
 
 
 def describe_wait(wait: PersonWait, run: str) -> str:
-    """Return what waits, and what settles it. Pure."""
+    """Describe what waits, and how to settle it. Pure."""
     way, text = describe_settling(wait, run), " ".join(wait.text.split())
     match wait.kind:
         case WaitKind.RUN | WaitKind.HINDERED:
@@ -115,13 +114,13 @@ def describe_wait(wait: PersonWait, run: str) -> str:
 
 
 def describe_settling(wait: PersonWait, run: str) -> str:
-    """Return, in backquotes, the command that settles what waits, with the run's values, and what it does. Pure."""
+    """Return, in backquotes, the command that settles a wait, with the run's values, and its effect. Pure."""
     of_run, text = f"--run {run}`", " ".join(wait.text.split())
     match wait.kind:
         case WaitKind.RUN:
             return wait.text
         case WaitKind.HINDERED:
-            return f"{text}; then it continues by itself"
+            return f"{text}; then it continues"
         case WaitKind.GATE if wait.gate is not None and wait.gate.is_review:
             return f"`garrison review {wait.node} {of_run} shows it, and the command that lands it"
         case WaitKind.GATE | WaitKind.ASKS:
@@ -144,12 +143,12 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
 
     Args:
         model: the run, replayed.
-        status: of the run (`run.status.decide_status`).
+        status: status of the run (`run.status.decide_status`).
         asking: nodes whose agent has an open question.
-        hint: advice about a run that does not continue by itself.
+        hint: advice for a run that needs the user to continue.
         corrupt: why its records cannot be trusted, '' if they can.
-        retriable: True if its failed nodes can be tried again while it continues.
-        hindrances: what git, a disk or the repository keeps it from → a node that waits for that.
+        retriable: True if its failed nodes can be retried while it continues.
+        hindrances: hindrance by git, a disk or the repository → node that waits for its end.
     """
     state = model.state
     is_over = state.over and status in FINAL
@@ -162,7 +161,7 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
         *((show_review(entry), entry.enqueued_at) for entry in entries_to_approve(model))]
     asked = {question.node for question, _ in questions}
     nodes = {} if is_over else state.nodes
-    may_be_parked = nodes if state.held or state.stuck or state.circuits else ()  # mostly none, of a thousand nodes
+    may_be_parked = nodes if state.held or state.stuck or state.circuits else ()  # usually none of a thousand nodes
     parked = [PersonWait(WaitKind.PARKED, why, name, since=nodes[name].since) for name in may_be_parked
               if (why := model.why_parked(name)) is not None]
     return [*own, *(PersonWait(WaitKind.HINDERED, why, name) for why, name in (hindrances or {}).items()),

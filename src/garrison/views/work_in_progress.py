@@ -1,9 +1,8 @@
-"""Progress of the agents at work: the last line of each, what it has changed so far, and how long its node usually
-takes.
+"""Progress of the agents at work: the last line of each, its changes so far, and the usual duration of its node.
 
-Read cheaply, since pages observe every few seconds: the last line is the end of one file; what has changed is asked of
-git for one node of a run at a time, at most every `EVERY` seconds each and only if the agent did something; the usual
-time is computed from records that were read already.
+Cheap, since pages observe every few seconds: the last line is the end of one file; git is asked for the changes of one
+node of a run at a time, at most every `EVERY` seconds each and only after activity of the agent; the usual duration is
+computed from records already read.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from garrison.values import Value, median
 from garrison.views.node_view import NodeView
 
 EVERY = 30.0
-"""Seconds between two questions to git about one node."""
+"""Seconds between two git calls for one node."""
 GIT_SECONDS = 3.0
-"""Longest time that git may take for one answer."""
+"""Time limit of a git call."""
 TAIL_BYTES = 8 << 10
 LINE = 200
-"""Characters of a last line."""
+"""Maximum length of a last line."""
 EARLIER_RUNS = 20
-"""Runs of the same pipeline whose durations count, the latest."""
+"""Number of latest runs of the same pipeline whose durations count."""
 SIMILAR = 3
-"""Finished nodes from which a run's own durations say what is usual."""
+"""Finished nodes needed to derive the usual duration from the run itself."""
 AT_WORK = frozenset({"working", "asks"})
 _STAT = re.compile(r"(\d+) files? changed(?:, (\d+) insertions?\(\+\))?(?:, (\d+) deletions?\(-\))?")
 _DECORATION = "→←✗─… \t"
 
 
 class ChangedSoFar(Value):
-    """Tracked files that an agent has changed since its branch began, committed or not, and the number of new ones."""
+    """Tracked files that an agent has changed on its branch, committed or not, and the number of new ones."""
 
     files: int
     added: int
@@ -52,7 +51,7 @@ class ChangedSoFar(Value):
 
 
 class UsualTime(Value):
-    """Seconds that a node usually works, and of what that is the median."""
+    """Usual duration of a node in seconds, and the sample of this median."""
 
     seconds: float
     of: str
@@ -62,7 +61,7 @@ class WorkInProgress(Value):
     """Progress of one agent."""
 
     line: str = ""
-    """Last line that it printed: for most agents their current tool."""
+    """Last line that it printed, for most agents their current tool."""
     changed: ChangedSoFar | None = None
     usual: UsualTime | None = None
 
@@ -111,7 +110,7 @@ class ProgressReader:
         return known.changed if known is not None and known.attempt == node.attempt else None
 
     def _measure_one(self, launch: Launch, nodes: Sequence[NodeView]) -> None:
-        """Ask git about the node whose answer is oldest, if it is due."""
+        """Ask git about the node with the oldest answer, if it is due."""
         now = time.monotonic()
         for node in sorted(nodes, key=lambda one: self._asked(launch, one)):
             if now - self._asked(launch, node) < EVERY:
@@ -119,7 +118,7 @@ class ProgressReader:
             known = self._measured.setdefault((launch.run_id, node.node), _Measured(node.attempt, ""))
             if known.attempt != node.attempt:
                 known = self._measured[launch.run_id, node.node] = _Measured(node.attempt, "")
-            # Before anything else, so that one whose worktree is gone does not keep its turn.
+            # first, so that a node without a worktree does not keep its turn
             known.at = now
             identity = self._identity(launch, node)
             worktree = Path(identity.worktree) if identity is not None and identity.worktree else None
@@ -143,15 +142,15 @@ class ProgressReader:
 
 
 def _evidence(node: NodeView) -> int | None:
-    """Return about when the agent did something last; None if that is not known."""
+    """Return the approximate time of the agent's last activity; None if unknown."""
     if node.signs is None or node.signs.last is None:
         return None
-    # Rounded: the age is measured each time, and differs by milliseconds though nothing happened.
+    # rounded: the measured age varies by milliseconds without activity
     return int((time.time() - node.signs.last.age_s) / EVERY)
 
 
 def _base(launch: Launch, worktree: Path) -> str:
-    """Return the commit at which a branch began, '' if it cannot be found."""
+    """Return the start commit of a branch, '' if it cannot be found."""
     try:
         git = Git(Path(launch.repo))
         tip, head = git.branch_tip(launch.onto), git.head(worktree)
@@ -161,12 +160,12 @@ def _base(launch: Launch, worktree: Path) -> str:
 
 
 def measure_changes(launch: Launch, worktree: Path, base: str) -> ChangedSoFar | None:
-    """Return what a worktree has that `base` has not; None if git cannot say so in time. Writes nothing."""
-    # git diff refreshes the index otherwise, under index.lock: a commit of the agent's at that moment would fail.
+    """Return the changes of a worktree since `base`; None if git does not answer in time. Writes nothing."""
+    # otherwise git diff refreshes the index under index.lock, which would make a concurrent commit of the agent fail
     quiet = {"GIT_OPTIONAL_LOCKS": "0"}
     try:
         git = Git(Path(launch.repo))
-        # Without submodules: git would run in their repositories, whose configuration an agent may have written.
+        # without submodules: git would run in their repositories, whose configuration an agent may have written
         told = git.run("diff", "--shortstat", "--ignore-submodules=all", base, "--", cwd=worktree, extra=quiet,
                        timeout=GIT_SECONDS).out if base else ""
         new = git.run(*commits.exclude_options(git.git_dir(worktree)), "ls-files", "--others", "--exclude-standard",
@@ -184,7 +183,7 @@ def parse_shortstat(told: str) -> tuple[int, int, int]:
 
 
 def last_line(text: str) -> str:
-    """Return the last line with words in the end of an agent's output, without its decoration. Pure."""
+    """Return the last line with words at the end of an agent's output, without decoration. Pure."""
     for line in reversed(clean_lines(text)):
         words = " ".join(line.split()).lstrip(_DECORATION)
         if words:
@@ -194,7 +193,7 @@ def last_line(text: str) -> str:
 
 def usual_time(node: str, own: Mapping[str, Sequence[float]],
                earlier: Sequence[Mapping[str, Sequence[float]]]) -> UsualTime | None:
-    """Return how long a node usually works: as in earlier runs, else as the other nodes of its run. Pure."""
+    """Return the usual duration of a node: from earlier runs, else from other nodes of its run. Pure."""
     before = [seconds for run in earlier for seconds in run.get(node, ())]
     if before and (middle := median(before)) is not None:
         return UsualTime(middle, f"{len(before)} earlier attempt{'s' if len(before) > 1 else ''}")

@@ -1,5 +1,5 @@
-"""Real agents over ACP under garrison, beside their own start without it: the time from a death to the resumed prompt,
-the tokens at the proxy beside those that the model told, and what garrison keeps beside each agent.
+"""Real agents over ACP under garrison, compared with their start without it: the time from a death to the resumed
+prompt, tokens counted by the proxy and reported by the model, and garrison's memory per agent.
 
     .venv/bin/python benchmarks/agents.py [--rounds N] [--agents codex,opencode,gemini,claude-acp] [--json]
 
@@ -44,15 +44,15 @@ GOAL = 1.5
 """Times its own start that an agent's death may take."""
 KINDS = {"adapter": "-m garrison.agents.acp.connection", "bridge": "-m garrison.agents.mcp_server",
          "proxy": "-m garrison.sandbox.proxy.process"}
-"""Process of garrison's beside an agent → words of its command line."""
+"""garrison process of an agent → words of its command line."""
 
 
 async def bare(argv: list[str], cwd: str) -> None:
-    """Start an agent, greet it, begin a session and prompt it, as any client does."""
+    """Start an agent, greet it, start a session and prompt it, like any client."""
     from acp import PROTOCOL_VERSION, spawn_agent_process, text_block
 
     class Client:
-        """A client that hears nothing."""
+        """Client that ignores everything."""
 
         def on_connect(self, _agent: Any) -> None:
             """Do nothing."""
@@ -120,7 +120,7 @@ def under_garrison(name: str, folder: Path) -> tuple[float, float, dict[str, int
         drama.model.phase = "work"
 
         def has_reported() -> bool:
-            drama.server.release()  # again and again: a hang may begin just after one
+            drama.server.release()  # repeatedly: a hang may start just after one
             return drama.has_reported("a")
 
         wait_for("its report is there", has_reported)
@@ -139,7 +139,7 @@ def _asked(drama: Drama, since: float) -> float:
 
 
 def _memory(drama: Drama, program: int) -> dict[str, int]:
-    """Return the private KiB of what is garrison's beside the agent, and of the agent."""
+    """Return the private KiB of garrison's processes for the agent, and of the agent."""
     agents = {program, *_below(program)}
     found = dict.fromkeys([*KINDS, "agent"], 0)
     for one in processes(str(drama.folder)):

@@ -1,4 +1,4 @@
-"""Measure every figure that the README and the pages in docs quote, in one quiet run, beside the peers.
+"""Measure every figure that the README and the pages in docs quote, in one quiet run, together with the peers.
 
     benchmarks/all [--quick] [--write] [--loaded] [--only NAMES] [--fetch] [--no-fetch] [--from DIR] [--json]
 
@@ -44,7 +44,7 @@ INSTALL_SECONDS = 300
 
 @dataclass(frozen=True)
 class Program:
-    """One benchmark: its options in a full run, seconds that it may take, and whether it prints JSON."""
+    """Benchmark: its options in a full run, time limit in seconds, and whether it prints JSON."""
 
     name: str
     words: tuple[str, ...]
@@ -81,12 +81,12 @@ class Session:
     """Output of the programs that print no JSON."""
 
     def note(self, text: str) -> None:
-        """Tell something that a reader of the figures must know."""
+        """Report a note for readers of the figures."""
         self.notes.append(text)
         self.say(text)
 
     def say(self, text: str) -> None:
-        """Tell the progress."""
+        """Report the progress."""
         print(text, file=sys.stderr, flush=True)
 
 
@@ -94,7 +94,7 @@ class Session:
 
 
 def fetch(session: Session) -> None:
-    """Fetch the peers that are not there yet; name those that cannot be had."""
+    """Fetch the missing peers; report unavailable ones."""
     tools = peers.Tools(session.state / "tools", not session.options.no_fetch)
     session.say("fetching the peers that are not there yet")
     for program in ("runsv", "s6-supervise", "monit", "pm2", "supervisord", "circusd"):
@@ -138,7 +138,7 @@ def _install(session: Session, engine: str, packages: tuple[str, ...]) -> None:
 
 
 def found_engines(session: Session) -> list[str]:
-    """Return the options that name the environment of the engines, if it holds any of them."""
+    """Return the options for the environment of the engines, if it contains any."""
     venv = session.state / "engines"
     has_any = any((venv / f"has-{engine}").exists() for engine in ENGINES)
     return ["--peers", str(venv / "bin/python")] if has_any else ["--no-fetch"]
@@ -195,7 +195,7 @@ def machine() -> str:
 
 
 def measure(session: Session, programs: list[Program]) -> None:
-    """Run the programs one after another, as long as there is time."""
+    """Run the programs one after another while there is time."""
     until = time.monotonic() + session.options.minutes * 60
     env = {**os.environ, "PATH": f"{session.state / 'agcoord/only'}:{os.environ.get('PATH', os.defpath)}"}
     _offer_agcoord(session)
@@ -225,7 +225,7 @@ def _offer_agcoord(session: Session) -> None:
 
 
 def _run(session: Session, program: Program, seconds: float, env: dict[str, str]) -> str:
-    """Run one program; return why its rows are missing, '' if they are there."""
+    """Run one program; return why its rows are missing, '' if they exist."""
     words = program.quick if session.options.quick and program.quick is not None else program.words
     argv = [sys.executable, str(ROOT / "benchmarks" / f"{program.name}.py"), *words,
             *(["--json"] if program.has_json else []), *more_words(session, program.name)]
@@ -256,7 +256,7 @@ def _run(session: Session, program: Program, seconds: float, env: dict[str, str]
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """End a program as it wants to be ended, so that it ends what it has started; then its whole session."""
+    """End a program gracefully, so that it ends its processes; then its whole session."""
     child.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(60)
@@ -267,7 +267,7 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def load(session: Session, folder: Path) -> None:
-    """Read what an earlier call has kept."""
+    """Read the results of an earlier call."""
     for program in PROGRAMS:
         with contextlib.suppress(FileNotFoundError):
             session.rows[program.name] = json.loads((folder / f"{program.name}.json").read_text())["rows"]
@@ -277,7 +277,7 @@ def load(session: Session, folder: Path) -> None:
 
 
 def publish(session: Session, blocks: tuple[Block, ...], where: str) -> None:
-    """Print the tables of the pages, and put them there if that is wanted."""
+    """Print the tables of the pages, and write them into the pages on request."""
     for block in blocks:
         page = ROOT / block.page
         made: list[tuple[str, list[str]]] = []

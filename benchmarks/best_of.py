@@ -1,10 +1,10 @@
-"""What best of 3 adds to three single nodes.
+"""Cost of best of 3 compared with three single nodes.
 
     python benchmarks/best_of.py [--work 5] [--rounds 3]
 
-A run of three nodes side by side, each of which lands, beside a run of one node with three candidates, of which one
-lands; every agent works the same number of seconds. Whole runs, from the launch until they are done. What is added does
-not depend on how long an agent works, so it is compared with nodes of three minutes.
+A run of three parallel nodes, each of which lands, and a run of one node with three candidates, of which one lands;
+every agent works the same number of seconds. Whole runs, from the launch until they are done. What is added does not
+depend on how long an agent works, so it is compared with nodes of three minutes.
 """
 
 from __future__ import annotations

@@ -41,14 +41,14 @@ class Tracer:
         self.open()
 
     def open(self) -> None:
-        """Begin the files of this process; again in a forked child."""
+        """Start the files of this process; again in a forked child."""
         stem = f"{self.folder}/{os.getpid()}-{time.monotonic_ns()}"
         self.calls, self.names = (_open_high(f"{stem}.{kind}") for kind in ("calls", "names"))
         with open("/proc/self/cmdline", "rb") as file:  # noqa: PTH123  # pathlib would cost each process an import
             argv = file.read().decode(errors="replace").split("\0")[:-1]
         self._write_name({"pid": os.getpid(), "ppid": os.getppid(), "argv": argv, "at": time.time_ns(),
                           "life": os.environ.get("GARRISON_LIFE", "")})
-        for code in self.codes:  # a forked child goes on with its parent's numbers
+        for code in self.codes:  # a forked child continues with its parent's numbers
             self._write_function(code)
 
     def _write_name(self, data: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ class Tracer:
         return code.co_filename.startswith(self.prefix)
 
     def enter(self, code: CodeType, *, main: bool, fresh: bool) -> None:
-        """Note that a function of the package was entered (`fresh`), or resumed."""
+        """Record that a function of the package was entered (`fresh`), or resumed."""
         number = self.numbers.get(id(code))
         if number is None:
             number = self.numbers[id(code)] = len(self.codes)
@@ -77,7 +77,7 @@ class Tracer:
         stack.append((number, importing))
 
     def leave(self) -> None:
-        """Note that the function entered last has returned, yielded or raised."""
+        """Record that the function entered last has returned, yielded or raised."""
         stack = self.stacks.get(threading.get_ident())
         if stack:
             stack.pop()

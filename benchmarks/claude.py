@@ -1,6 +1,6 @@
 """Claude tasks under garrison against the SDK called bare with the same scripted turns: wall time and memory, the time
-from a death to the resumed request beside a cold start, model requests that a death costs and that are made while a
-session waits for a person, memory of a node, and the size of each prompt.
+from a death to the resumed request compared with a cold start, model requests caused by a death and made while a
+session waits for the user, memory of a node, and the size of each prompt.
 
     .venv/bin/python benchmarks/claude.py [ROUNDS] [--idle SECONDS] [--most SECONDS]
 
@@ -92,7 +92,7 @@ class Bench:
                                 stderr=subprocess.DEVNULL)
 
     def private(self) -> dict[str, int]:
-        """Private KiB of everything that bears this bench's home or repository, by kind: cli, node, above."""
+        """Private KiB of all processes with this bench's home or repository, by kind: cli, node, above."""
         found = {"cli": 0, "node": 0, "above": 0}
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
@@ -126,7 +126,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def timed(bench: Bench, begin: Callable[[], subprocess.Popen[bytes]]) -> tuple[float, dict[str, int]]:
-    """Seconds to the process's end, and the most private memory that was seen of each kind."""
+    """Seconds to the process's end, and the maximum private memory of each kind."""
     began, most = time.perf_counter(), {"cli": 0, "node": 0, "above": 0}
     child = begin()
     while child.poll() is None:
@@ -139,7 +139,7 @@ def timed(bench: Bench, begin: Callable[[], subprocess.Popen[bytes]]) -> tuple[f
 
 @dataclass(frozen=True)
 class Deaths:
-    """One run whose CLI and then orchestrator are killed in mid-tool: seconds to the first and the resumed requests."""
+    """Run whose CLI and then orchestrator are killed during a tool: seconds to the first and the resumed requests."""
 
     start: float
     cli: float
@@ -194,7 +194,7 @@ def waiting(bench: Bench, idle: float) -> tuple[dict[str, int], int]:
 
 
 def prompt_sizes(bench: Bench) -> list[tuple[str, int]]:
-    """Return what a bench's node was told, each text with its estimated tokens."""
+    """Return the prompts of a bench's node, with estimated tokens."""
     sizes: dict[str, int] = {}
     for line in read_lines(bench.files.prompts):
         if line.get("system"):
@@ -233,7 +233,7 @@ def main(rounds: int, idle: float, most: float) -> None:
             print(f"round {number}: bare {bare[-1][0]:.2f} s, run {whole[-1][0]:.2f}, cold start to a request "
                   f"{one.start:.2f}, killed CLI {one.cli:.2f}, killed orchestrator {one.orchestrator:.2f}, extra "
                   f"requests {one.extra}", flush=True)
-            if (now := time.monotonic()) + 2 * (now - began) > end:  # as long again for the rest
+            if (now := time.monotonic()) + 2 * (now - began) > end:  # as much time again for the rest
                 break
         sizes = prompt_sizes(bench)
         rest, requests = waiting(make(), idle)

@@ -48,7 +48,7 @@ LENIENT = "-W ignore::pytest.PytestDeprecationWarning"
 
 @dataclass
 class Bench:
-    """Everything of one call: what is known already, and where it goes."""
+    """State of one call: known results, and their place."""
 
     options: argparse.Namespace
     state: Path
@@ -90,7 +90,7 @@ class Bench:
 
     @property
     def late(self) -> bool:
-        """Return whether nothing new is to be begun."""
+        """Return whether nothing new should start."""
         limit = self.options.minutes
         return limit is not None and time.monotonic() - self.began > limit * 60
 

@@ -1,4 +1,4 @@
-"""Runs of CooperBench's features by garrison: two command agents, a gate that runs the suites, and what came of it.
+"""Runs of CooperBench's features by garrison: two command agents, a gate that runs the suites, and the results.
 
 Each agent merges the commit of its feature into its branch. Where that conflicts, or when the merge queue has sent its
 branch back, it takes the files of the dataset's combined patch, as a person who solves every conflict at once and
@@ -164,7 +164,7 @@ class Crew:
             "--max-agents", self.agents, "--max-respawn", 100_000 if self.killed else 20, "--max-rework", 4))
 
     def turn(self) -> bool:
-        """Disturb once if that is wanted; return whether the run goes on."""
+        """Disturb once on request; return whether the run continues."""
         if self.is_over() or time.time() - self.began > PATIENCE:
             return False
         if self.killed is not None and not self.ended:
@@ -182,7 +182,7 @@ class Crew:
         self.unpaused = said.returncode == 0 and "was not paused" not in said.stdout
 
     def _has_launcher(self) -> bool:
-        """Return whether the launcher lives, has ended as it should, or is about to be started by what we began."""
+        """Return whether the launcher lives, has ended normally, or is about to be started."""
         if any(child.poll() is None for child in self.started):
             return True
         identity = self.place.identity("launch", self.run)
@@ -309,6 +309,6 @@ def one_by_one(source: TaskRepository, root: Path, command: str, work: float) ->
 
 
 def dump(path: Path, record: dict[str, Any]) -> None:
-    """Append a record to the results, so that a later run goes on from there."""
+    """Append a record to the results, so that a later run continues from there."""
     with path.open("a") as file:
         file.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -39,7 +39,7 @@ def until(what: str, condition: Callable[[], Any], seconds: float) -> Any:
 
 @dataclass
 class Crew:
-    """Run `r1` of `size` agents in a folder of its own."""
+    """Run `r1` of `size` agents in its own folder."""
 
     root: Path
     size: int
@@ -63,11 +63,11 @@ class Crew:
                                           1_000_000, *more)
 
     def begun(self) -> list[int]:
-        """Return when agents' commands began, wall clock in nanoseconds; once an incarnation."""
+        """Return the start times of agents' commands, wall clock in nanoseconds; one per incarnation."""
         return [int(line) for line in self.began.read_text().split()] if self.began.exists() else []
 
     def wait_begun(self, count: int, seconds: float = 600.0) -> list[int]:
-        """Wait until that many have begun."""
+        """Wait until that many have started."""
         until(f"{count} agents' commands have begun", lambda: len(self.begun()) >= count, seconds)
         return self.begun()
 
@@ -90,7 +90,7 @@ class Crew:
         return found
 
     def stop(self) -> None:
-        """Kill everything that this run started, launcher first, until nothing is left."""
+        """Kill all processes of this run, launcher first, until none is left."""
         order = {role: place for place, role in enumerate(ROLES)}
         for _ in range(20):
             roles = self.supervised()

@@ -1,4 +1,4 @@
-"""Pipeline engine, beside a bare fsynced append, LangGraph and DBOS, in one run.
+"""Pipeline engine, compared with a bare fsynced append, LangGraph and DBOS, in one run.
 
     .venv/bin/python benchmarks/engine.py [--steps 1000] [--rounds 3] [--nodes 10000] [--rows ROWS] [--json]
                                           [--no-peers | --no-fetch | --peers PYTHON]
@@ -59,7 +59,7 @@ def large(nodes: int) -> str:
 
 def reading(table: Table, nodes: int) -> None:
     text = large(nodes)
-    parse("digraph { a }")  # the grammar is built once a process
+    parse("digraph { a }")  # the grammar is built once per process
     times = [time.process_time()]
     graph = parse(text)
     times.append(time.process_time())
@@ -191,7 +191,7 @@ def resuming(table: Table, pythons: dict[str, str], steps: int, root: Path) -> N
 
 def peers(table: Table, root: Path, *, fetch: bool,
           wanted: Mapping[str, tuple[str, ...]] = PEERS) -> dict[str, str]:
-    """Engine → the Python that has it; one that cannot be had is left out and told."""
+    """Engine → the Python that has it; unavailable ones are left out and reported."""
     if not fetch:
         table.add("peers", "all", "left out: fetching is off (--no-fetch)")
         return {}

@@ -1,4 +1,4 @@
-"""kill -9 of a run's guardian, again and again, while many agents work; nothing may be lost, doubled or left over.
+"""kill -9 of a run's guardian, repeatedly, while many agents work; nothing may be lost, doubled or left over.
 
     .venv/bin/python benchmarks/guardian_kills.py [--kills 1000] [--agents 100] [--seed N] [--at-random]
 
@@ -29,7 +29,7 @@ from support import processes
 
 
 class Watch(threading.Thread):
-    """Looks all the while whether a name has two living lives, or an agent is at work twice."""
+    """Checks continuously whether a name has two living incarnations, or an agent works twice."""
 
     def __init__(self, crew: Crew, pause: float) -> None:
         super().__init__(daemon=True)
@@ -38,14 +38,14 @@ class Watch(threading.Thread):
         self.looks = 0
 
     def run(self) -> None:
-        """Look until it is over."""
+        """Check until it is over."""
         while not self.over.wait(self.pause):
             self.doubled.update(twice(self.crew))
             self.looks += 1
 
 
 def twice(crew: Crew) -> list[str]:
-    """Names that two processes claim to be, in two looks 50 ms apart (the killed one may be on its way out)."""
+    """Names claimed by two processes in two checks 50 ms apart (the killed one may still be exiting)."""
     first = claimed(crew)
     if all(len(pids) < 2 for pids in first.values()):
         return []
@@ -92,7 +92,7 @@ def kills(crew: Crew, count: int, rng: random.Random, *, at_random: bool) -> flo
 
 
 def judge(crew: Crew, watch: Watch) -> list[str]:
-    """Return what is wrong; empty if nothing is."""
+    """Return the violations; empty if there are none."""
     wrong = [f"{name} lived twice at once" for name in watch.doubled]
     if len(crew.begun()) != crew.size:
         wrong.append(f"{len(crew.begun())} beginnings of {crew.size} agents' work")

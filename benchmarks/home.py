@@ -33,7 +33,7 @@ from timeline_support import BEGIN, GRAPH, Story, TimedHome, story  # noqa: E402
 
 
 def build(home: Path, runs: int, *, processes: bool = False) -> None:
-    """Write that many runs, one of which waits for a person; with the records of their ended `processes`, if wanted."""
+    """Write that many runs, one of which waits for the user; with the records of their ended `processes` on request."""
     for number in range(runs - 1):
         builder = TimedHome(home, begin=BEGIN - 60 * (runs - number))
         told = Story(builder, f"run-{number:04d}")
@@ -91,7 +91,7 @@ def paint(page: Any, url: str) -> tuple[float, float]:
     page.add_init_script(PAINTED)
     page.goto(url)
     page.locator(".runs tbody tr").first.wait_for()
-    painted = page.evaluate("window.painted")  # waiting looks only now and then
+    painted = page.evaluate("window.painted")  # waiting polls only occasionally
     begun = time.monotonic()
     page.get_by_label("Search the runs").fill("story")
     page.wait_for_function("document.querySelectorAll('.runs tbody tr').length === 1")
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, nargs="+", default=[10, 100, 500])
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    from playwright.sync_api import sync_playwright  # here: others only build a home
+    from playwright.sync_api import sync_playwright  # imported late: others only build a home
     from served_run import serving
 
     from chromium import CHROMIUM, FLAGS

@@ -108,7 +108,7 @@ def main() -> int:
 
 
 def hold(storm: Storm, run: str) -> tuple[AttemptId, LabHost]:
-    """Begin a run of one node that lasts; return its attempt and the host that has begun it."""
+    """Start a run of one long node; return its attempt and the host that has started it."""
     graph = storm.lab.folder / f"{run}.dot"
     graph.write_text(
         f'digraph b {{ flow=dag; start [shape=Mdiamond]; end [shape=Msquare]; {run}_n [agent=command, command='

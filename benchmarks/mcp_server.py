@@ -1,8 +1,8 @@
-"""What `garrison mcp` costs a client: its start, `status`, and idling beside a run.
+"""What `garrison mcp` costs a client: its start, `status`, and idling during a run.
 
     python benchmarks/mcp_server.py
 
-A real server on standard input and the official client, in both eras of the protocol, beside a run that works.
+A real server on standard input and the official client, in both eras of the protocol, during an active run.
 """
 
 from __future__ import annotations

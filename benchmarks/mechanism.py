@@ -57,10 +57,10 @@ class ChildKeeper:
         self.world, self.supervisor, self.program = world, supervisor, program
         self.deaths = [Death(entry.data["incarnation"], entry.data["monotonic"], entry.data["boot_id"])
                        for entry in supervisor.journal.entries if entry.kind == "death"]
-        self.policy = Policy(window=1e-9)  # a benchmark kills more often than anybody would bear
+        self.policy = Policy(window=1e-9)  # a benchmark kills more often than any real use
 
     def turn(self) -> bool:
-        """Look, decide, act; whether anything was done."""
+        """Observe, decide, act; return whether anything was done."""
         view = self.supervisor.child_state(CHILD)
         step = decide_restart(view, self.deaths, self.world.clock.monotonic(), self.world.observer.machine.boot_id,
                          self.policy)
@@ -92,7 +92,7 @@ class ChildKeeper:
 
 
 def main() -> None:
-    """Supervise for ever."""
+    """Supervise forever."""
     home = Path(sys.argv[1])
     home.mkdir(parents=True, exist_ok=True)
     world = Runtime.real(home)

@@ -6,8 +6,9 @@ every good entry has landed, and each bad one had a red run of its own; that ano
 queue demands, is left out. So this is a bound that the queue cannot always reach.
 
 `NestedPlan` is for one gate and keeps all of the queue's rules. It tests the first entries of the queue; those of a red
-set are told apart before anything else is tested: the first ones of it pass, and the rest is known to hold a bad entry,
-or are red, and of the rest nothing is known. The last suspect of a red run is rejected after one more red run, its own.
+set are told apart before anything else is tested: the first ones of it pass, and the rest is known to contain a bad
+entry, or are red, and of the rest nothing is known. The last suspect of a red run is rejected after one more red run,
+its own.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _tells(tree: int, worlds: Iterable[int]) -> bool:
 
 
 def _follow(state: State, trees: Iterable[int], bad: int) -> State:
-    """Return what is known after runs on these trees, if these entries are bad."""
+    """Return the knowledge after runs on these trees, if these entries are bad."""
     landed, good, reds, alone = state
     green = [tree for tree in trees if not tree & bad]
     for tree in green:

@@ -1,4 +1,4 @@
-"""How near the merge queue is to the limit of information, beside the strategies of its peers, in simulated time.
+"""How near the merge queue is to the limit of information, compared with its peers' strategies, in simulated time.
 
     .venv/bin/python benchmarks/merge_limit.py [--draws 400] [--gates 1,2,4,8,16] [--rates 0.5,…,30] [--flaky 0,1,5]
         [--tables limit,peers,small,nested,correlated,cost] [--processes 2] [--bits 60]
@@ -51,7 +51,7 @@ def limit(entries: int, rate: float, flake: float, gates: int) -> float:
 
 
 def queue_length(rate: float, bits: float) -> int:
-    """Return how many entries hold so many bits."""
+    """Return how many entries contain so many bits."""
     return max(8, round(bits / entropy(rate)))
 
 
@@ -111,7 +111,7 @@ def print_peers(rates: Sequence[float], gates: Sequence[int], draws: int, bits: 
 
 
 def print_small(rates: Sequence[float]) -> None:
-    """Print the average time for four entries over all sets of bad ones, beside that of the best plan."""
+    """Print the average time for four entries over all sets of bad ones, next to the best plan's."""
     entries = 4
     print(f"{'gates':>5} {'bad':>6} {'ours':>6} {'best plan':>10} {'share':>6}")
     for gates in (1, 2, 4, 8, 16):

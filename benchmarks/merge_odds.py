@@ -55,7 +55,7 @@ class World:
 
 @dataclass
 class GateRun:
-    """Gate run until `end` on the tip that held `base`, with `entries` on it."""
+    """Gate run until `end` on the tip that contained `base`, with `entries` on it."""
 
     end: float
     base: int
@@ -101,7 +101,7 @@ class Drain:
         waiting = sum(1 << self.waiting[name] for name in free)
         sets = [RunningSet(tuple(name for name in each.entries if not self.tip >> int(name) & 1), self._lands(each))
                 for each in self.running]
-        # until a run has ended, the queue knows not how long one takes, and short queues are tested one by one
+        # until a run has ended, its duration is unknown, and short queues are tested one by one
         backlog = len(self.waiting) if not self.runs else decision.MAX_BATCH
         most = decision.choose_max_set(backlog, [self.run])
         chosen = decide([self.facts[name] for name in free], self._believe(free), list(self._tell(waiting)), sets,
@@ -141,8 +141,8 @@ class Drain:
         return not self.tip & ~gate.tree
 
     def _tell(self, waiting: int) -> Iterator[FinishedRun]:
-        """Yield what the finished runs say of the waiting entries."""
-        # a green run of what has landed still says that others, red with it, had no other suspect
+        """Yield the evidence of finished runs about the waiting entries."""
+        # a green run of landed entries still proves that others, red with it, had no other suspect
         self.finished = [each for each in self.finished[-REMEMBERED:] if each.green or each.tree & waiting]
         green = {each.tree for each in self.finished if each.green}
         is_flaky = self._count_flakes() > 0 or (self.has_history and self.world.flake > 0)

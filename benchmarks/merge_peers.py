@@ -23,7 +23,7 @@ WHO = {"GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@x", "GIT_COMMITTER_NAME": 
 
 
 class Missing(Exception):
-    """Why a peer cannot be had."""
+    """Why a peer is unavailable."""
 
 
 def git(path: Path, *words: str, text: str = "", check: bool = True) -> str:
@@ -63,7 +63,7 @@ def branches(repo: Path, names: Sequence[str], bad: Sequence[str] = ()) -> None:
 
 
 class Loop:
-    """Merge, test, land, one by one, in a worktree of its own."""
+    """Merge, test, land, one by one, in its own worktree."""
 
     def __init__(self, repo: Path, tree: Path, gate: Callable[[Path], bool]) -> None:
         self.repo, self.tree, self.gate = repo, tree, gate
@@ -87,7 +87,7 @@ def by_shell(command: str) -> Callable[[Path], bool]:
 
 
 class Agcoord:
-    """agcoord's broker with a state of its own; a gate for the loop."""
+    """agcoord's broker with its own state; a gate for the loop."""
 
     def __init__(self, root: Path, *, fetch: bool = True) -> None:
         self.state, self.root = root / "agcoord-state", root

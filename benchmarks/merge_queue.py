@@ -1,4 +1,4 @@
-"""Merge queue: garrison beside its peers in one run, each figure with its bar.
+"""Merge queue: garrison and its peers in one run, each figure with its bar.
 
     .venv/bin/python benchmarks/merge_queue.py [--quick] [--rows candidate,landing,…] [--no-peers] [--no-fetch] [--json]
 
@@ -117,7 +117,7 @@ def _sleep(fd: int) -> None:
 
 
 def candidate(root: Path, rounds: int, sizes: tuple[int, ...], table: Table) -> None:
-    """Merge, commit, pin and publish without a checkout beside `git merge` in one; a slot beside a new worktree."""
+    """Merge, commit, pin and publish without a checkout, against `git merge` in one; a slot against a new worktree."""
     medians: dict[int, float] = {}
     for size in sizes:
         repo = repository(root / f"r{size}", size)

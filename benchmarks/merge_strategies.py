@@ -6,7 +6,7 @@
   https://bors.tech/documentation/: batches, bisected on failure. `fixed batches` limits them to eight, as
   `max_batch_size` does.
 - Zuul, dependent pipeline: each change is tested on all those ahead of it, as if they passed. If one fails, those
-  behind it are tested again without it. The window begins with 20 changes, grows by one with each that lands and halves
+  behind it are tested again without it. The window starts with 20 changes, grows by one with each that lands and halves
   with each that fails, down to three. Source: https://zuul-ci.org/docs/zuul/latest/gating.html and `window` in
   https://zuul-ci.org/docs/zuul/latest/config/pipeline.html.
 - GitHub, grouped queue: each pull request gets a group of its own, which holds those ahead, too; `build concurrency` of

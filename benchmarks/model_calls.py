@@ -66,7 +66,7 @@ class Bench:
         self.git("commit", "-qm", "Begin")
 
     def git(self, *words: str) -> None:
-        """Run git in the person's checkout."""
+        """Run git in the user's checkout."""
         subprocess.run(["git", *words], cwd=self.repo, check=True)
 
     def run(self) -> dict[str, str]:
@@ -176,7 +176,7 @@ class Bench:
     # ---- what happens to it
 
     def _mishap(self, asked: Request, node: str, at: int) -> None:
-        """Kill the first task's CLI, the second one's orchestrator, once its work is asked for."""
+        """Kill the first task's CLI, the second one's orchestrator, once its work is requested."""
         if self.kind != "crash" or asked.step != at or node in self.done:
             return
         self.done.add(node)
@@ -190,7 +190,7 @@ class Bench:
             os.kill(int(pid), signal.SIGKILL)
 
     def _move_target(self, node: str) -> None:
-        """Let a person commit on the target what is in conflict with the task's work."""
+        """Let the user commit something on the target that conflicts with the task's work."""
         if node not in self.done:
             self.done.add(node)
             (self.repo / f"{node}.txt").write_text("one\n\ntwo\n\ntheirs\n")

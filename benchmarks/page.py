@@ -63,7 +63,7 @@ def show_graph(page: Any, selector: str = "svg .node") -> float:
         begun = page.evaluate("performance.now()")
         tab.click()
     page.locator(selector).first.wait_for()
-    return float(page.evaluate("window.drawn ?? 0")) - begun  # waiting looks only now and then
+    return float(page.evaluate("window.drawn ?? 0")) - begun  # waiting polls only occasionally
 
 
 def measure(browser: Any, url: str, last: str) -> tuple[float, float, float, float, float, int]:
@@ -114,7 +114,7 @@ def follow(browser: Any, url: str, builder: HomeBuilder, node: str, events: int)
     waiting = page.locator(f'svg .node.s-waiting[data-node="{node}"]')
     show_graph(page, f'svg .node.s-waiting[data-node="{node}"]')
     guardian = Writer(RunFiles(builder.home, "r1").journal, "guardian-crew#1")
-    guardian.append("node", {"node": node, "status": "active", "attempt": 1}, builder.now())  # what waits cannot fail
+    guardian.append("node", {"node": node, "status": "active", "attempt": 1}, builder.now())  # waiting ones cannot fail
     waiting.wait_for(state="detached")
     page.evaluate(PAINTED, node)
     took = []
@@ -141,7 +141,7 @@ def counts(page: Any) -> tuple[int, int, int]:
 
 
 def live(browser: Any, url: str, builder: HomeBuilder, nodes: list[str], records: int) -> list[tuple[int, int, int]]:
-    """What an open page holds before and after each quarter of so many records."""
+    """Memory of an open page before and after each quarter of so many records."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     context.set_default_timeout(PATIENCE)
     page = context.new_page()

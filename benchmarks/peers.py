@@ -26,7 +26,7 @@ PLACES = ("debian/usr/bin", "debian/usr/sbin", "venv/bin", "npm/node_modules/.bi
 
 
 class Missing(Exception):
-    """Why a peer cannot be had."""
+    """Why a peer is unavailable."""
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Tools:
 
 @dataclass
 class Peer:
-    """Supervisor of one child, in a folder of its own."""
+    """Supervisor of one child, in its own folder."""
 
     name: str
     folder: Path
@@ -125,7 +125,7 @@ class Peer:
         return child
 
     def start(self) -> None:
-        """Start the supervisor, again after its death too. Missing if it cannot be had."""
+        """Start the supervisor, also again after its death. Missing if it is unavailable."""
         STARTS[self.name](self)
 
     def supervisor(self) -> int:

@@ -1,7 +1,7 @@
 """Cost of the proxy of confined agents: latency of a call, throughput of a tunnel, memory, start and restart.
 
 `python -m benchmarks.proxy [--calls N] [--mebibytes N]`. Server, proxy and client are on this machine; each figure is
-the median, with the server reached directly beside it.
+the median, next to the server reached directly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a pull request costs while it waits, and how soon its run goes on.
+"""What a pull request costs while it waits, and how soon its run continues.
 
     python benchmarks/pull_requests.py [--seconds 3600] [--poll 30] [--tries 3]
 

@@ -1,4 +1,4 @@
-"""Sandbox: what confinement costs an agent, beside a naked start and plain bubblewrap, in one run.
+"""Sandbox: cost of confinement for an agent, compared with a bare start and plain bubblewrap, in one run.
 
     .venv/bin/python benchmarks/sandbox.py [--rounds N] [--rows start,cpu,memory,work,container] [--json]
 
@@ -49,7 +49,7 @@ START_MS = 10.0
 CONTAINER_MS = 500.0
 """Milliseconds that a start in a container may take longer than in bubblewrap."""
 MEMORY_MIB = 3.0
-"""Private memory of what confinement keeps beside a program."""
+"""Private memory of confinement processes of a program."""
 FILES = 1000
 CALLS = 10
 """Calls of git by which the time of one is measured."""

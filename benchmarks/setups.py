@@ -1,4 +1,4 @@
-"""Set-ups: what a kept one saves, beside running it for each worktree and beside a copy, in one run.
+"""Set-ups: what a kept one saves, compared with running it for each worktree and with a copy, in one run.
 
     .venv/bin/python benchmarks/setups.py [--rows layer,second,ten] [--files N] [--agents N] [--seconds S] [--json]
 

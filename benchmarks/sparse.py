@@ -1,4 +1,4 @@
-"""Sparse checkouts: the start of a node in a large repository, beside one that has the patterns' files alone.
+"""Sparse checkouts: the start of a node in a large repository, compared with one that has only the patterns' files.
 
     .venv/bin/python benchmarks/sparse.py [--files N] [--wanted N] [--rounds N] [--json]
 

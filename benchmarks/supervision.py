@@ -1,4 +1,4 @@
-"""Supervision: garrison beside its peers in one run, each figure with its bar.
+"""Supervision: garrison and its peers in one run, each figure with its bar.
 
     .venv/bin/python benchmarks/supervision.py [--quick] [--rows mechanism,felt,…] [--rounds N] [--agents N] [--json]
 
@@ -400,7 +400,7 @@ def seconds_of(text: str) -> float:
 
 
 def stale(root: Path, rounds: int, table: Table) -> None:
-    """Measure the CPU time of find-stale as a command, with one identity and with 1,000, beside bare Python."""
+    """Measure the CPU time of find-stale as a command, with one identity and with 1,000, compared with bare Python."""
     script = str(Path(__file__).resolve().parent.parent / "scripts/identity_registry.py")
     took: dict[str, list[float]] = {}
     env = {name: value for name, value in os.environ.items()

@@ -158,7 +158,7 @@ STALLED = 100
 
 async def measure_stalled(builder: HomeBuilder, guardian: Writer, here: Site, options: argparse.Namespace,
                           table: Table) -> None:
-    """Measure one client's delay beside many that do not read."""
+    """Measure one client's delay next to many that do not read."""
     stalled = Crowd(here.port, here.tokens["write"])
     await asyncio.to_thread(stalled.join, STALLED)
     took = sorted(await latencies(builder, guardian, here, options.events))
@@ -251,7 +251,7 @@ async def painted(here: Site, rounds: int) -> list[tuple[float, float]]:
             await page.add_init_script(DRAWN)
             await page.goto(f"http://127.0.0.1:{here.port}/?token={here.tokens['write']}&run=r1")
             await page.locator("svg .node, .group").first.wait_for()
-            drawn = await page.evaluate("window.drawn")  # waiting looks only now and then
+            drawn = await page.evaluate("window.drawn")  # waiting polls only occasionally
             first = await page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
             took.append((first, drawn))
             await page.close()
@@ -262,7 +262,7 @@ async def painted(here: Site, rounds: int) -> list[tuple[float, float]]:
 async def measure(builder: HomeBuilder, guardian: Writer, here: Site, pid: int, options: argparse.Namespace,
                   table: Table) -> None:
     shown = f"{options.nodes} nodes, {LIVING} at work"
-    await asyncio.sleep(2)  # it is still beginning
+    await asyncio.sleep(2)  # it is still starting
     quiet, held = await idle_cpu(pid, options.idle), private_bytes(pid)
     table.add("idle", "no page open", f"{quiet:.2f} % of a core, {held / 2**20:.0f} MiB", percent=quiet, bytes=held)
     took = sorted(await latencies(builder, guardian, here, options.events))

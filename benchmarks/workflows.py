@@ -1,4 +1,4 @@
-"""Cost of a workflow's step and a session's turn, without tools and model, beside LangGraph, in one run.
+"""Cost of a workflow's step and a session's turn, without tools and model, compared with LangGraph, in one run.
 
     .venv/bin/python benchmarks/workflows.py [--steps 1000] [--turns 50] [--rounds 3] [--json]
                                              [--no-peers | --no-fetch | --peers PYTHON]

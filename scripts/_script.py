@@ -1,9 +1,9 @@
 """Imported first by every script: if this Python has no garrison, run the script again with the checkout's own.
 
 Imports only gc, sys and os and runs on any Python 3, since cron's may be old. The import either returns with garrison
-importable, or replaces the process, or ends with one line that says what to run. A program of the user's that imports
-a script is not run again, since it may have done something already: it gets the packages of the checkout's Python, if
-that is of the same version. Scripts never shadow modules of the user's: their folder is searched last.
+importable, or replaces the process, or ends with one line on what to run. A program of the user's that imports a script
+is not run again, since it may have done something already: it gets the packages of the checkout's Python, if that is of
+the same version. Scripts never shadow modules of the user's: their folder is searched last.
 """
 
 # ruff: noqa: UP036

@@ -101,7 +101,7 @@ class Recording:
     def _read(descriptor: int) -> bytes:
         try:
             return os.read(descriptor, 65536)
-        except OSError:  # EIO: nobody writes any more
+        except OSError:  # EIO: no writer is left
             return b""
 
 

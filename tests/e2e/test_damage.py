@@ -132,11 +132,7 @@ def test_a_run_waits_for_its_repository_and_continues_where_that_was_moved(place
 def test_a_run_waits_for_its_repository_and_its_target_branch_to_come_back(place: Place) -> None:
     child = held(place)
     place.repo.rename(place.root / "away")
-<<<<<<< HEAD
     wait_for("the user is told", lambda: f"waits for you: the repository is no longer in {place.repo}; move it back"
-=======
-    wait_for("a person is told", lambda: f"waits for you: the repository is no longer in {place.repo}; move it back"
->>>>>>> 6d2f8256 (Say in the merge queue, launches, views and the command line what an engineer would say)
              in place.command("status", "r1").stdout)
     (place.root / "away").rename(place.repo)
 

@@ -74,14 +74,8 @@ def test_what_sent_work_back_reaches_other_prompts_only_once_it_is_kept(place: P
         config.write(SCRIBE)
     looked = asyncio.run(read_lessons(place.home, str(place.repo)))  # as the page does, which anyone may open
     assert {each.written_by for each in looked.lessons} == {""} and not list((place.home / "lessons").glob("*/*/*"))
-<<<<<<< HEAD
     listed = lessons(place).stderr
     assert "written by scribe from: A reviewer has asked" in listed and f"{failed['id']} keeps the rule's" in listed
-=======
-    listed = subprocess.run([*PROGRAM, "lessons"], cwd=place.repo, env=place.env, text=True, capture_output=True,
-                            check=True).stderr
-    assert "written by scribe from: A reviewer has asked" in listed and f"{failed['id']} keeps the rule's" in listed
->>>>>>> 6d2f8256 (Say in the merge queue, launches, views and the command line what an engineer would say)
     again = {each["id"]: each for each in shown(place)}
     assert again[failed["id"]] == failed
     assert again[asked["id"]] == {**asked, "text": WORDED, "written_by": "scribe", "quoted": asked["text"]}

@@ -123,11 +123,7 @@ def test_the_users_edits_stay_and_block_only_what_touches_them(place):
     assert (repo / "calc.py").read_text().startswith("# my edit\n")
     status = place.command("status", "r1")
     told = status.stdout.rpartition("waits for you: ")[2]
-<<<<<<< HEAD
     assert "calc.py" in told and told.endswith("then it continues\n"), "the path, and what to do"
-=======
-    assert "calc.py" in told and told.endswith("then it continues\n"), "what is in the way, and what to do"
->>>>>>> 6d2f8256 (Say in the merge queue, launches, views and the command line what an engineer would say)
 
     git(repo, "stash", "push", "-q", "--", "calc.py")
     assert place.finish(child) == 0, place.logs()

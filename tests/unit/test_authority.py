@@ -79,7 +79,7 @@ def inside(monkeypatch, tmp_path) -> Path:
 def test_an_agent_gives_no_control_command(inside, command):
     with pytest.raises(NotPermitted) as refusal:
         authority.require(command, {}, inside)
-    assert str(refusal.value).startswith(f"`{command}` is refused in the agent of impl_auth (run r1), which may only ")
+    assert str(refusal.value).startswith(f"`{command}` is refused in the agent of impl_auth (run r1), which may only")
     assert "\n" not in str(refusal.value)
     assert refusal.value.exit_code == 2
 

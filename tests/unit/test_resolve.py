@@ -120,11 +120,7 @@ def test_the_latest_run_is_one_of_the_current_repository(tmp_path: Path, monkeyp
         journal.close()
         if run == "b":
             assert resolve.resumable_run(store) == "a", "one that is done is left alone"
-<<<<<<< HEAD
     with pytest.raises(Refused, match=r"have ended; `garrison resume a --retry-failed` retries "):
-=======
-    with pytest.raises(Refused, match=r"have ended; `garrison resume a --retry-failed` retries "):
->>>>>>> 6d2f8256 (Say in the merge queue, launches, views and the command line what an engineer would say)
         resolve.resumable_run(store)
     assert resolve.resumable_run(store, retry_failed=True) == "a"
     monkeypatch.chdir(tmp_path)

@@ -1,9 +1,9 @@
-"""Waiting for another task of the same run: until it has begun, or until it has landed.
+"""Wait for another task of the same run: until it has started, or until it has landed.
 
 What another agent does is seen in the repository: garrison gives each task a branch, and the target gets one merge
 commit for each that lands. In the sandbox an agent has a git directory of its own, in which nothing of this appears; so
 the demonstration shows its agents the repository's, read-only (GARRISON_DEMO_NEWS). A wait is bounded; an agent that
-waits in vain says so and goes on, since nothing that follows depends on having met.
+waits in vain reports that and continues, since nothing that follows depends on the meeting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATIENCE = 60.0
 
 
 def wait(agent: str, arguments: Sequence[str]) -> bool:
-    """Obey `--until-begun NODE` or `--until-landed NODE`; False if it was waited for in vain. Alone, nobody waits."""
+    """Wait as `--until-begun NODE` or `--until-landed NODE` says; False after a vain wait. Alone, there is no wait."""
     run = os.environ.get("GARRISON_RUN")
     if not arguments or not run:
         return True

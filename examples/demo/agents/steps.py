@@ -81,7 +81,7 @@ class Step:
 def run(agent: str, steps: Sequence[Step], arguments: Sequence[str] = ()) -> int:
     """Work through all steps in the current directory; the exit code is 0 when everything is committed.
 
-    `arguments` say whom to wait for in the end (meeting.py), if anybody.
+    `arguments` name the task to wait for at the end (meeting.py), if any.
     """
     if not Path("ledger/amounts.py").is_file():
         print(f"{agent}: start me in the root of the ledger project", file=sys.stderr)
@@ -102,7 +102,7 @@ def run(agent: str, steps: Sequence[Step], arguments: Sequence[str] = ()) -> int
 
 
 def greet(agent: str) -> None:
-    """Say who works, and repeat what a successor is told; the files decide all the same."""
+    """Print the agent's name, and what a successor is told; only the files decide."""
     node, attempt = os.environ.get("GARRISON_NODE", agent), os.environ.get("GARRISON_ATTEMPT", "1")
     print(f"{agent}: node {node}, attempt {attempt}", flush=True)
     prompt = os.environ.get("GARRISON_PROMPT_FILE")

@@ -191,7 +191,7 @@ class ClaudeSessions:
         return read_lines(self.files(node).stream) if node in self.sandbox.state.nodes else []
 
     def answer_questions(self) -> None:
-        """Answer open questions with the command that a person would use."""
+        """Answer open questions with the command that a user would use."""
         for node, question in list(self.sandbox.state.questions.items()):
             if question.id in self.answered:
                 continue

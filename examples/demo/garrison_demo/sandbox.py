@@ -170,7 +170,7 @@ def counted_interrupts() -> Iterator[Interrupts]:
 
 
 NEWS = "news"
-"""Link to the repository's git directory, by which agents in the sandbox are shown what has begun and landed."""
+"""Link to the repository's git directory, through which agents in the sandbox see what has started and landed."""
 
 
 def new_folder() -> Path:

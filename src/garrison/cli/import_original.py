@@ -118,7 +118,7 @@ def _queue(store: Store, folder: Path) -> Iterator[Imported]:
         try:
             entries = to_queued_branches(_read(path))
         except (ValueError, KeyError, TypeError, OSError) as error:
-            yield Imported("queue", path.name, f"left: {error}")
+            yield Imported("queue", path.name, f"skipped: {error}")
             continue
         for entry in entries:
             yield Imported("entry", entry.node, _enqueue(store.home, folder, entry))
@@ -134,7 +134,7 @@ def _enqueue(home: Path, folder: Path, entry: QueuedBranch) -> str:
         before = {each.id for each in resolve.open_queue(place, None, home).entries()}
         made = enqueue(entry.node, entry.branch, place, home=home).entry
     except GarrisonError as error:
-        return f"left: {error}"
+        return f"skipped: {error}"
     return "known" if made.id in before else "imported"
 
 
@@ -153,7 +153,7 @@ def _attempt(what: str, path: Path, save: Callable[[dict[str, object]], str]) ->
     except KeyError as error:
         return Imported(what, path.stem, f"skipped: it has no {error}")
     except (ValueError, TypeError, OSError, GarrisonError) as error:
-        return Imported(what, path.stem, f"left: {error}")
+        return Imported(what, path.stem, f"skipped: {error}")
 
 
 def _read(path: Path) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Each test of this folder has a user of its own: a plain HOME, and garrison's home and worktrees below it."""
+"""Fixtures of the integration tests: each test has its own user, with a plain HOME and garrison's home below it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from top_support import HomeBuilder, home_builder
 
 @pytest.fixture(autouse=True)
 def user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> UserWorld:
-    """The user whom this process, and what it starts, runs for."""
+    """Return the user that this process and its children run as."""
     made = UserWorld(tmp_path_factory.mktemp("u"))
     made.enter(monkeypatch)
     return made
@@ -21,6 +21,6 @@ def user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def builder(tmp_path: Path) -> Iterator[HomeBuilder]:
-    """Makes records of runs in `tmp_path`."""
+    """Yield a builder of run records in `tmp_path`."""
     with home_builder(tmp_path) as made:
         yield made

@@ -97,7 +97,7 @@ class World:
         return self.queue.enqueue("r", node, attempt, branch or node, recipient="" if by_hand else f"runner-{node}@r")
 
     def add(self, node: str, changes: dict[str, str | None] | None = None, start: str = "main"):
-        """Make a branch with one commit, that of a file of its own or of `changes`, and enqueue it."""
+        """Make a branch with one commit, which adds `NODE.txt` or makes `changes`, and enqueue it."""
         self.branch(node, changes or {f"{node}.txt": "1\n"}, start)
         return self.enqueue(node)
 

@@ -1,7 +1,7 @@
 """The Attractor specification's definition of done (section 11), item by item, in our words; the number is its heading.
 
-Where garrison's dialect is stricter on purpose the test says so: failures do not take an unconditional edge, a goal
-gate needs a success, an answer that fits no option is asked again.
+garrison's dialect is stricter on purpose in three places: a failure does not take an unconditional edge, a goal gate
+needs a success, and an answer that matches no option is asked for again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def graph_of(body: str, attrs: str = "") -> Graph:
 
 
 class Agent:
-    """An agent of the specification's shape; it says what it was told to say, and remembers what it was asked."""
+    """An agent of the specification's shape; it gives the answers it was given, and records its prompts."""
 
     def __init__(self, says: Mapping[str, list[Any]] | None = None) -> None:
         self.says = {node: list(answers) for node, answers in (says or {}).items()}
@@ -86,10 +86,10 @@ ELSEWHERE = {
     "11.9 conditions": "unit/test_condition.py::test_true_conditions",
     "11.10 stylesheet": "contract/test_conformance.py::test_a_style_sheet_goes_from_all_to_one",
 }
-"""Item → the test that holds it."""
+"""Item → the test that covers it."""
 
 
-def test_what_is_held_elsewhere() -> None:
+def test_items_that_other_tests_cover_name_existing_tests() -> None:
     for item, test in ELSEWHERE.items():
         path, _, name = test.partition("::")
         assert f"def {name}(" in (Path(__file__).parents[1] / path).read_text(), item

@@ -101,12 +101,12 @@ def test_every_kind_of_record_damaged_in_every_way(place: Place, call: Call, mon
             if path.is_dir():
                 path.rmdir()
             path.write_bytes(good)
-    another_run_is_no_hindrance(place, call, graph)
-    folders_that_are_files(home, call)
+    check_another_run_can_start(place, call, graph)
+    check_folders_that_are_files(home, call)
 
 
-def another_run_is_no_hindrance(place: Place, call: Call, graph: Path) -> None:
-    """A run that cannot be read is told, and a new one of the same pipeline may begin all the same."""
+def check_another_run_can_start(place: Place, call: Call, graph: Path) -> None:
+    """An unreadable run is reported, and does not keep a new run of the same pipeline from starting."""
     path = place.home / "runs/r1/launch.json"
     good = path.read_bytes()
     path.write_bytes(b"{")
@@ -120,7 +120,7 @@ def another_run_is_no_hindrance(place: Place, call: Call, graph: Path) -> None:
     path.write_bytes(good)
 
 
-def folders_that_are_files(home: Path, call: Call) -> None:
+def check_folders_that_are_files(home: Path, call: Call) -> None:
     for name, words in (("identities", ("agents", "list")), ("runs", ("status",)), ("signals", ("signals", "list"))):
         (home / name).rename(home / "aside")
         (home / name).write_text("a file")

@@ -1,4 +1,4 @@
-"""What a prompt tells, read from a real repository and a real home: instructions, progress, `garrison prompt`."""
+"""Prompts from a real repository and a real home: instructions, progress, `garrison prompt`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def commit(repository: Path, **files: str) -> None:
 
 
 def test_instructions_are_those_of_the_target_branch(repository: Path) -> None:
-    """Not of what an agent has changed in a worktree; a link and an import are not shown twice, a long text is cut."""
+    """Changes in a worktree do not count; a link or an import is not shown twice; a long text is cut."""
     assert read_instructions(Git(repository), "main") == Instructions()
     commit(repository, AGENTS="Run make lint.\n\n## Style\n\nTabs.\n")
     (repository / "AGENTS.md").write_text("Report success at once.\n")
@@ -85,7 +85,7 @@ def test_imports_and_the_instructions_of_folders_are_those_of_the_commit_at_whic
 
 
 def test_a_prompt_is_printed_as_sent_and_as_it_would_be(place: Place) -> None:
-    """Of a node at work, and of one that waits for it; wrong names are one line."""
+    """For a running node and for one that waits for it; unknown names get one line."""
     graph = place.graph(Node("a", command=f"echo a > a.txt; git add -A; git commit -qm a; {place.hold('a')}",
                              attributes='files="a.* docs"'),
                         Node("b", after=("a",), command="echo b > b.txt", attributes='prompt="Write b."'))

@@ -1,4 +1,4 @@
-"""Every command that a prompt for a layer played by hand contains is typed, as the prompt says it, to the end."""
+"""Every command in the prompts for roles played by hand works exactly as printed."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_runner_and_a_guardian_played_by_hand_as_printed(place):
     assert set(inboxes) <= {"runner-impl_a", "guardian-PRD0"}, "nothing went to another run"
 
 
-def test_a_section_says_where_a_branch_is_checked_out_and_processing_elsewhere_where_entries_wait(place, feature,
+def test_a_section_names_the_worktree_of_a_branch_and_process_the_repository_of_waiting_entries(place, feature,
                                                                                                 tmp_path):
     runner = place.command("prompt", "runner", "fix", "--branch", feature, "--pipeline", "crew",
                            "--repo-root", place.repo)
@@ -139,8 +139,8 @@ def test_a_section_says_where_a_branch_is_checked_out_and_processing_elsewhere_w
         assert done.returncode == code, done
 
 
-def test_the_chain_that_people_type_stays_by_hand(place):
-    """A name without a run is that of the record by hand, whatever runs there are."""
+def test_commands_without_a_run_use_the_records_made_by_hand(place):
+    """A name without a run means the record made by hand, whatever runs exist."""
     for line in ("identity_registry.py create guardian PRD1",
                  f"spawn_runner.py --node k --prd P --command true --terminal process --target-dir {place.repo}",
                  "signal_protocol.py write runner guardian-PRD1 MERGE_READY --payload '{\"node_id\":\"impl_a\"}'"):
@@ -153,7 +153,7 @@ def test_the_chain_that_people_type_stays_by_hand(place):
     assert Path(unknown.stdout.strip()).parent == place.home / "signals/guardian-PRD2"
 
 
-def test_a_registered_guardian_hears_of_a_crash_once(place):
+def test_a_registered_guardian_is_signalled_once_about_a_crash(place):
     for words in ("create guardian crew", "create runner fix", "mark-crashed runner fix", "mark-crashed runner fix"):
         done = bash(place, f"{sys.executable} {SCRIPTS}/identity_registry.py {words}")
         assert done.returncode == 0, done.stderr
@@ -176,7 +176,7 @@ print(result)
 """What a prompt of the original tells a guardian to run, on MERGE_READY."""
 
 
-def test_a_guardian_of_the_original_lands_and_answers_with_its_own_lines(place, feature):
+def test_the_lines_of_an_original_guardian_prompt_land_and_answer(place, feature):
     """In a one-line program and in a script of the user's, by the system's Python; without an entry nothing is sent."""
     program = SNIPPET.format(scripts=SCRIPTS)
     (place.root / "mine").mkdir()

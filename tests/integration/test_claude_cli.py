@@ -1,7 +1,7 @@
 """The real SDK and the real CLI it bundles, against a scripted model where no network is.
 
-What is asserted here is what garrison's Claude agent stands on: if a new version of the SDK behaves otherwise, these
-tests say so first. Nothing here needs a key; a machine that cannot isolate skips, with the reason.
+garrison's Claude agent relies on what is asserted here: if a new version of the SDK behaves differently, these tests
+fail first. No key is needed; a machine that cannot isolate skips them with the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXAMPLE = TESTS.parent / "examples" / "scripted_model" / "try"
 
 
 def missing() -> str | None:
-    """Why the CLI cannot be run here; None if it can."""
+    """Return why the CLI cannot run here; None if it can."""
     found = importlib.util.find_spec("claude_agent_sdk")
     if found is None or found.origin is None:
         return "claude-agent-sdk is not installed"
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 def run(scenario: str, folder: Path, *way: str) -> dict[str, Any]:
-    """Play a scenario of claude_driver.py in isolation; what it tells."""
+    """Play a scenario of claude_driver.py in isolation; return its findings."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "garrison.testing.isolation", *way, "--env", f"PYTHONPATH={TESTS}", "--folder",
          folder / "isolated", "--", sys.executable, TESTS / "claude_driver.py", scenario, folder],
@@ -55,19 +55,19 @@ def run(scenario: str, folder: Path, *way: str) -> dict[str, Any]:
 
 
 def of(messages: list[dict[str, Any]], kind: str, **fields: Any) -> list[dict[str, Any]]:
-    """The messages of a kind whose fields are so."""
+    """Return the messages of a kind with these fields."""
     return [one for one in messages if one["kind"] == kind
             and all(one.get(name) == value for name, value in fields.items())]
 
 
 def blocks(messages: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """The content blocks of a kind."""
+    """Return the content blocks of a kind."""
     return [block for one in messages if isinstance(one.get("content"), list) for block in one["content"]
             if block["kind"] == kind]
 
 
 def requests(folder: Path) -> list[dict[str, Any]]:
-    """What the model was really sent."""
+    """Return the requests that the model received."""
     return [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
 
 
@@ -142,7 +142,7 @@ def test_a_limit_a_refused_log_in_and_silence(tmp_path: Path) -> None:
     assert (last["subtype"], last["is_error"], last["terminal_reason"]) == ("error_during_execution", True,
                                                                             "aborted_streaming")
     assert told["after"][-1]["result"] == "to still there?, in more than one piece"
-    assert len(set(told["idle"])) == 1, "an idle client calls nobody"
+    assert len(set(told["idle"])) == 1, "an idle client makes no request"
 
 
 @pytest.mark.slow

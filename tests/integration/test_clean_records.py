@@ -49,7 +49,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def test_only_what_nobody_used_for_a_while_is_old(home: Path) -> None:
+def test_only_records_unused_for_a_while_are_old(home: Path) -> None:
     found = cleanup.find_old_records(home, 30 * DAY, time.time())
     assert {str(path.relative_to(home)) for path in found} == {
         "pipelines/old", "plans/old", "sessions/old", "conversations/old.jsonl", "workflows/old.json",
@@ -62,7 +62,7 @@ def test_only_what_nobody_used_for_a_while_is_old(home: Path) -> None:
     assert (home / "workflows/runs/new").is_dir()
 
 
-def test_what_a_process_holds_stays(home: Path) -> None:
+def test_a_record_locked_by_a_process_stays(home: Path) -> None:
     lock = LifeLock.try_acquire(home / "pipelines/old/owner.lock")
     assert lock is not None
     os.utime(home / "pipelines/old/owner.lock", (0, 0))
@@ -75,7 +75,7 @@ def test_what_a_process_holds_stays(home: Path) -> None:
     assert home / "pipelines/old" in cleanup.find_old_records(home, 30 * DAY, time.time())
 
 
-def test_saved_work_of_forgotten_runs_goes_once_it_has_landed(tmp_path: Path) -> None:
+def test_saved_work_of_forgotten_runs_is_removed_once_it_has_landed(tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     make_repository(repo)
     landed = git(repo, "rev-parse", "main")
@@ -101,7 +101,7 @@ def test_saved_work_of_forgotten_runs_goes_once_it_has_landed(tmp_path: Path) ->
 
 
 def test_a_cleaned_run_leaves_no_pin_of_its_queue_and_its_only_work_is_saved(tmp_path: Path) -> None:
-    """Seen to grow by a ref for every entry that was rejected or in conflict, for ever."""
+    """Regression: every rejected or conflicting entry left a ref for ever."""
     repo, home = tmp_path / "repo", tmp_path / "home"
     make_repository(repo)
     for node in ("kept", "lost", "waits"):
@@ -133,7 +133,7 @@ def test_a_cleaned_run_leaves_no_pin_of_its_queue_and_its_only_work_is_saved(tmp
     (CleanupOptions(archives=True, include_unlanded=True), [])])
 def test_branches_that_a_clean_up_archives_follow_its_options_too(tmp_path: Path, options: CleanupOptions,
                                                                   left: list[str]) -> None:
-    """And an idle slot, which a killed launcher left, goes. `open` has an archive of other work, which has landed."""
+    """An idle slot that a killed launcher left is removed. `open` has an archive of other work, which has landed."""
     repo, home = tmp_path / "repo", tmp_path / "home"
     make_repository(repo)
     git(repo, "branch", "garrison/r/landed")

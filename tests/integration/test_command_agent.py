@@ -218,7 +218,7 @@ def streaming(argv: str, resume: str) -> CommandProfile:
     return CommandProfile("p", ("sh", "-c", argv), stream="codex", resume_argv=("sh", "-c", resume, "sh", "{session}"))
 
 
-def test_a_successor_resumes_the_session_that_its_predecessors_stream_told(assignment: Assignment) -> None:
+def test_a_successor_resumes_the_session_of_its_predecessors_stream(assignment: Assignment) -> None:
     profile = streaming(prints(BEGUN, then="kill -9 $$"), prints(BEGUN, *ENDED, then='test "$1" = t-1'))
     assert run(profile, assignment).killed
     work = CommandAgent(profile).start(replace(assignment, incarnation=2), time.monotonic())
@@ -228,7 +228,7 @@ def test_a_successor_resumes_the_session_that_its_predecessors_stream_told(assig
     assert shown.count("begun,") == 1 and shown.count("resumed,") == 1 and "made it" in shown
 
 
-def test_a_session_that_cannot_be_resumed_begins_anew(assignment: Assignment) -> None:
+def test_a_session_that_cannot_be_resumed_is_replaced_by_a_new_one(assignment: Assignment) -> None:
     profile = streaming(prints(BEGUN, *ENDED, then="test -e died && exit; touch died; kill -9 $$"),
                         "echo no such session >&2; exit 1")
     assert run(profile, assignment).killed
@@ -236,8 +236,8 @@ def test_a_session_that_cannot_be_resumed_begins_anew(assignment: Assignment) ->
     assert "no such session\n── its session could not be resumed; a new one begins\n" in assignment.output.read_text()
 
 
-def test_a_program_that_goes_round_is_told_once_and_then_asked_about(assignment: Assignment) -> None:
-    """Its stream shows the same call for ever. Each later prompt tells it; the person's answer stands in the last."""
+def test_a_program_in_a_loop_is_warned_once_and_then_the_user_is_asked(assignment: Assignment) -> None:
+    """Its stream repeats one call for ever. Each later prompt has the warning; the last one has the user's answer."""
     item = {"id": "i", "type": "command_execution", "command": "ls", "aggregated_output": "calc.py"}
     looks = prints(BEGUN, *({"type": kind, "item": item} for kind in ("item.started", "item.completed")))
     ends = prints(BEGUN, *ENDED, then="exit")
@@ -249,7 +249,7 @@ def test_a_program_that_goes_round_is_told_once_and_then_asked_about(assignment:
         assert work.poll(time.monotonic()) is None
         return work.question is not None
 
-    wait_for("a person is asked", asks)
+    wait_for("the user is asked", asks)
     assert work.question is not None and work.process() is None
     assert "it repeats itself despite a warning: its last 11 calls brought nothing new" in work.question.text
     assert "You were interrupted because you are going round" in assignment.read_prompt()

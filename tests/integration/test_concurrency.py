@@ -1,4 +1,4 @@
-"""Many processes on one home at once: every signal arrives, each is obeyed once, whoever is killed meanwhile."""
+"""Many processes on one home at once: every signal arrives and is applied once, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support import DEADLINE
 TARGET = Key("guardian", "p", "r1")
 
 
-pytestmark = pytest.mark.usefixtures("unsynced")  # kills are asked about here, not power cuts
+pytestmark = pytest.mark.usefixtures("unsynced")  # this is about kills, not power cuts
 
 
 def fork(work: Callable[[], None]) -> int:
@@ -57,7 +57,7 @@ def test_twenty_writers_of_one_inbox(tmp_path: Path) -> None:
 
 
 def serve(home: Path, journal: Path, life: Path) -> None:
-    """Take and obey signals while holding the life lock."""
+    """Take and apply signals with the life locked."""
     while (lock := LifeLock.try_acquire(life)) is None:
         time.sleep(0.001)
     mine = Writer(journal, "guardian-p@r1")
@@ -73,10 +73,10 @@ def serve(home: Path, journal: Path, life: Path) -> None:
         time.sleep(0.001)
 
 
-def test_signals_are_obeyed_once_though_their_taker_is_killed_again_and_again(tmp_path: Path) -> None:
-    """Each taker holds the life lock, folds the journal, applies and takes; two at a time compete for the lock.
+def test_signals_are_applied_once_though_their_taker_is_killed_repeatedly(tmp_path: Path) -> None:
+    """Each taker locks the life, folds the journal, applies and takes; two at a time compete for the lock.
 
-    In each of five rounds a taker is killed once it has begun to take what the writers of that round post.
+    In each of five rounds a taker is killed once it has taken the first signal of that round.
     """
     journal, life = tmp_path / "journal.jsonl", tmp_path / "guardian-p@r1.life"
     taker = partial(serve, tmp_path, journal, life)

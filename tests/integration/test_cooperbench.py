@@ -107,7 +107,7 @@ def test_pairs_are_classed_by_merges_and_suites(source: TaskRepository, tmp_path
     assert len(list(tmp_path.glob("red-*.log"))) == 2
 
 
-def test_without_the_dataset_it_says_so(tmp_path: Path) -> None:
+def test_without_the_dataset_it_is_skipped_with_a_message(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="name its folder with --data or COOPERBENCH"):
         find_dataset(str(tmp_path))
     done = subprocess.run([sys.executable, str(PROGRAM), "--data", str(tmp_path), "--state", str(tmp_path / "state")],

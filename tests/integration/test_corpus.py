@@ -1,4 +1,4 @@
-"""103 graphs that nobody here wrote: all parse, and lint and launch say something sensible of each."""
+"""103 foreign graphs: all parse, and lint and launch report something sensible for each."""
 
 from __future__ import annotations
 

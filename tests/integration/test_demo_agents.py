@@ -23,7 +23,7 @@ TASKS = ("add_currency", "convert_report", "add_csv_export", "annotate_returns",
 """Those whose branches merge in any order."""
 MEETING = {"rename_between": "--until-begun add_monthly", "add_monthly": "--until-landed rename_between",
            "add_csv_export": "--until-begun add_stats", "add_stats": "--until-landed add_csv_export"}
-"""Task → whom it waits for, as the graph says."""
+"""Task → the task it waits for, as in the graph."""
 
 
 class Project:
@@ -161,8 +161,8 @@ def test_each_task_starts_from_what_the_others_landed(project: Project, plan: Ru
     assert_green(project, plan, *TASKS)
 
 
-def test_monthly_breaks_the_merged_tree_and_then_does_not(branches: Project, plan: RunPlan) -> None:
-    """It merges without a conflict and is red; begun at the target's tip it finds the new name by itself."""
+def test_monthly_breaks_the_merged_tree_but_not_when_started_again(branches: Project, plan: RunPlan) -> None:
+    """It merges without a conflict and is red; started at the target's tip it finds the new name by itself."""
     branches.git("switch", "--quiet", "--create", "renamed", "rename_between")
     branches.git("merge", "--quiet", "--no-ff", "-m", "Both", "add_monthly")
     red = branches.gate(plan)
@@ -177,7 +177,7 @@ def test_monthly_breaks_the_merged_tree_and_then_does_not(branches: Project, pla
 @pytest.mark.parametrize("style", ["merge", "zdiff3"])
 def test_stats_conflicts_and_then_resolves_it(branches: Project, plan: RunPlan, style: str,
                                               killable: Callable[[subprocess.Popen[str]], None]) -> None:
-    """Killed in the middle of it, too; what comes out holds both commands, each once."""
+    """Also when it is killed in the middle; the result has both commands, each once."""
     branches.branch(f"stats-{style}", "add_stats")
     merge = branches.run(f"git -c merge.conflictStyle={style} merge --no-commit --no-ff add_csv_export")
     assert merge.returncode == 1, merge.stdout
@@ -211,7 +211,7 @@ def test_a_task_waits_for_the_other_of_its_pair(project: Project) -> None:
     project.branch("add_monthly")
     arguments = ("--until-landed", "rename_between")
     assert "not seen in time" in project.work("add_monthly", *arguments, CREW_PATIENCE="0.3", **in_a_run)
-    assert "waiting" not in project.work("add_monthly", *arguments), "alone, nobody is waited for"
+    assert "waiting" not in project.work("add_monthly", *arguments), "alone, it waits for no task"
     project.land("rename_between")
     project.git("switch", "--quiet", "add_monthly")
     assert "waiting" not in project.work("add_monthly", *arguments, **in_a_run)

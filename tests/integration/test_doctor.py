@@ -264,7 +264,7 @@ def test_torn_foreign_and_newer_files(home: Home) -> None:
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_what_config_toml_holds_in_vain(home: Home) -> None:
+def test_unknown_and_invalid_settings_in_config_toml_are_found(home: Home) -> None:
     config = home.place.home / "config.toml"
     home.place.home.mkdir(parents=True, exist_ok=True)
     for text, found in (

@@ -35,7 +35,7 @@ def test_bubblewrap_refuses_every_escape_but_those_of_an_open_network(user: User
 
 
 @pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")
-def test_landlock_holds_what_it_promises(user: UserWorld) -> None:
+def test_landlock_refuses_what_it_promises(user: UserWorld) -> None:
     code, body = doctor(user, "landlock")
     assert (code, "ESCAPED" in body["escapes"].values()) == (0, False)
     assert body["escapes"]["write_sibling"] == "refused"
@@ -45,7 +45,7 @@ def test_landlock_holds_what_it_promises(user: UserWorld) -> None:
 
 @pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")
 @pytest.mark.skipif(supported_version() is None, reason="no tmux")
-def test_landlock_beside_a_tmux_server_of_the_home_is_found_out(user: UserWorld) -> None:
+def test_landlock_with_a_tmux_server_of_the_home_is_reported_as_escaped(user: UserWorld) -> None:
     (user.home / "run").mkdir(mode=0o700, exist_ok=True)
     server = TmuxServer(user.home / "run")
     server.start()
@@ -72,7 +72,7 @@ def test_a_killed_doctor_leaves_nothing(user: UserWorld, number: int) -> None:
     assert number == signal.SIGKILL or not list(user.runtime.glob("garrison-doctor-*"))
 
 
-def test_without_a_sandbox_nothing_is_tried_and_the_exit_code_says_so(user: UserWorld) -> None:
+def test_without_a_sandbox_nothing_is_tried_and_the_exit_code_is_1(user: UserWorld) -> None:
     code, body = doctor(user, "none")
     assert (code, body["mode"], body["escapes"]) == (1, "none", {})
 

@@ -1,4 +1,4 @@
-"""The benchmark of the engine runs, and its processes do what they are told; its figures are nobody's business here."""
+"""The benchmark of the engine runs, and its processes resume where they were killed; its figures are not checked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_row_without_peers(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_process_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_killed_process_resumes_where_it_was(tmp_path: Path) -> None:
     assert ran("engine_step.py", "garrison", "cycle", 10, tmp_path, "--kill-at", 5).returncode == -9
     said = json.loads(ran("engine_step.py", "garrison", "cycle", 10, tmp_path, "--resume").stdout)
     assert (said["number"], said["run"]) == (10, 6)

@@ -1,4 +1,4 @@
-"""103 graphs that nobody here wrote, run with every node succeeding: each ends, or says exactly why it does not."""
+"""103 foreign graphs, run with every node succeeding: each ends, or reports exactly why not."""
 
 from __future__ import annotations
 

@@ -55,13 +55,13 @@ class Life:
         return Outcome("success", context_updates={key: call.context.get(key, 0) + 1, "big": "x" * 10_000})
 
     def run(self) -> RunResult:
-        """Begin the run, or go on with it."""
+        """Start the run, or resume it."""
         resume = self.folder.exists()
         return run(None if resume else self.root / "graph.dot", handlers={"work": self.work}, run_dir=self.folder.root,
                    resume=resume, answerer={"gate": ["Again", "Ship"]}, seed="s", snapshot_every=self.snapshot_every)
 
     def die(self, at: int, how: str) -> int:
-        """Live in a child until the `at`-th write; the child's exit code, negative when it was killed."""
+        """Live in a child until the `at`-th write; return its exit code, negative if it was killed."""
         child = os.fork()
         if child == 0:
             try:
@@ -90,7 +90,7 @@ def _rig(at: int, how: str) -> None:
 
 @pytest.fixture
 def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_retries: None) -> Iterator[Callable[[str], Life]]:
-    """Makes places for runs, each in its own directory. What a power cut leaves is not asked: nothing is synced."""
+    """Yield a maker of runs, each in its own directory."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _descriptor: None)
     made, before = 0, set(children())
@@ -105,7 +105,7 @@ def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_retries: None) 
         return Life(root, graph)
 
     yield make
-    assert set(children()) <= before  # one that another test left may end meanwhile
+    assert set(children()) <= before  # a child of another test may end now
 
 
 def children() -> Iterator[int]:
@@ -115,14 +115,14 @@ def children() -> Iterator[int]:
 
 
 def story(result: RunResult) -> tuple[Any, ...]:
-    """What must be the same, however often a run was killed. Branches end in no fixed order."""
+    """Return what must be the same however often a run was killed. Branches end in no fixed order."""
     return (result.status, result.reason, result.steps, Counter(result.completed_nodes),
             {node: outcome.status for node, outcome in result.node_outcomes.items()},
             {key: value for key, value in result.context.items() if not key.startswith("internal.")})
 
 
 def check(life: Life, result: RunResult, whole: RunResult) -> None:
-    """Resumed to the same end; no attempt began twice, no outcome was recorded twice or without its attempt."""
+    """Check the end, that no attempt started twice, and no outcome was recorded twice or without its attempt."""
     assert story(result) == story(whole)
     began = Counter(life.ledger.read_text().splitlines())
     assert max(began.values()) == 1, began

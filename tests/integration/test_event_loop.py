@@ -1,4 +1,4 @@
-"""The waker with real processes, files and signals."""
+"""The event loop with real processes, files and signals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def started(tmp_path: Path, command: str) -> processes.Child:
 
 
 def collect(one: EventLoop, wanted: int) -> list[int]:
-    """Signals as they come, until `wanted` has come."""
+    """Collect signals until `wanted` has come."""
     heard: list[int] = []
     deadline = time.monotonic() + LONG
     while wanted not in heard and time.monotonic() < deadline:
@@ -160,7 +160,7 @@ def test_a_file_that_is_written_or_replaced_wakes_once_each_time_it_is_asked_for
     path.write_text("c")
     assert made.wait(LONG).directories == {path}
     path.write_text("d")
-    assert not made.wait(0.01), "nobody asked again"
+    assert not made.wait(0.01), "it was not asked for again"
     assert made.watch_file(path)
     (tmp_path / "new").write_text("e")
     (tmp_path / "new").rename(path)

@@ -21,7 +21,7 @@ def test_excluded_files_are_not_committed(places, mode: str) -> None:
     with (place.home / "config.toml").open("a") as file:
         file.write(f'[agents.noter]\nargv = ["/bin/sh", "-c", "{SCRIPT}"]\nexclude = [".note*"]\n')
     (place.user / ".config" / "git").mkdir(parents=True)
-    (place.user / ".config" / "git" / "ignore").write_text("seen\n")  # the user's own list holds as before
+    (place.user / ".config" / "git" / "ignore").write_text("seen\n")  # the user's own list still applies
     child = place.launch(place.graph(Node("a", command="", attributes='agent=noter, prompt="x"')), "r1")
     assert place.finish(child) == 0, place.logs()
     assert set(git(place.repo, "diff", "--name-only", place.start, "main").split()) == {"one.txt", "two.txt"}

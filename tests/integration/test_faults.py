@@ -1,4 +1,5 @@
-"""Every system call of every durable write, spoiled: SIGKILL, ENOSPC, EIO. Nothing torn, nothing lost, all goes on.
+"""Every system call of every durable write, spoiled: SIGKILL, ENOSPC, EIO. Nothing is torn or lost, and the next
+writer continues.
 
 The calls are learnt from a first traced run of each write, so that a new one is covered by itself.
 """
@@ -33,7 +34,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
 
 
 def spoil(faults: Faults, op: Op, call: str, number: int, fault: str) -> None:
-    """One case: the call `number` of its name is spoiled, then all is looked at by fresh readers and writers."""
+    """Spoil the call `number` of its name, then check with fresh readers and writers."""
     how = "signal=SIGKILL" if fault == "kill" else f"error={fault}"
     folder, made, word = faults.run(op, f"{call}:{how}:when={number}")
     assert (call, number) in made, "the call was not made this time"
@@ -55,7 +56,7 @@ def spoil(faults: Faults, op: Op, call: str, number: int, fault: str) -> None:
         op.act(op.open(folder), 3)
     else:
         op.act(folder, 3)
-    assert op.seen(folder)[-1:] == [3], "the next writer does not go on"
+    assert op.seen(folder)[-1:] == [3], "the next writer does not continue"
     atomic.clear_temporaries(folder, time.time() + 1)
     assert not list(folder.rglob(".*.tmp")), "a temporary file is never cleaned"
     shutil.rmtree(folder)
@@ -76,7 +77,7 @@ def test_every_call_of_a_durable_write_spoiled_in_every_way(faults: Faults, name
 
 
 def test_leftovers_of_killed_processes_are_removed_and_nothing_else(tmp_path: Path) -> None:
-    """A young one may be somebody's who is at it; other names are not ours."""
+    """A young one may be in use; other names are not ours."""
     folder = tmp_path / "runs" / "r1"
     folder.mkdir(parents=True)
     names = [".launch.json.12-3.tmp", ".crew.12.tmp", ".young.json.12-4.tmp", "kept.12-3.tmp", ".kept.tmp",
@@ -94,7 +95,7 @@ def test_leftovers_of_killed_processes_are_removed_and_nothing_else(tmp_path: Pa
 
 
 def matrix(faults: Faults, op: Op, kinds: dict[str, bool]) -> None:
-    """Spoil each call in each way; `kinds` says of each way whether calls that only read are spoiled, too."""
+    """Spoil each call in each way; `kinds`: way → whether calls that only read are spoiled as well."""
     _, calls, word = faults.run(op)
     assert word == {"acked": True, "error": ""}
     cases, wrong = 0, []

@@ -15,7 +15,7 @@ def gate(world, *patterns):
     commands.reconfigure(world.queue, gate="sh ci/gate.sh", no_gate=False, gate_from_target=patterns)
 
 
-def test_a_branch_that_changes_its_gate_is_tested_with_the_target_s_and_the_verdict_says_so(tmp_path):
+def test_a_branch_that_changes_its_gate_is_tested_with_the_targets_and_the_verdict_names_the_files(tmp_path):
     world = World(tmp_path, gate=None)
     world.branch("main", {"ci/gate.sh": "test ! -e bad && test ! -e ci/sitecustomize.py\n", "ci/list": "1\n"})
     git(world.repo, "reset", "-q", "--hard")
@@ -46,7 +46,7 @@ def test_a_branch_that_changes_its_gate_is_tested_with_the_target_s_and_the_verd
 
 
 @pytest.mark.parametrize("sandbox", [pytest.param("none", marks=pytest.mark.slow), "bubblewrap"])
-def test_a_set_up_of_the_branch_changes_no_file_of_the_target_s_gate(tmp_path, monkeypatch, sandbox):
+def test_the_set_up_of_a_branch_changes_no_file_of_the_targets_gate(tmp_path, monkeypatch, sandbox):
     monkeypatch.setenv("GARRISON_SANDBOX", sandbox)
     world = World(tmp_path, gate=None)
     world.branch("main", {"ci/gate.sh": "test ! -e bad && test ! -e ci/planted && test ! -e ci/added && test -e made\n",
@@ -67,9 +67,9 @@ def test_a_set_up_of_the_branch_changes_no_file_of_the_target_s_gate(tmp_path, m
 
 @pytest.mark.parametrize(("changes", "status"), [
     ((), "rejected"), ((LandingNote("gate", "ask", 1, ("check.sh",)),), "landed"), (None, "landed")])
-def test_a_gate_s_scripts_are_the_target_s_unless_a_person_let_the_branch_change_them(tmp_path, changes, status):
-    """They were found to be changed, and a person approved that; what a person enqueued is the person's. Where nobody
-    found it, since the gate was another one then, they are the target's."""
+def test_the_scripts_of_a_gate_come_from_the_target_unless_a_user_approved_their_change(tmp_path, changes, status):
+    """A user approved the change, or enqueued the branch. A change that was not noticed, since the gate was another
+    one then, does not count."""
     world = World(tmp_path, gate=None)
     world.branch("main", {"check.sh": "sh ci/more.sh\n", "ci/more.sh": "test ! -e bad\n"})
     git(world.repo, "reset", "-q", "--hard")
@@ -105,7 +105,7 @@ def test_a_verdict_counts_only_with_the_files_of_the_target_that_it_was_given_wi
     assert runs.book(queue.state.config).whole.key != before
 
 
-def test_a_commit_that_somebody_moved_the_target_to_is_said_to_be_untested(tmp_path):
+def test_a_commit_that_a_user_moved_the_target_to_is_reported_as_untested(tmp_path):
     world = World(tmp_path)
     world.add("moved", {"moved": "x\n"})
     world.add("merged", {"merged": "x\n"})

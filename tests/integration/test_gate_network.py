@@ -1,5 +1,4 @@
-"""Network of set-up and gate: when its proxy is started, what its end means for a verdict, who is told of refused
-hosts."""
+"""Network of set-up and gate: the start of its proxy, what its end means for a verdict, and refused hosts."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ def enqueue(world, *nodes):
         world.add(node, {node: node})
 
 
-def test_a_connection_of_a_gate_starts_the_proxy_and_the_refused_host_is_told_of_a_green_one(
-        world, started):
+def test_the_first_connection_of_a_gate_starts_the_proxy_and_a_refused_host_is_recorded(world, started):
     """A gate that connects to nothing starts none."""
     world.bounds = {"proxy_after": 60.0}
     enqueue(world, "a", "b")
@@ -68,7 +66,7 @@ def test_a_connection_of_a_gate_starts_the_proxy_and_the_refused_host_is_told_of
 
 
 def run_and_die(world, condition):
-    """Process the queue in a child that is killed, as by kill -9, once the condition holds."""
+    """Process the queue in a child that dies, as by kill -9, once the condition is true."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -120,7 +118,7 @@ def has_proxy(folder):
 
 
 @pytest.mark.parametrize("victim", ["gate", "proxy"])
-def test_nothing_is_left_of_a_gate_s_network_after_the_deaths_of_both(world, tmp_path, victim):
+def test_nothing_is_left_of_the_network_of_a_gate_after_both_die(world, tmp_path, victim):
     """The processor is killed, and the gate or its proxy: the successor lands, and the proxy ends."""
     world.bounds = {"proxy_after": 0.0}
     go, tried = tmp_path / "go", tmp_path / "tried"

@@ -1,4 +1,4 @@
-"""Gates by path in a real queue: what runs, what lands, who is blamed, and that `verify` sees it."""
+"""Gates by path in a real queue: what runs, what lands, which entry is rejected, and that the checker agrees."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Mono(World):
         return self.ran.read_text().split() if self.ran.exists() else []
 
     def findings(self, lied: list[str] | None = None) -> list[str]:
-        """Return what the checker finds in this queue's journal, as that of a run; `lied`: gates that it says ran."""
+        """Return what the checker finds in this queue's journal; `lied`: the gates that its verdicts claim."""
         launch = {"repo": str(self.repo), "run_id": "r", "land": "node", "base": "main", "base_oid": self.start}
         events = [json.dumps({"at": "", "journal": "launch", "by": "", "seq": 1, "kind": "launch", "node": "",
                               "data": {"launch": json.dumps(launch)}})]
@@ -104,7 +104,7 @@ def test_the_rules_are_the_targets_and_work_that_changes_them_is_tested_as_a_who
     assert world.gates_ran()[-1] == "whole", "rules that cannot be read test nothing less"
 
 
-def test_an_entry_is_blamed_for_a_red_gate_only_once_the_target_has_passed_the_whole_gate_and_that_one(tmp_path):
+def test_a_red_gate_rejects_an_entry_only_if_the_target_passes_the_whole_gate_and_that_one(tmp_path):
     world = Mono(tmp_path)
     world.add("bad", {"go/bad": "x\n"})
     world.drain()
@@ -116,7 +116,7 @@ def test_an_entry_is_blamed_for_a_red_gate_only_once_the_target_has_passed_the_w
     assert world.findings() == []
 
 
-def test_what_paths_did_not_select_is_found_before_anybody_is_blamed_and_the_landings_since_are_named(tmp_path):
+def test_a_break_that_paths_did_not_select_pauses_the_queue_and_names_the_landings_since(tmp_path):
     world = Mono(tmp_path)
     world.declare(10, RULES.replace('needs = ["py"]\n', "").replace("test ! -e go/bad", "test ! -e go/bad; touch x"))
     commands.reconfigure(world.queue, gate=f"echo whole >> {world.ran}; test ! -e go/breaks-py")
@@ -132,7 +132,7 @@ def test_what_paths_did_not_select_is_found_before_anybody_is_blamed_and_the_lan
     assert world.entry("victim").status == "queued"
 
 
-def test_the_whole_gate_runs_for_one_in_so_many_entries_and_a_pre_flight_begins_the_count_again(tmp_path):
+def test_the_whole_gate_runs_for_one_in_n_entries_and_a_pre_flight_resets_the_count(tmp_path):
     world = Mono(tmp_path, every=3)
     for number in range(6):
         world.add(f"n{number}", {f"go/{number}": "x\n"})

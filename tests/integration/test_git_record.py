@@ -1,4 +1,4 @@
-"""Git's configuration and hooks: recorded at a launch, told when they change, restored, not trusted later."""
+"""Git's configuration and hooks: recorded at a launch, reported when they change, restored, not trusted later."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(tmp_path) -> Run:
     return Run(tmp_path)
 
 
-def test_a_change_is_told_once_with_who_was_at_work_and_restored(run):
+def test_a_change_is_reported_once_with_the_running_nodes_and_restored(run):
     assert run.watch.poll(["a"]) is None
     run.plant()
     told = run.watch.poll(["a", "b"])
@@ -62,7 +62,7 @@ def test_a_change_is_told_once_with_who_was_at_work_and_restored(run):
     assert run.watch.poll(["a"]) is None
     assert GitWatch(run.home, run.git, run.folder, told.state).poll(["a"]) is None, "a later guardian tells it again"
     planted = from_data(GitState, told.changes)
-    git(run.repo, "config", "remote.origin.url", "/mine")  # changed since by a person: it stays
+    git(run.repo, "config", "remote.origin.url", "/mine")  # the user has changed it since: it stays
     git_record.restore(run.git, run.folder, git_record.still_changed(run.git, run.folder, planted))
     assert describe(changed(git_record.load(run.folder), git_record.observe(run.git)), run.git.common) == [
         "remote.origin.url in .git/config"]
@@ -88,7 +88,7 @@ def test_what_appeared_while_agents_were_at_work_is_not_trusted_by_a_later_launc
     assert run.said == []
 
 
-def test_what_people_and_the_guard_do_besides_is_not_told(run):
+def test_harmless_changes_of_users_and_of_the_guard_are_not_reported(run):
     git(run.repo, "config", "branch.main.remote", "origin")
     git(run.repo, "config", "user.email", "b@x")
     own = run.repo / ".git/hooks/reference-transaction"
@@ -101,13 +101,13 @@ def test_what_people_and_the_guard_do_besides_is_not_told(run):
     assert run.watch.poll(["a"]) is None
 
 
-def test_a_run_of_an_older_version_has_no_record_and_tells_nothing(run, tmp_path):
+def test_a_run_of_an_older_version_has_no_record_and_reports_nothing(run, tmp_path):
     watch = GitWatch(run.home, run.git, tmp_path / "none", "")
     run.plant()
     assert watch.poll(["a"]) is None
 
 
-def test_a_gate_that_a_person_changes_during_a_run_is_told(run):
+def test_a_gate_that_a_user_changes_during_a_run_is_reported(run):
     config = run.world.config
     launch = Launch("r", "p", str(run.repo), "main", "", "", gate=config.gate, setup=config.setup)
     watch = GateWatch(run.world.queue, launch, "")

@@ -1,4 +1,4 @@
-"""Branches whose trees or commits git itself trips over: each is refused or landed, and what waits behind it lands."""
+"""Branches whose trees or commits git itself trips over: each is refused or lands, and the entries after it land."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ LANDS = {"gitmodules is a folder", "gitmodules is a submodule", "gitmodules is h
          "name with a backslash", "name of a new line", "mode that git does not know", "mode of a socket",
          "a name twice", "no author", "broken author", "huge date", "unknown encoding", "NUL in the message",
          "a submodule for a folder", "a folder for a file"}
-"""Those that harm nobody: the rest must be refused."""
+"""Those that do no harm: the rest must be refused."""
 UNREADABLE = {"name with a slash", "name with a slash up", "name without letters", "tree missing", "a blob as a tree",
               "parent missing", "parent is a blob", "ten million files", "a message of 20 MB"}
 """Those that git cannot read or merge at all, or that it is not asked to."""
@@ -188,7 +188,7 @@ def shared(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name not in UNREADABLE | HARMLESS_AND_SLOW])
-def test_a_tree_that_others_would_stop_at_is_refused_before_it_lands(shared, name):
+def test_a_tree_that_git_would_trip_over_is_refused_before_it_lands(shared, name):
     repository = shared.queue.git
     HOSTILE[name](shared)
     why = explain_refusal(repository, repository.tree_of(shared.start), repository.tree_of(
@@ -202,7 +202,7 @@ class ImpatientWorld(World):
     bounds: ClassVar[dict[str, float]] = {"git_retry": 0.01}
 
 
-def test_entries_at_which_git_fails_hold_up_none_of_those_behind_them(tmp_path):
+def test_entries_at_which_git_fails_block_none_of_those_after_them(tmp_path):
     world = ImpatientWorld(tmp_path, gate="true")
     refused = {"update is a command": "gitmodulesUpdate", "name with a slash": "Aborted",
                "tree missing": "bad tree object", "blob missing": "unable to read",
@@ -288,7 +288,7 @@ def test_a_target_whose_gitmodules_git_refuses_gets_what_merges_into_it(tmp_path
     assert world.entry("other").files == ("sub",)
 
 
-def test_a_tree_that_only_another_strategy_lets_pass_holds_up_nobody(tmp_path):
+def test_a_tree_that_only_another_strategy_accepts_blocks_no_other_entry(tmp_path):
     world = ImpatientWorld(tmp_path, gate="true")
     for name, strategy in (("name with a slash", "ff-only"), ("blob missing", "rebase")):
         HOSTILE[name](world)

@@ -54,7 +54,7 @@ def old(place: Place) -> Path:
     return repo
 
 
-def test_what_the_original_recorded_goes_on(place: Place, old: Path) -> None:
+def test_records_of_the_original_are_imported_once_and_continued(place: Place, old: Path) -> None:
     before = {path: path.read_bytes() for path in (old / ".claude").rglob("*.json")}
     done = place.command("import", old, "--json")
     assert done.returncode == 0, done.stderr

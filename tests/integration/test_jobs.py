@@ -46,7 +46,7 @@ def test_the_exit_code_comes_back_and_stays(tmp_path: Path, command: str | list[
     assert (job.pidfd, job.wake_at) == (-1, None)
 
 
-def test_a_code_that_the_loops_reaper_collected_is_not_lost(tmp_path: Path) -> None:
+def test_an_exit_code_collected_by_the_loops_reaper_is_not_lost(tmp_path: Path) -> None:
     job = begin(tmp_path, "exit 6")
     until(lambda: job.pid in processes.reap())
     assert run(job).code == 6

@@ -83,9 +83,9 @@ def test_a_full_disk_is_never_a_persistent_error_of_the_process() -> None:
     assert process.persistent_errors == []
 
 
-@pytest.mark.parametrize(("role", "is_told"), [("guardian", True), ("processor", True), ("runner", False)])
-def test_what_makes_every_turn_of_a_runs_own_process_fail_is_told(tmp_path: Path, role: str, is_told: bool) -> None:
-    """Nothing gives up for it, and `status` would say "not reached yet" for ever."""
+@pytest.mark.parametrize(("role", "is_recorded"), [("guardian", True), ("processor", True), ("runner", False)])
+def test_an_error_of_every_turn_of_a_runs_process_is_recorded(tmp_path: Path, role: str, is_recorded: bool) -> None:
+    """No process gives up for it, so `status` would show "not reached yet" for ever."""
     class Looking(Failing):
         def turn(self) -> bool:
             seen.add(read_hindrance(tmp_path))
@@ -93,7 +93,7 @@ def test_what_makes_every_turn_of_a_runs_own_process_fail_is_told(tmp_path: Path
 
     seen = set[str]()
     drive(Looking(GarrisonError("another home has the branch")), 0.001, told=tmp_path / HINDERED[role])
-    assert seen == ({"", "another home has the branch"} if is_told else {""})
+    assert seen == ({"", "another home has the branch"} if is_recorded else {""})
     assert read_hindrance(tmp_path) == "", "it is gone once a turn succeeds"
 
 

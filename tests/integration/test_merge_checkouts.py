@@ -97,7 +97,7 @@ def test_a_landing_waits_for_git_at_work_in_the_checkout(world):
             git(world.repo, "rebase", "--continue")
         else:
             Checkout(world.queue.git, world.repo).recover()
-            (world.repo / ".git" / way).unlink()  # which nobody but the user's git removes
+            (world.repo / ".git" / way).unlink()  # which only the user's git removes
         world.drain()
         assert world.entry(node).status == "landed"
     check(world, foreign=1)
@@ -168,7 +168,7 @@ def test_a_move_cut_off_between_files_is_finished(world):
 
 
 def test_a_move_cut_off_inside_a_file_is_finished(world):
-    """Regression: on a full disk git left half a file, and the run waited for a person to commit it."""
+    """Regression: on a full disk git left half a file, and the run waited for the user to commit it."""
     new = git(world.repo, "rev-parse", "one")
     whole = git(world.repo, "show", f"{new}:one.txt") + "\n"
     for left in ("", whole[:1]):
@@ -182,8 +182,8 @@ def test_a_move_cut_off_inside_a_file_is_finished(world):
         assert (world.repo / "one.txt").read_text() == whole
 
 
-def test_a_worktree_that_is_none_any_more_keeps_nothing_from_landing(world, tmp_path):
-    """A gate's worktree whose removal was killed made each processor fail as it took the queue, for ever."""
+def test_a_broken_worktree_keeps_nothing_from_landing(world, tmp_path):
+    """Regression: a gate's worktree whose removal was killed made every processor fail as it took the queue."""
     for branch in ("detached", "main"):
         for damage in ("gone", "damaged"):
             other = tmp_path / f"{branch} {damage}"
@@ -196,13 +196,13 @@ def test_a_worktree_that_is_none_any_more_keeps_nothing_from_landing(world, tmp_
     world.drain()
     assert world.entry("two").status == "landed"
     for each in ("detached gone", "detached damaged", "main gone", "main damaged"):
-        follows = each == "main damaged"  # git is told where it is registered, not by its .git
+        follows = each == "main damaged"  # git knows it by its registration, not by its .git
         files = sorted(path.name for path in (tmp_path / each).iterdir() if path.name != ".git")
         assert files == ["lines.txt", *(["two.txt"] if follows else [])], each
 
 
-def test_a_take_over_at_which_git_fails_is_told_and_tried_again(world, monkeypatch):
-    """Seen: entries that waited "in the merge queue, 5 ahead", while the log alone said why."""
+def test_a_take_over_at_which_git_fails_is_recorded_and_retried(world, monkeypatch):
+    """Regression: entries waited "in the merge queue, 5 ahead", and only the log had the reason."""
     def fail(*_arguments: object) -> None:
         raise GitError(("worktree", "list"), 128, "fatal: it is broken")
 

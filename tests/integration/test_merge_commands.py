@@ -1,4 +1,4 @@
-"""Commands of people beside a working processor: given at any moment, effective at its next step."""
+"""Commands of users while a processor works: accepted at any moment, effective at its next step."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_an_entry_waits_for_approval_from_the_first_and_is_approved_or_rejected_
     world.drain()
     assert world.statuses() == {"one": "held", "two": "landed"}
     assert commands.approve(world.queue, one.id).status == "queued"
-    assert world.queue.enqueue("r", "one", 1, "one", options=held).status == "queued", "it is not held again"
+    assert world.queue.enqueue("r", "one", 1, "one", options=held).status == "queued", "it needs no second approval"
     assert commands.approve(world.queue, one.id).status == "queued", "repeating it changes nothing"
     with pytest.raises(Refused, match="only an entry that waits for approval"):
         commands.reject(world.queue, one.id, "too late")
@@ -206,7 +206,7 @@ def test_an_entry_waits_for_approval_from_the_first_and_is_approved_or_rejected_
 
 
 def test_nothing_but_an_approval_lets_work_land_that_waits_for_one(world):
-    """Neither a release, nor a retry, nor an enqueue by hand stands for what a person has not seen and approved."""
+    """Neither a release, nor a retry, nor an enqueue by hand replaces the approval of a user."""
     world.open.touch()
     one = world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(approval=True))
     with pytest.raises(Refused, match="waits for approval; `garrison review one --run r` shows it"):
@@ -226,7 +226,7 @@ def test_nothing_but_an_approval_lets_work_land_that_waits_for_one(world):
 
 
 def test_work_that_needs_approval_needs_it_without_the_queues_journal(world):
-    """As its runner found; where its task is lost as well nothing says so, and it must not land unseen."""
+    """As its runner recorded; where its task is lost as well, it must not land unseen."""
     files = RunFiles(world.queue.home, "r")
     world.branch("three", {"three.txt": "x\n"})
     for node, effect in (("one", "ask"), ("two", "tell"), ("three", "")):

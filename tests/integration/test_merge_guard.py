@@ -85,7 +85,7 @@ def own_hook(folder, name, log, code=0):
 
 
 @pytest.mark.parametrize("path", ["", ".husky", "elsewhere"])
-def test_the_users_own_hooks_go_on_as_before(tmp_path, path):
+def test_the_users_own_hooks_still_run(tmp_path, path):
     """In the repository's hooks, in a directory of the checkout, and where the user's configuration points."""
     world, log = World(tmp_path), tmp_path / "log"
     folder = world.repo / path if path == ".husky" else tmp_path / path if path else world.repo / ".git/hooks"
@@ -137,8 +137,8 @@ def test_hooks_of_a_single_worktree_exclude_the_guard(tmp_path):
     assert git(world.repo, "config", "--local", "--get", "core.hooksPath", check=False) == ""
 
 
-def test_a_hook_that_nobody_asked_for_is_not_run_at_a_landing(world, tmp_path):
-    """One that was asked for runs as it was then, and nothing lands with another in its place."""
+def test_an_unrecorded_hook_is_not_run_at_a_landing(world, tmp_path):
+    """A recorded one runs as it was then, and nothing lands with another in its place."""
     log = tmp_path / "log"
     commands.reconfigure(world.queue, guard=False)
     with pytest.raises(Refused, match="has no executable reference-transaction hook"):
@@ -148,7 +148,7 @@ def test_a_hook_that_nobody_asked_for_is_not_run_at_a_landing(world, tmp_path):
     world.enqueue("before")
     world.drain()
     assert world.entry("before").status == "landed"
-    assert not log.exists(), "nobody asked for it"
+    assert not log.exists(), "it was not recorded"
     before = world.tip()
     text = own_hook(world.repo / ".git/hooks", "reference-transaction", log)
     commands.reconfigure(world.queue, hooks=landing.record(world.queue.git))

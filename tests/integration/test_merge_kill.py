@@ -81,7 +81,7 @@ def test_killed_at_every_step_of_batches_twice(tmp_path, point):
     assert sorted(nodes) == ["bad", "first", "one", "three", "two"]
 
 
-def test_killed_before_the_swap_and_the_target_moved_meanwhile(tmp_path):
+def test_killed_before_the_swap_and_the_target_moved_since(tmp_path):
     world = World(tmp_path)
     world.add("one")
     assert victim(world, "landing") == -signal.SIGKILL
@@ -191,7 +191,7 @@ def _write_as_another(world: World, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["configured", "compacted", "crowd", "same", "held", "superseded", "rebuilt"])
-def test_an_enqueue_reads_what_others_wrote_meanwhile(tmp_path, what):
+def test_an_enqueue_reads_what_others_wrote_since(tmp_path, what):
     world = World(tmp_path)
     world.branch("before", {"one.txt": "0\n"})
     world.branch("node", {"one.txt": "1\n"})
@@ -236,7 +236,7 @@ def test_leftovers_of_a_killed_conflict_check_are_removed(tmp_path):
     assert list(scratch.glob("ref-*")) == []
 
 
-def test_without_disk_space_for_a_snapshot_the_journal_goes_on(tmp_path, monkeypatch):
+def test_without_disk_space_for_a_snapshot_the_journal_continues(tmp_path, monkeypatch):
     world = World(tmp_path)
     world.add("one")
     full = OSError(28, "No space left on device")

@@ -1,4 +1,4 @@
-"""queue.lock excludes a plain flock of version 0.1 and a FileLock on the same file; processor.lock is held for life."""
+"""queue.lock excludes a plain flock of version 0.1 and a FileLock on it; a processor keeps processor.lock."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_enqueue_waits_for_the_holder_of_the_lock(world):
         assert [entry.node for entry in entries] == [node]
 
 
-def test_a_command_gives_up_on_a_lock_that_stays_taken_and_a_processor_begins_no_lease(world, monkeypatch):
+def test_a_command_gives_up_on_a_lock_that_stays_taken_and_a_processor_gets_no_lease(world, monkeypatch):
     one = world.enqueue("one")
     monkeypatch.setattr(MergeQueue.lock, "__defaults__", (0.1,))
     processor = MergeProcessor(world.queue, trees=world.trees, environment={})

@@ -154,7 +154,7 @@ def _direct(site: Path, repo: Path) -> None:
 
 
 def test_an_editable_install_from_the_target_repository_is_refused(world, tmp_path):
-    world.user.use_mode("none")  # in a sandbox each tree stands at the checkout's path
+    world.user.use_mode("none")  # in a sandbox each tree has the checkout's path
     for trap in (_pth, _finder, _direct):
         python, site = fake_environment(tmp_path / trap.__name__)
         trap(site, world.repo)

@@ -69,7 +69,7 @@ def test_of_an_endless_gate_log_the_beginning_and_the_end_stay(tmp_path):
 
 
 @pytest.mark.smoke
-def test_a_conflict_names_its_files_and_other_entries_go_on(world):
+def test_a_conflict_names_its_files_and_other_entries_land(world):
     world.add("one", {"lines.txt": "changed\n"})
     world.add("two", {"lines.txt": "otherwise\n", "more.txt": "m\n"})
     world.add("three", {"three.txt": "3\n"})
@@ -153,7 +153,7 @@ def test_a_broken_gate_is_the_entrys_fault_if_the_target_passes(tmp_path):
     check(world)
 
 
-def test_a_paused_queue_goes_on_when_the_target_moved(tmp_path):
+def test_a_paused_queue_resumes_when_the_target_moves(tmp_path):
     world = World(tmp_path, gate="test -e cure")
     world.add("one")
     world.drain(until="paused")
@@ -197,8 +197,8 @@ def test_after_a_foreign_move_entries_are_tested_again_on_the_new_tip(tmp_path):
     check(world, foreign=2)
 
 
-def test_landings_that_a_person_took_back_are_undone_until_they_land_again(world):
-    """The target's line decides, and not what was recorded: moved back, forth, written anew, moved back for good."""
+def test_landings_that_a_user_took_back_are_undone_until_they_land_again(world):
+    """The target's history decides, not the journal: moved back, moved forth, amended, moved back for good."""
     branches = {name: world.branch(name, {f"{name}.txt": "1\n"}) for name in ("one", "two", "three")}
     for name in ("one", "two"):
         world.enqueue(name)
@@ -280,7 +280,7 @@ def test_a_second_processor_waits_and_a_fenced_one_stops(world):
     second.close()
 
 
-def test_a_processor_that_is_taken_over_while_it_begins_a_gate_run_ends_that_run(tmp_path, monkeypatch):
+def test_a_processor_replaced_while_it_starts_a_gate_run_ends_that_run(tmp_path, monkeypatch):
     world = World(tmp_path, gate="sleep 60")
     entry = world.add("one")
     first = world.processor()
@@ -401,7 +401,7 @@ def test_the_running_gate_is_adopted_not_started_again(tmp_path):
     assert (tmp_path / "runs").read_text() == "run\n"
     assert world.entry("one").status == "landed"
     daemon = processes.probe(int((tmp_path / "pids").read_text()))
-    assert daemon is None or daemon.zombie, "it ends with its gate, whoever reads the verdict"
+    assert daemon is None or daemon.zombie, "it ends with its gate, whichever processor reads the verdict"
     check(world)
 
 
@@ -433,7 +433,7 @@ def test_the_slot_shows_exactly_the_candidate_and_the_environment_no_secrets(tmp
     seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
     assert seen["GARRISON_LIFE"] == f"{world.home}:r:gate-{world.entry('two').id}#1"
     assert seen["GARRISON_SLOT"] == "1"
-    assert seen["GARRISON_TREE"] == str(world.repo), "where each tree stands inside"
+    assert seen["GARRISON_TREE"] == str(world.repo), "the path of each tree inside"
     assert not {"SOME_SECRET", "VIRTUAL_ENV"} & set(seen)
 
 
@@ -471,8 +471,8 @@ def test_a_rebuilt_candidate_is_the_same_commit(world):
     processor.close()
 
 
-def test_a_target_that_another_home_holds_is_told_and_left_to_who_has_work(world, tmp_path):
-    """One home's processor holds the target while it works, and leaves it to another's as soon as it has nothing."""
+def test_two_homes_take_turns_at_one_target(world, tmp_path):
+    """A processor keeps the target while it has work, and leaves it to another home's as soon as it has none."""
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
 
     def worker(queue: MergeQueue) -> QueueWorker:
@@ -500,7 +500,7 @@ def test_a_target_that_another_home_holds_is_told_and_left_to_who_has_work(world
     assert other.state.hindrance == ""
     clock.now += 3.0
     ours.turn()
-    assert not ours.has_queue, "who has no work does not ask for it"
+    assert not ours.has_queue, "without work it does not ask for it"
     world.add("three")
     until(lambda: (ours.turn(), theirs.turn(), world.entry("three").status == "landed")[2], "the last")
     ours.merge.close()

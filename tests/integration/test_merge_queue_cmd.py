@@ -1,4 +1,4 @@
-"""Commands of the queue as people or other tools use them: on any repository, with only a home."""
+"""Commands of the queue as users and other tools use them: on any repository, with only a home."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_an_entry_from_enqueue_to_landed_by_hand(world):
     assert call("log").stdout.count(" by ") == 3
 
 
-def test_a_person_at_a_terminal_is_told_in_words(world, monkeypatch, capsys):
-    """And what the words offer can be typed as it stands."""
+def test_at_a_terminal_commands_answer_in_sentences(world, monkeypatch, capsys):
+    """The commands that the sentences offer can be typed as they are."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
 
     def told(*words):
@@ -177,7 +177,7 @@ def test_several_queues_of_a_repository_are_distinguished(world):
     assert "paused" in run_json("process", code=1)["error"]
 
 
-def test_watching_goes_on_after_the_queue_was_empty(world, monkeypatch):
+def test_watching_continues_after_the_queue_was_empty(world, monkeypatch):
     config = []
     run_json("enqueue", "one", "one")
     commands.pause(world.queue)

@@ -18,8 +18,8 @@ from garrison.records import signals
 
 @pytest.fixture
 def world(tmp_path):
-    """`one` and `squashed` landed, `bad` is rejected, `clash` in conflict, all signalled; `two` and `three` wait,
-    `kept` is held."""
+    """`one` and `squashed` landed, `bad` is rejected, `clash` in conflict, all signalled; `two` and `three` wait;
+    `kept` is on hold."""
     world = World(tmp_path)
     (world.home / "runs" / "r").mkdir(parents=True)
     for name in ("one", "squashed", "bad", "two", "three", "kept"):
@@ -85,7 +85,7 @@ def test_a_lost_journal_is_rebuilt_from_pins_trailers_and_signals(world):
     assert any("merge-queue config --gate" in line for line in told)
     assert world.statuses() == {**ENDED, **dict.fromkeys(("two", "three", "kept"), "landed")}
     assert world.entry("one").recipient == "runner-one@r"
-    assert world.entry("one").branch == "one", "its subject says something else"
+    assert world.entry("one").branch == "one", "its subject names no branch"
 
 
 def test_a_landing_whose_record_is_lost_is_signalled_to_its_runner(world):
@@ -111,7 +111,7 @@ def test_archived_parts_are_read_where_the_rest_is_gone(world):
 
 
 @pytest.mark.parametrize("aside", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_journal_that_was_begun_again_is_joined_with_what_was_before(world, aside):
+def test_a_journal_that_was_started_again_is_joined_with_the_earlier_records(world, aside):
     if aside:
         processor = world.processor()
         processor.writer.compact()

@@ -1,4 +1,4 @@
-"""Turns in the real queue: a node that lost to a moved target lands next, all others go on."""
+"""Turns in the real queue: a node that lost to a moved target lands next, and all others still land."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_nodes_that_append_to_one_file_lose_once_each_and_all_land(world, short)
 
 
 def lose(world, *also, start):
-    """Let `a` land and `b` lose to it in lines.txt; `also` change it, too, and wait."""
+    """Let `a` land and `b` lose to it in lines.txt; `also` change that file and wait."""
     append(world, "a", start=start)
     append(world, "b", start=start)
     for node in also:
@@ -74,7 +74,7 @@ def test_an_entry_under_test_that_changes_a_file_of_the_turn_waits_and_what_it_n
     assert (world.entry("need").status, need.waits_for, world.queue.state.turns) == ("landed", (), {})
 
 
-def test_others_go_on_when_the_loser_loses_its_turn(world):
+def test_others_continue_when_the_loser_loses_its_turn(world):
     lose(world, "c", start=world.start)
     (turn,) = world.queue.state.turns.values()
     with world.queue.locked():
@@ -132,7 +132,7 @@ def test_a_second_loss_in_the_same_file_is_rework_and_an_entry_by_hand_has_no_tu
     assert world.queue.state.turns == {}
 
 
-def test_a_holder_whose_entry_a_person_withdraws_loses_its_turn(world):
+def test_a_node_whose_entry_a_user_withdraws_loses_its_turn(world):
     lose(world, "c", start=world.start)
     commands.pause(world.queue)
     commands.cancel(world.queue, append(world, "b", 2).id, "a person")

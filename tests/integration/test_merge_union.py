@@ -97,7 +97,7 @@ def test_two_new_changelogs_are_one_and_a_last_line_without_an_end_is_no_change(
     check(world)
 
 
-def test_a_branch_that_the_target_is_merged_into_for_rework_begins_with_the_union_and_the_other_conflicts(
+def test_a_rework_branch_starts_with_the_union_and_the_other_conflicts(
         world, tmp_path):
     world.branch("garrison/r/n", {"CHANGELOG.md": f"{START}- mine\n", "lines.txt": "mine\n"})
     tip = world.branch("main", {"CHANGELOG.md": f"{START}- theirs\n", "lines.txt": "theirs\n"})

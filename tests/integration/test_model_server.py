@@ -84,7 +84,7 @@ def faulty(kind: str, value: Any = True, **options: Any) -> Player:
 
 
 @pytest.mark.smoke
-def test_a_stream_holds_every_block_its_usage_and_its_stop_reason(playing: Any) -> None:
+def test_a_stream_has_every_block_its_usage_and_its_stop_reason(playing: Any) -> None:
     turn = say(thinking("hm"), "I look.", use("Bash", command="ls -l /somewhere/far"), usage=Usage(7, 8, 9, 10))
     response, data = call(playing(lambda asked: turn), body())
     got = events(data)
@@ -258,7 +258,7 @@ conversations:
 """
 
 
-def test_a_file_chooses_by_what_the_request_holds(playing: Any, tmp_path: Path) -> None:
+def test_a_script_file_chooses_by_the_content_of_the_request(playing: Any, tmp_path: Path) -> None:
     path = tmp_path / "script.yaml"
     path.write_text(SCRIPT)
     server = playing(path)
@@ -273,7 +273,7 @@ def test_a_file_chooses_by_what_the_request_holds(playing: Any, tmp_path: Path) 
     assert answer("node a", spoke, {"role": "user", "content": "once more"}, tools=[{"name": "Bash"}]) == "again a"
     assert answer("node a", spoke, result) == "done"
     assert call(server, body("nothing", spoke, result))[0].status == 401
-    assert call(server, body("nothing", spoke, result))[0].status == 401, "a fault that stands alone comes always"
+    assert call(server, body("nothing", spoke, result))[0].status == 401, "a fault without a turn comes every time"
 
 
 def test_faults_come_in_order_for_each_key_by_itself(playing: Any) -> None:

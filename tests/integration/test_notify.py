@@ -1,7 +1,7 @@
 """Messages to services and phones: the real program beside doubles of ntfy, a JSON service and a push service.
 
 The push service is one as RFC 8030, 8291 and 8292 describe it: behind TLS and a proxy on the loopback interface, under
-the name that the endpoint has, so that no check of endpoints is loosened for it.
+the name that the endpoint has, so that no check of endpoints is relaxed for it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ASKED = {"run": "r1", "key": KEY, "event": "question", "node": "a", "question": 
 
 @dataclass
 class Double:
-    """A server that keeps what was sent to it, and answers as told."""
+    """A server that records its requests and answers with `status`."""
 
     server: Any
     got: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
@@ -150,7 +150,7 @@ def test_a_message_of_ntfy_has_a_link_to_its_question_and_buttons_that_are_good_
     ("include http://config.example/x", "configurations of apprise"), ("/etc/plugins", "plug-ins by path"),
     ("vapid://me@example.com", "garrison serve --qr"), ("nosuch://secret", "no service"),
 ])
-def test_what_is_no_address_of_a_service_is_refused_and_not_repeated(tmp_path: Path, lines: str, told: str) -> None:
+def test_an_invalid_service_address_is_refused_and_not_repeated(tmp_path: Path, lines: str, told: str) -> None:
     urls = tmp_path / "urls"
     urls.write_text(f"\n{lines}\n")
     urls.chmod(0o600)
@@ -164,7 +164,7 @@ def test_what_is_no_address_of_a_service_is_refused_and_not_repeated(tmp_path: P
     assert "cannot be read" in send(tmp_path, ASKED).stdout
 
 
-def test_a_service_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_hanging_service_delays_no_other_message(tmp_path: Path) -> None:
     with double(hangs=True) as service, double() as hook:
         configure(tmp_path, f'webhook = "http://127.0.0.1:{hook.port}/"', "timeout = 2")
         begun = time.monotonic()
@@ -231,7 +231,7 @@ def paired(home: Path) -> devices.Device:
     return made
 
 
-def test_a_push_is_signed_and_encrypted_and_says_no_text_of_an_agent(tmp_path: Path) -> None:
+def test_a_push_is_signed_and_encrypted_and_contains_no_text_of_an_agent(tmp_path: Path) -> None:
     device = paired(tmp_path)
     with push_service(tmp_path) as (service, environ):
         service.status = 201
@@ -300,7 +300,7 @@ def test_a_code_is_withdrawn_after_too_many_wrong_ones(tmp_path: Path) -> None:
 
 
 def test_a_button_answers_a_run_at_work_while_another_service_hangs(place: Place) -> None:
-    """From the message of ntfy to what lands: the answer is the button's, the other service holds nothing up."""
+    """From the ntfy message to the landing: the button gives the answer, and the hanging service delays nothing."""
     urls, graph = place.root / "urls", place.root / "asked.dot"
     graph.write_text("""digraph asked { flow=dag; goal="g"; start [shape=Mdiamond]; exit [shape=Msquare];
         ask [shape=hexagon, label="Which colour?"]; red [shape=box, command="echo red > c.txt"];

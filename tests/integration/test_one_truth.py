@@ -342,7 +342,7 @@ def test_every_surface_has_the_same_words_for_a_run_and_its_nodes(home: Path, ca
     assert not wrong, "\n".join(f"{run}: {shown}\n   not {expected}" for run, (shown, expected) in wrong.items())
 
 
-def test_no_run_is_running_with_nobody_alive_on_any_surface(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_surface_shows_a_run_without_processes_as_running(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bodies = json.loads(Surfaces(home, capsys).garrison("status", "--json"))
     assert {body["run_id"] for body in bodies} == set(SITUATIONS)
     for body in bodies:

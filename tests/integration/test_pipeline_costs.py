@@ -43,7 +43,7 @@ def run(user: UserWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Res
     return start
 
 
-def test_the_budget_of_a_node_and_of_a_run_hold_in_records_out_of_the_agents_reach(run) -> None:
+def test_the_budgets_of_a_node_and_of_a_run_are_kept_in_records_out_of_the_agents_reach(run) -> None:
     assert run("budget = 0.5\nbudget_run = 1.5") == ["200", "402", "200"]
     home = find_home()
     found = {(run, node): costs.total(costs.read_usage(path)).usd for run, node, path in costs.usage_files(home)}
@@ -56,5 +56,5 @@ def test_the_budget_of_a_node_and_of_a_run_hold_in_records_out_of_the_agents_rea
     assert not list((home / "pipelines").glob("**/proxy.*"))
 
 
-def test_the_budget_of_a_run_holds_over_its_nodes(run) -> None:
+def test_the_budget_of_a_run_counts_all_its_nodes(run) -> None:
     assert run("budget_run = 2") == ["200", "200", "402"]

@@ -61,7 +61,7 @@ def test_a_tool_runs_in_the_tree_with_its_environment(tmp_path: Path) -> None:
 
 def test_a_tool_waits_while_the_machine_has_no_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                              caplog: pytest.LogCaptureFixture) -> None:
-    """Seen: descriptors lowered until none was left for its network; it failed, with advice to open that."""
+    """Regression: with no descriptor left for its network it failed, with advice to open that."""
     tried: list[object] = []
 
     def no_room_at_first(*arguments: Any) -> Any:
@@ -86,7 +86,7 @@ network.create()
 """
 
 
-def test_no_room_for_a_network_of_its_own_is_no_network_that_is_forbidden() -> None:
+def test_a_shortage_of_descriptors_for_a_network_is_no_refusal() -> None:
     done = subprocess.run([sys.executable, "-c", LITTLE_ROOM], capture_output=True, text=True, check=False)
     assert "Shortage: no room for a network namespace" in done.stderr
 
@@ -234,7 +234,7 @@ def test_the_time_limit_counts_from_the_first_question_across_a_death(tmp_path: 
 
 
 def test_a_waiting_gate_gets_its_answer_while_others_work(tmp_path: Path) -> None:
-    """Its branch goes on before the other has ended: the other waits for that."""
+    """Its branch continues before the other has ended: the other waits for that."""
     graph = f"""digraph {{ {ENDS} fan [shape=component]; gate [shape=hexagon]; after [type=after]; other [type=other]
         j [shape=tripleoctagon]; start -> fan; fan -> gate; gate -> after [label=Go]; after -> j
         fan -> other -> j; j -> x }}"""
@@ -342,7 +342,7 @@ def test_a_manager_ends_with_its_child(tmp_path: Path) -> None:
     assert result.reason == "the child of m was not done after 3 cycles"
 
 
-def test_a_manager_stops_its_child_when_its_condition_holds(tmp_path: Path) -> None:
+def test_a_manager_stops_its_child_when_its_condition_is_met(tmp_path: Path) -> None:
     ended: list[str] = []
 
     async def work(call: Call) -> Outcome:
@@ -381,7 +381,7 @@ def test_a_manager_steers_the_next_agent_of_its_child(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_is_killed_is_steered_again(tmp_path: Path) -> None:
-    """What a manager left was removed as its agent began: who died over it was followed by one that knew nothing."""
+    """Regression: a manager's message was removed as the agent started, so a successor missed it."""
     (tmp_path / "a.dot").write_text(f"digraph {{ {ENDS} a [prompt=build]; b [prompt=check]; start -> a -> b -> x }}")
     (tmp_path / "r").mkdir()
     prompts: list[str] = []

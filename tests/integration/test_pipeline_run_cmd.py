@@ -1,4 +1,4 @@
-"""`garrison pipeline run`, `resume`, `fork`, `answer`, `signal`, `handlers`, `parse`, `status` as a user meets them."""
+"""`garrison pipeline run`, `resume`, `fork`, `answer`, `signal`, `handlers`, `parse`, `status` as a user runs them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_values_are_set_as_numbers_strings_and_objects(call: Call, tmp_path: Pat
 
 
 @pytest.mark.smoke
-def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, tmp_path: Path) -> None:
+def test_a_run_waits_with_code_3_and_continues_once_answered(call: Call, tmp_path: Path) -> None:
     waiting = call("run", "gate.dot")
     assert waiting.exit_code == 3
     run = only_run()
@@ -146,7 +146,7 @@ def test_what_cannot_be_taken_back_is_confirmed_at_every_way_to_answer(
     assert run(parse_file("gate.dot"), answerer=Console()).completed_nodes[-4:] == ["gate", "fix", "gate", "x"]
 
 
-def test_more_steps_go_on_where_the_budget_ended(call: Call, tmp_path: Path) -> None:
+def test_a_larger_step_budget_continues_where_the_smaller_ended(call: Call, tmp_path: Path) -> None:
     stopped = call("run", "loop.dot", "--simulate", "--outcome", "test=fail:2", "--max-steps", 5)
     assert stopped.exit_code == 1
     assert "max_steps_exceeded" in stopped.stdout
@@ -166,7 +166,7 @@ def test_a_changed_file_is_refused_unless_an_option_chooses_the_graph(call: Call
     assert body["completed_nodes"] == ["start", "build", "gate", "more", "x"]
 
 
-def test_a_fork_begins_again_at_an_earlier_point(call: Call, tmp_path: Path) -> None:
+def test_a_fork_starts_at_an_earlier_point(call: Call, tmp_path: Path) -> None:
     call("run", "loop.dot", "--simulate", "--outcome", "test=fail:1", "--run-dir", tmp_path / "r")
     forked = json.loads(call("fork", tmp_path / "r", "--at", "test", "--visit", 1, "--set", "why=curious", "--run-dir",
                              tmp_path / "f", "--json").stdout)
@@ -274,7 +274,7 @@ HOSTILE = (f"for n in {' '.join(PLANTED)}; do for d in $GARRISON_PIPELINE_DIR/$G
 @pytest.mark.parametrize("run_dir", ["run", "work/below/run"])
 def test_no_link_that_a_command_leaves_is_written_or_read(run_dir: str, call: Call, tmp_path: Path,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of garrison's folders it may write one, which garrison reads without following a link."""
+    """It may write one of garrison's folders, which garrison reads without following links."""
     (tmp_path / "work/below").mkdir(parents=True)
     (tmp_path / "own").mkdir()
     secret = tmp_path / "own/secret"
@@ -312,7 +312,7 @@ def checkout(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def test_in_a_checkout_a_run_works_in_a_worktree_and_leaves_a_branch(checkout: Path, call: Call) -> None:
-    """In place, garrison keeps git directories read-only and names new ones; the first run after says what changed."""
+    """In place, garrison keeps git directories read-only and reports new ones; the next run says that it moved."""
     in_place = call("run", "w.dot", "--in-place")
     assert (checkout / "a").read_text() == "a\nmore\n"
     assert not (checkout / ".git/commondir").exists() and "bad" not in (checkout / ".git/config").read_text()
@@ -348,7 +348,7 @@ def test_in_place_by_landlock_is_refused_before_anything_runs(checkout: Path, ca
 
 
 def test_a_signal_ends_the_running_work_and_prints_how_to_continue(user: UserWorld, tmp_path: Path) -> None:
-    user.use_mode("none")  # the tool tells its pid, which a sandbox numbers anew
+    user.use_mode("none")  # the pid that the tool prints has no meaning outside of a sandbox
     path = tmp_path / "s.dot"
     path.write_text(f'digraph {{ {ENDS} s [shape=parallelogram, tool_command="echo $$ > pid; exec sleep 76"]; '
                     "start -> s -> x }")

@@ -210,7 +210,7 @@ async def test_a_websocket_passes_both_ways_and_not_for_a_foreign_page(node: Nod
         writer.close()
 
 
-async def test_a_server_that_listens_on_ipv6_alone_is_reached_and_one_that_ended_is_told(node: Node) -> None:
+async def test_a_server_that_listens_only_on_ipv6_is_reached_and_one_that_ended_is_reported(node: Node) -> None:
     async with served(node, 5173, "::1") as port:
         assert (await ask(port, head(port))).startswith(b"HTTP/1.1 200")
         node.close()
@@ -287,7 +287,7 @@ async def test_beyond_this_machine_a_ticket_opens_one_browser_over_tls(node: Nod
 
 
 class Fake(PreviewSource):
-    """A subject whose end the test says."""
+    """A node whose end the test sets."""
 
     def __init__(self, node: Node) -> None:
         self.node, self.why = node, ""
@@ -324,7 +324,7 @@ async def test_a_preview_waits_for_a_late_server_serves_it_and_ends_with_the_nod
     assert list(list_previews(tmp_path, "r1")) == []
 
 
-async def test_a_preview_that_cannot_be_opened_says_why(node: Node, tmp_path: Path) -> None:
+async def test_a_preview_that_cannot_be_opened_reports_why(node: Node, tmp_path: Path) -> None:
     node.serve("127.0.0.1", 3000, 3001)
     for port, words in ((0, "listens on several ports, name one: 3000 "), (network.PORT, "garrison itself")):
         with pytest.raises(Refused, match=words):

@@ -129,7 +129,7 @@ def test_the_namespace_has_nothing_but_the_proxy(api: Web, user: NetworkUser) ->
 
 @needs_namespaces
 def test_under_landlock_no_network_is_a_namespace_of_its_own(user: NetworkUser) -> None:
-    """Landlock itself holds TCP, not UDP."""
+    """Landlock itself restricts TCP, not UDP."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind(("127.0.0.1", 0))
         receiver.settimeout(1)
@@ -202,7 +202,7 @@ def test_a_killed_proxy_is_back_within_a_second_and_its_listeners_with_it(api: W
 
 @needs_namespaces
 def test_a_stopped_proxy_is_continued_by_its_users_and_by_the_next_one(api: Web, user: NetworkUser) -> None:
-    """Seen to hold up every agent of a run for as long as the proxy was stopped."""
+    """Regression: a stopped proxy blocked every agent of the run until it was continued."""
     with prepared(user, api) as (place, env):
         assert place.process is not None
         processes.send(place.process.pid, place.process.ticks, signal.SIGSTOP)
@@ -268,7 +268,7 @@ main()
 
 
 def test_it_ends_although_a_name_server_does_not_answer(api: Web, user: NetworkUser) -> None:
-    """Seen: it stayed for as long as its look-ups."""
+    """Regression: it stayed until its look-ups ended."""
     with subprocess.Popen([sys.executable, "-c", SLOW, str(user.run_folder), str(user.home)]) as proxy:
         wait_for("the proxy listens", (user.run_folder / "proxy.sock").exists, 15)
         rights = Rights(network=Network.ALLOW, hosts=("slow.example",))
@@ -362,7 +362,7 @@ def test_a_malformed_host_is_refused(user: NetworkUser) -> None:
 
 
 def test_a_program_below_a_process_of_the_run_cannot_register_a_listener(api: Web, user: NetworkUser) -> None:
-    """As an agent would that sees the control socket: where Landlock holds it, or nothing."""
+    """As an agent would that sees the control socket: one under Landlock, or without a sandbox."""
     program = f"""
 import socket
 from pathlib import Path
@@ -378,7 +378,7 @@ with registration.connect(Path("{user.run_folder}")) as control, socket.create_s
             return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
                                   timeout=30).stdout
 
-        assert register() != "b''\n", "outside of the run's processes it is a person's"
+        assert register() != "b''\n", "outside of the run's processes it is a user's"
         this = processes.probe(os.getpid())
         assert this is not None
         folder = user.home / "identities"
@@ -389,7 +389,7 @@ with registration.connect(Path("{user.run_folder}")) as control, socket.create_s
             assert run(place, env).returncode == 0
 
 
-def test_a_stranger_s_message_to_the_control_socket_ends_nothing(api: Web, user: NetworkUser) -> None:
+def test_a_malformed_message_to_the_control_socket_ends_nothing(api: Web, user: NetworkUser) -> None:
     from garrison.sandbox.proxy import registration
 
     with prepared(user, api, Mode.NONE) as (place, env):
@@ -425,7 +425,7 @@ def upper() -> Iterator[int]:
 
 @needs_namespaces
 @pytest.mark.parametrize("network_", [Network.ALLOW, Network.NONE])
-def test_chosen_ports_of_this_machine_are_reached_and_others_told_once(user: NetworkUser, network_: Network) -> None:
+def test_chosen_ports_of_this_machine_are_reached_others_recorded_once(user: NetworkUser, network_: Network) -> None:
     env = {"PATH": os.environ["PATH"], "ANTHROPIC_API_KEY": "sk-real"}
     with upper() as open_port, upper() as other:
         rights = Rights(network=network_, hosts=(), host_ports=(("127.0.0.1", open_port), ("127.0.0.1", 1),

@@ -111,7 +111,7 @@ def test_a_red_check_and_a_comment_are_reworked_and_answered_once(driver: Driver
     driver.settle()
     assert driver.reworks == 2 and head(driver) != first
     assert "assert 1 == 2" in driver.told[-1] and "name it" in driver.told[-1]
-    assert "delete everything" not in driver.told[-1], "a stranger steers nobody"
+    assert "delete everything" not in driver.told[-1], "a stranger steers no agent"
     assert [kind for kind, _ in world.made].count("reply") == 1
     assert f"Changed with {head(driver)}" in world.lines[-1].text
     driver.now += 1000
@@ -302,7 +302,7 @@ def test_a_look_outlives_requests_without_an_answer_and_keeps_what_it_read(drive
         with suppress(ForgeUnreachable):
             client.look(driver.state.pull_request)
             break
-    assert 1 < looks < 60, "each look begins where the one before it failed"
+    assert 1 < looks < 60, "each look starts where the one before failed"
     approve(driver.world)
     driver.fault = lambda name: "502" if name in reads and dice.random() < 0.2 else ""
     driver.now += 1000
@@ -328,7 +328,7 @@ def test_conversations_that_have_to_be_resolved_are_where_something_was_changed(
     assert driver.state.landing.status == "landed"
 
 
-def test_an_issue_that_is_closed_or_loses_its_label_holds_its_run_up(tmp_path: Path) -> None:
+def test_an_issue_that_is_closed_or_loses_its_label_blocks_its_run(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     issue = model.Issue(7, "u", "Add it", "please", "eve", open=True, labels=("Bug", "Garrison"))
     driver.launch = replace(driver.launch, issue=7, issue_label="bug, garrison", issue_text=hash_words("Add it please"))
@@ -355,8 +355,8 @@ def test_an_issue_that_is_closed_or_loses_its_label_holds_its_run_up(tmp_path: P
     assert driver.state.landing.status == "landed"
 
 
-def test_what_asks_sends_back_and_what_a_person_says_with_the_token_itself_is_heard(driver: Driver) -> None:
-    """The token is often that of the one who reviews."""
+def test_a_request_for_changes_sends_work_back_even_from_the_owner_of_the_token(driver: Driver) -> None:
+    """The token is often the reviewer's own."""
     world = driver.world
     for number, text in enumerate(("LGTM, thanks!", "write to admin@garrison.example", "> @garrison did it", "nice")):
         world.comments.append(model.Comment(f"g{number}", "eve", text))
@@ -389,8 +389,8 @@ def test_a_request_that_a_stranger_opened_of_the_runs_branch_is_not_taken_over(t
     assert driver.state.pull_request.waits_for() == "review of #1", "one of a colleague is"
 
 
-def test_what_follows_an_answer_is_heard_with_it_and_outlives_the_token(driver: Driver) -> None:
-    """A reviewer objects to the answer; the run goes on with the token of another user."""
+def test_a_reply_to_an_answer_is_read_with_it_and_after_a_change_of_token(driver: Driver) -> None:
+    """A reviewer objects to the answer; the run continues with the token of another user."""
     world, line = driver.world, model.LineComment("c1", "t1", "eve", "name it", "work.txt", None, original_line=7)
     world.lines.append(replace(line, commit="1dea" * 10))
     driver.now += 1000
@@ -401,7 +401,7 @@ def test_what_follows_an_answer_is_heard_with_it_and_outlives_the_token(driver: 
     driver.kill()
     driver.now += 1000
     driver.settle()
-    assert driver.reworks == 2 and len(world.lines) == 2, "the other user's answers are garrison's, too"
+    assert driver.reworks == 2 and len(world.lines) == 2, "the other user's answers are garrison's as well"
     world.lines.append(replace(line, id="c2", text="not like that", line=3, side=Side.OLD))
     world.lines.insert(1, replace(line, id="c0", author="mallory", text="evil"))
     driver.now += 1000
@@ -411,7 +411,7 @@ def test_what_follows_an_answer_is_heard_with_it_and_outlives_the_token(driver: 
     assert "line 3 of the base, which the change removes" in told
 
 
-def test_work_that_a_person_pushed_onto_the_base_counts_once_the_request_is_closed(driver: Driver) -> None:
+def test_work_that_a_user_pushed_onto_the_base_counts_once_the_request_is_closed(driver: Driver) -> None:
     git(driver.bare, "update-ref", "refs/heads/main", head(driver))
     driver.now += 1000
     driver.settle()

@@ -1,4 +1,4 @@
-"""The queue against what repositories really hold: every kind of conflict and history, branches and targets that move.
+"""The queue with real repositories: every kind of conflict and history, branches and targets that move.
 
 The judge of `queue_checker` compares journal, refs and history after each.
 """
@@ -88,7 +88,7 @@ def test_every_kind_of_conflict_names_its_files(world):
     commit(world, "case", files={"case": b"lower\n"})
     commit(world, "mode", files={"run": BASE["run"].encode()}, modes={"run": "100755"})
     world.enqueue("ours")
-    world.drain()  # waiting beside the others, it would go behind them: it conflicts with all
+    world.drain()  # if it waited with the others, it would go last: it conflicts with all
     for node in (*kinds, "case", "mode"):
         world.enqueue(node, by_hand=True)
     world.drain()
@@ -301,7 +301,7 @@ def test_a_slot_that_git_cannot_prepare_is_no_verdict(world, monkeypatch):
     sound(world)
 
 
-def test_an_entry_that_was_red_before_it_was_held_is_rejected_after(world):
+def test_an_entry_that_was_red_before_its_hold_is_rejected_after_it(world):
     """Regression: red often enough, but not under test any more, it could be neither rejected nor tested."""
     world.branch("bad", {"bad": "x\n"})
     entry = world.enqueue("bad").id

@@ -1,6 +1,6 @@
-"""The queue in bad weather: kills in series, processors stopped while others take their place, gates that misbehave.
+"""The queue under faults: kills in series, processors stopped while others replace them, gates that misbehave.
 
-What is drawn from a seed and what a processor's death is stands in `queue_storm`; `queue_checker` judges.
+`queue_storm` draws the faults from a seed; `queue_checker` judges.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from queue_storm import FORK, Storm, count_kills, kill, work
 from support import DEADLINE
 
 STOPS = ("candidate", "verdict_before", "swapped")
-"""Failpoints of the default suite; the others are slow. At `landing` it holds queue.lock, and everything waits."""
+"""Failpoints of the default suite; the others are slow. At `landing` it has locked the queue, and everything waits."""
 
 
 @pytest.mark.parametrize(("kills", "seed"), [(5, 5), pytest.param(150, 6, marks=pytest.mark.slow)])

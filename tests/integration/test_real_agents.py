@@ -62,7 +62,7 @@ def test_a_real_agent_survives_kills_at_each_phase(agent: str, programs: Path, t
         "a": ("success", "success"), "b": ("success", "success")}
     assert len(told["deaths"]["orchestrator-a"]) >= 4 and told["deaths"]["orchestrator-b"] == [1]
     assert told["deaths"]["runner-b"] == [1]
-    # Before its model has answered, an agent may have kept nothing; from then on its session goes on.
+    # Before its model has answered, an agent may have kept nothing; after that its session continues.
     for node in AGENTS[agent].resumes:
         session = str(results[node]["session"])
         assert any(session.startswith(name) and how == "resumed"

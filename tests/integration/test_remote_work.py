@@ -1,4 +1,4 @@
-"""Remote work at home, against a host in the hands of the test: what it reports, loses, sends late, or makes up."""
+"""Remote work at home, against a host that the test plays: what it reports, loses, sends late, or makes up."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Bench:
         return self.work
 
     def until(self, what: str, condition: Callable[[], object]) -> None:
-        """Poll the work as its orchestrator does until a condition holds."""
+        """Poll the work as its orchestrator does until a condition is true."""
         end = time.monotonic() + 60
         while not condition():
             self.outcome = self.work.poll(time.monotonic() + self.ahead)
@@ -171,7 +171,7 @@ def test_a_successor_takes_the_offer_over_and_submits_nothing_new(bench: Bench) 
     assert list(bench.lab.engine.entries) == [AttemptId("r1", "work", 1)]
 
 
-def test_after_a_lost_worker_the_next_offer_begins_at_what_was_fetched_and_what_is_left_is_kept(bench: Bench) -> None:
+def test_after_a_lost_worker_the_next_offer_starts_at_the_fetched_commit_and_late_work_is_kept(bench: Bench) -> None:
     claim = bench.claim()
     first = bench.commit("a.txt")
     bench.report(claim, JobProgress("for-1", "executing", first))
@@ -218,7 +218,7 @@ def test_a_commit_that_the_host_does_not_have_is_waited_for_and_given_up_in_the_
 @pytest.mark.slow
 @pytest.mark.parametrize("body", ["", "nonsense", '{"host": "../x", "status": "success"}', '{"host": "box2"}',
                                   '{"host": "box9", "status": "success", "head": ""}', "x" * 300_000])
-def test_a_result_that_is_none_fails_the_attempt(bench: Bench, body: str) -> None:
+def test_an_unreadable_result_fails_the_attempt(bench: Bench, body: str) -> None:
     claim = bench.claim()
     bench.worker.complete(claim.token, AttemptResult(Ended.DONE, body))
     outcome = bench.end()
@@ -248,7 +248,7 @@ def test_an_offer_that_stays_unknown_is_lost(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_host_says_besides_is_checked_and_cut(bench: Bench) -> None:
+def test_other_fields_of_a_result_are_checked_and_cut(bench: Bench) -> None:
     claim = bench.claim()
     bench.complete(claim, JobResult("box2", JobStatus.FAIL, "\x1b[2Jno" + "x" * 5000, "gate", said={}, tail="y" * 9000))
     outcome = bench.end()
@@ -257,7 +257,7 @@ def test_what_a_host_says_besides_is_checked_and_cut(bench: Bench) -> None:
     bench.work.close()
 
 
-def test_a_report_that_is_none_is_no_success(bench: Bench) -> None:
+def test_an_invalid_report_is_no_success(bench: Bench) -> None:
     claim = bench.claim()
     bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, said={"context_updates": "x"}))
     outcome = bench.end()
@@ -277,7 +277,7 @@ def test_no_host_gets_an_offer_while_another_works_on_the_one_before(bench: Benc
 
 
 @pytest.mark.slow
-def test_progress_that_is_none_or_made_up_disturbs_nothing(bench: Bench) -> None:
+def test_invalid_or_invented_progress_disturbs_nothing(bench: Bench) -> None:
     claim = bench.claim()
     for text in ("nonsense", '{"head": "--upload-pack=x"}', json.dumps({"head": "2" * 40, "line": "\x1b[2Jx"})):
         bench.worker.heartbeat(claim.token, text)
@@ -288,7 +288,7 @@ def test_progress_that_is_none_or_made_up_disturbs_nothing(bench: Bench) -> None
 
 
 @pytest.mark.slow
-def test_a_question_its_answer_and_what_a_person_tells(bench: Bench) -> None:
+def test_a_question_its_answer_and_a_message_of_the_user_reach_the_worker(bench: Bench) -> None:
     claim = bench.claim()
     bench.report(claim, JobProgress("for-1", "executing", question_id="q1", question="Which?"))
     bench.until("it asks", lambda: bench.work.question)
@@ -312,7 +312,7 @@ def test_a_question_its_answer_and_what_a_person_tells(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_a_limit_of_home_ends_the_work_and_says_what_to_do(bench: Bench) -> None:
+def test_a_limit_of_home_ends_the_work_and_names_the_remedy(bench: Bench) -> None:
     bench.work.close()
     (bench.home / "config.toml").write_text('[agents.double]\nargv = ["true"]\nbudget_run = 1.5\n')
     bench.task = replace(bench.task, agent="double", attempt=2)
@@ -352,7 +352,7 @@ def test_a_stopped_run_gets_back_what_its_worker_had_not_committed(bench: Bench)
     assert list_late(bench.home) == []
 
 
-def test_an_offer_that_nobody_wants_is_cancelled_by_the_keeper(bench: Bench) -> None:
+def test_an_abandoned_offer_is_cancelled_by_the_keeper(bench: Bench) -> None:
     claim = bench.claim()
     bench.until("it works", lambda: bench.work.state.phase == RemotePhase.WORKING)
     give_up(bench.runtime, bench.launch, bench.task, "cancelled by a person")
@@ -370,7 +370,7 @@ def test_an_offer_that_nobody_wants_is_cancelled_by_the_keeper(bench: Bench) -> 
     assert noted.cancel == ""
 
 
-def test_the_job_says_what_the_host_needs(bench: Bench) -> None:
+def test_the_job_contains_what_the_host_needs(bench: Bench) -> None:
     job = record.decode(HostJob, bench.work.state.payload.encode(), "test")
     assert (job.run_id, job.node, job.attempt, job.offer, job.prompt) == ("r1", "work", 1, 1, "Do it.")
     assert job.author == {"user.name": "A User", "user.email": "user@example.org"}

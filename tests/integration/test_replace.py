@@ -1,4 +1,4 @@
-"""Replace with real processes: a life ends with all it started, and with nothing else."""
+"""Replace with real processes: an incarnation ends with all it started, and with nothing else."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def runs(pid: int) -> bool:
 
 
 class Scene:
-    """A home with a real life in it, whose tools' pids are in `folder`, and decoys beside it."""
+    """A home with a real incarnation, whose tools' pids are in `folder`, and decoys."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.store, self.folder = Store(tmp_path / "home"), tmp_path / "pids"
@@ -147,7 +147,7 @@ def test_an_incarnation_ends_with_all_it_started_and_nothing_else(scene: Scene, 
 
 
 class Small:
-    """A home whose life is this very test: what Replace decides, without processes to end."""
+    """A home whose incarnation is this test process: what replacing decides, without processes to end."""
 
     def __init__(self, home: Path) -> None:
         self.observer = Observer(Store(home), RealProcesses(), SystemClock())
@@ -197,7 +197,7 @@ def test_an_ended_record_keeps_its_reason(small: Small, status: str) -> None:
 
 @pytest.mark.parametrize("elsewhere", [{"host": "other"}, {"boot_id": "another"}, {"pid_ns": "pid:[1]"}])
 def test_a_pid_of_another_machine_boot_or_namespace_is_not_signalled(small: Small, elsewhere: dict[str, str]) -> None:
-    """The number may be anybody's here."""
+    """Here the number may be any process."""
     victim = subprocess.Popen(["sleep", "600"])
     try:
         me = small.observer.origin(victim.pid)
@@ -216,7 +216,7 @@ def test_a_pid_of_another_machine_boot_or_namespace_is_not_signalled(small: Smal
 
 
 def test_two_supervisors_replace_at_once(small: Small) -> None:
-    """Both may fence and sweep; only one verdict stands, and one successor begins."""
+    """Both may fence and sweep; only one verdict counts, and one successor starts."""
     first = fence(small.observer, small.leased, "mine")
     assert fence(small.observer, small.leased, "yours") == first
     assert kill_incarnation(small.observer, first, 0.1) == kill_incarnation(small.observer, first, 0.1) == []
@@ -243,8 +243,8 @@ def test_a_process_that_ended_and_keeps_its_lock_is_killed_with_the_start_that_w
     assert runs(scene.pid("other life"))
 
 
-def test_a_stopped_process_that_holds_its_records_lock_is_replaced(scene: Scene) -> None:
-    """Its fence waited for the lock without end: it was stopped in the milliseconds in which it wrote its record."""
+def test_a_stopped_process_that_has_locked_its_record_is_replaced(scene: Scene) -> None:
+    """Regression: its fence waited for the lock for ever if it was stopped while it wrote its record."""
     (scene.folder / "locks").touch()
     identity = scene.start()
     assert identity.pid is not None

@@ -1,4 +1,4 @@
-"""`garrison up`: several at once are harmless, and one run that cannot go on does not keep the others waiting."""
+"""`garrison up`: several at once are harmless, and a run that cannot continue does not delay the others."""
 
 from __future__ import annotations
 

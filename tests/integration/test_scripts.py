@@ -1,7 +1,7 @@
 """The scripts and `garrison` as black boxes, each test in a home of its own.
 
-A command runs in this process, by the function that its script calls, which the first test holds; what is about
-processes runs in real ones.
+A command runs in this process, by the function that its script calls, as the first test checks; tests of processes
+use real ones.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Box:
 
 
 class Sleeper:
-    """A process of ours that stands for a life."""
+    """A child process that stands in for an incarnation."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL)
@@ -213,7 +213,7 @@ def test_a_process_registered_by_hand_may_record_its_own_end(box: Box) -> None:
     assert json.loads(ended.stdout)["status"] == "terminated", ended
 
 
-def test_what_is_unknown_or_wrong_is_said_on_stderr_and_makes_nothing(box: Box, tmp_path: Path) -> None:
+def test_unknown_names_and_usage_errors_go_to_stderr_and_create_nothing(box: Box, tmp_path: Path) -> None:
     for command in ("update-liveness", "show", "mark-crashed", "mark-terminated"):
         assert "runner nobody" in box.refused("identity_registry.py", command, "runner", "nobody")
     for arguments in (("show", "runer", "a"), ("frobnicate",), (), ("create", "runner"), (
@@ -457,7 +457,7 @@ def test_the_originals_calls_with_its_keywords(scripts: Box, tmp_path: Path) -> 
         identity_registry.read_identity("runner", "c", state_dir=records)
 
 
-def test_quiet_prints_that_it_was_done_alone(box: Box) -> None:
+def test_quiet_prints_only_the_status(box: Box) -> None:
     for words in (("identity_registry.py", "-q", "create", "guardian", "p"),
                   ("identity_registry.py", "update-liveness", "guardian", "p", "-q"),
                   ("hook_manager.py", "-q", "create", "guardian", "p"),
@@ -707,7 +707,7 @@ def test_status_of_a_failed_run(box: Box) -> None:
     assert "no run r9" in box.cli("status", "r9", code=1)
 
 
-def test_a_run_without_a_launcher_says_so_and_a_starting_incarnation_has_no_pid_yet(box: Box) -> None:
+def test_a_run_without_a_launcher_is_reported_and_a_starting_incarnation_has_no_pid_yet(box: Box) -> None:
     files = box.launched("r1")
     _journal(files, ("run", {"status": "running"}))
     box.identity("runner", "a", "r1", status="starting", pid=4_000_000, start_ticks=1)
@@ -764,7 +764,7 @@ def test_logs_of_an_attempt_and_of_a_process(box: Box) -> None:
     box.identity("guardian", "p", "r1", status="terminated")
     assert box.cli("logs", "a") == "try 2\n"
     assert box.cli("logs", "a", "--attempt", 1) == "try 1\n"
-    assert box.cli("logs", "a", "-f") == "try 2\n", "nobody lives, there is nothing to follow"
+    assert box.cli("logs", "a", "-f") == "try 2\n", "no process is alive, there is nothing to follow"
     assert box.cli("logs", "a", "--layer", "runner") == "runner says\n"
     assert box.cli("logs", "--process", "guardian") == "guardian says\n"
     assert "no run" in box.cli("logs", "zz", code=1)

@@ -58,7 +58,7 @@ with socket.create_server(("127.0.0.1", int(sys.argv[2]))) as listener:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home with a service that counts its connections; its template begins at 10."""
+    """A home with a service that counts its connections; its template starts at 10."""
     made = tmp_path / "home"
     made.mkdir()
     (tmp_path / "counter.py").write_text(COUNTER)
@@ -140,7 +140,7 @@ def ask_inside(home: Path, tmp_path: Path, folder: Path) -> str:
 
 
 @pytest.mark.traced
-def test_a_service_that_ends_is_started_again_twice_then_told_with_its_last_line(home: Path, tmp_path: Path) -> None:
+def test_a_service_that_ends_is_restarted_twice_then_reported_with_its_last_line(home: Path, tmp_path: Path) -> None:
     with provided(home, tmp_path, "a") as folder:
         for ends in (1, 2, 3):
             with contextlib.suppress(OSError):
@@ -162,7 +162,7 @@ def test_a_killed_keeper_takes_the_service_along_and_the_next_one_has_its_data(h
         os.kill(before.pid, signal.SIGKILL)
         wait_for("it is dead", lambda: not any(map(is_alive, (before.pid, *below))))
         user = user_of(tmp_path, folder)
-        services.tend(home, user, os.environ)  # as whoever keeps the network of an agent does
+        services.tend(home, user, os.environ)  # as the keeper of an agent's network does
         wait_for("it is back", lambda: read_state(folder).phase is Phase.READY and keeper(folder) != before)
         services.tend(home, user, os.environ)
         assert say(folder) == "12"
@@ -179,7 +179,7 @@ def test_a_keeper_that_is_killed_at_any_step_leaves_nothing_and_the_next_one_wor
     monkeypatch.setenv("GARRISON_FAILPOINT", f"service:{step}")
     monkeypatch.setenv("GARRISON_FAILPOINT_DIR", str(fired))
     with provided(home, tmp_path, "a") as folder:
-        def is_back() -> bool:  # killed once it was ready, it is started again by whoever keeps the agent's network
+        def is_back() -> bool:  # killed once it was ready, it is started again by the keeper of the agent's network
             services.tend(home, user_of(tmp_path, folder), os.environ)
             with contextlib.suppress(OSError):
                 return bool(list(fired.iterdir()) and say(folder, "look"))
@@ -239,7 +239,7 @@ def test_a_service_ends_with_the_last_of_its_users(home: Path, tmp_path: Path) -
         wait_for("it ends", lambda: not processes.is_running(last.pid, last.ticks) and not folder.exists())
 
 
-def test_what_cannot_be_is_refused_at_the_launch(home: Path) -> None:
+def test_impossible_services_are_refused_at_the_launch(home: Path) -> None:
     services.check(home, Mode.BUBBLEWRAP)
     with pytest.raises(Refused, match="needs bubblewrap"):
         services.check(home, Mode.NONE)
@@ -257,7 +257,7 @@ def test_what_cannot_be_is_refused_at_the_launch(home: Path) -> None:
 @pytest.mark.skipif(POSTGRES is None or shutil.which("psql") is None,
                     reason="no PostgreSQL here: apt-get install postgresql")
 def test_the_servers_of_debian_serve_four_nodes_side_by_side(home: Path, tmp_path: Path) -> None:
-    """With Redis, too, where that is installed."""
+    """Also with Redis, where that is installed."""
     assert POSTGRES is not None
     cache = shutil.which("redis-server") is not None
     (home / "config.toml").write_text(f"""

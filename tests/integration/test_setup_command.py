@@ -18,7 +18,7 @@ from support import git, make_repository
 
 @pytest.fixture
 def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of a user for whom two set-ups are kept: `new` under the worktree run/node, `old` under none."""
+    """Return a repository with two kept set-ups: one that the worktree run/node uses, and one that none uses."""
     for name in ("GARRISON_TREES", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -48,7 +48,7 @@ def kept() -> dict[str, list[str]]:
     return {layer["name"]: layer["used_by"] for layer in json.loads(call("show", "--json").stdout)}
 
 
-def test_show_lists_what_is_kept_and_who_uses_it(repo: Path) -> None:
+def test_show_lists_kept_set_ups_and_their_users(repo: Path) -> None:
     assert kept() == {"0199999999": ["run/node"], "0123456789": []}
     shown = call("show", "--target-dir", str(repo)).stdout
     assert "make 0123456789" in shown and "01234567" in shown and "run/node" in shown and "kB" in shown
@@ -56,7 +56,7 @@ def test_show_lists_what_is_kept_and_who_uses_it(repo: Path) -> None:
     assert (first["made"], first["seconds"], first["size"] >= 10_000) == (["modules"], 2.4, True)
 
 
-def test_clear_removes_what_nobody_uses(repo: Path) -> None:
+def test_clear_removes_unused_set_ups(repo: Path) -> None:
     done = call("clear")
     assert done.exit_code == 0 and done.stdout.startswith("removed 1 set-up (")
     assert "01999999 stays: used by run/node" in done.stderr

@@ -326,7 +326,7 @@ class TestSystemPackages:
         assert done.returncode == 0, done.stderr
         return done.stdout, done.stderr
 
-    def test_a_persons_machine_is_left_alone(self, checkout: Path) -> None:
+    def test_a_users_machine_is_left_alone(self, checkout: Path) -> None:
         for where in ("in_container() { false; }", "is_root() { false; }"):
             out, err = self.run(checkout, where)
             assert out == ""
@@ -365,7 +365,7 @@ class TestSystemPackages:
 
 
 class TestTestPackages:
-    """Of what tests need, without a browser, npm and Graphviz."""
+    """What tests need, on a machine without a browser, npm and Graphviz."""
 
     BARE = 'have() { [ "$1" = apt-get ]; }; apt_get() { echo "apt-get $*"; }; in_container() { false; }\n'
 
@@ -397,8 +397,8 @@ class TestTestPackages:
 class TestSetUpForTests:
     """The packages of the system come while .venv is made."""
 
-    def test_both_go_on_at_the_same_time(self, checkout: Path) -> None:
-        """Each waits for the other to have begun."""
+    def test_both_run_at_the_same_time(self, checkout: Path) -> None:
+        """Each waits for the other to start."""
         wait = 'until [ -e "$root/{}" ]; do sleep 0.01; done'
         script = MAKE.replace("echo made", f'touch "$root/making"; {wait.format("installing")}; echo made') + f"""
             test_packages() {{ touch "$root/installing"; {wait.format("making")}; echo installed >&2; }}

@@ -32,7 +32,7 @@ from support import DEADLINE, git
 @pytest.fixture
 def signs(tmp_path: Path, template: Path) -> AgentActivity:
     tree, repo = tmp_path / "tree", tmp_path / "repo"
-    shutil.copytree(template, repo)  # others copy the template, too, and want it as it was
+    shutil.copytree(template, repo)  # the template stays as it was, for other tests
     git(repo, "worktree", "add", "-q", "--detach", str(tree))
     folder = tmp_path / "attempt"
     (folder / "claude" / "transcripts").mkdir(parents=True)

@@ -42,7 +42,7 @@ def test_a_slot_of_a_repository_that_was_made_again_is_made_again(tmp_path: Path
 
 
 def test_of_a_slot_whose_removal_was_killed_nothing_is_left(tmp_path: Path) -> None:
-    """Its files stayed beside it as `slot-1.left-1`, which nobody removed."""
+    """Regression: its files stayed in `slot-1.left-1`, which nothing removed."""
     git = repository(tmp_path / "repo", "text\n")
     slot = acquire_slot(git, tmp_path / "trees")
     slot.prepare("main")
@@ -174,7 +174,7 @@ DEEP = "d=x; for n in $(seq 60); do d=$d/$(printf %060d 0); done; for n in $(seq
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder of an ordinary user: one of root's is nobody else's."""
+    """Yield a folder that an ordinary user can write."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # the folder of the tests may be closed to others
         if os.geteuid() == 0:
             os.chown(folder, ORDINARY, ORDINARY)
@@ -182,7 +182,7 @@ def shared() -> Iterator[Path]:
 
 
 def as_ordinary_user(deed: Callable[[], None]) -> None:
-    """Do it in a process of an ordinary user, whom modes hold."""
+    """Call `deed` in a process of an ordinary user, to whom file modes apply."""
     if os.geteuid():
         deed()
         return

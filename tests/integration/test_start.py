@@ -1,4 +1,4 @@
-"""Start with real processes: never two lives of a name, whoever is killed, whenever."""
+"""Start with real processes: never two incarnations of a name at once, whatever is killed, and when."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KEY = Key("runner", "a", "r1")
 
 @dataclass
 class Scene:
-    """A home and the processes forked for it; a life is a fork that registers and waits."""
+    """A home and the processes forked for it; an incarnation is a fork that registers and waits."""
 
     home: Path
     pids: list[int] = field(default_factory=list)
@@ -119,7 +119,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def holders(path: Path) -> list[int]:
-    """The pids that hold a flock on the file of that name, says the kernel."""
+    """Return the pids that have locked that file, as the kernel lists them."""
     stat = path.stat()
     name = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line]
@@ -196,7 +196,7 @@ def test_the_hook_is_linked_by_spawner_or_child(scene: Scene) -> None:
 @pytest.mark.smoke
 @pytest.mark.parametrize("status", ["crashed", "parked"])
 def test_a_fenced_incarnation_writes_nothing(scene: Scene, status: str) -> None:
-    """TERM is answered by an orderly end: that must not turn a verdict into `terminated`, which nobody restarts."""
+    """TERM is answered by an orderly end: that must not turn a verdict into `terminated`, which is never restarted."""
     start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
     life = register(scene.observer, KEY, 1, time.sleep)
     fence(scene.observer, life.identity, "silent")
@@ -243,7 +243,7 @@ def test_a_start_for_which_the_machine_has_no_room_is_not_a_crash(scene: Scene, 
 
 @pytest.mark.parametrize(("error", "death_class"), [
     (Shortage("no watch is left for the agent's socket"), "shortage"), (GarrisonError("its task is missing"), "crash")])
-def test_a_process_for_which_there_was_no_room_while_it_began_is_not_to_blame(
+def test_a_shortage_during_the_start_of_a_process_is_not_a_crash(
         scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception, death_class: str) -> None:
     def fail(*_: object) -> None:
         raise error
@@ -315,7 +315,7 @@ def test_a_child_waits_for_the_lock_of_a_dying_predecessor(scene: Scene) -> None
 
 
 def hold(scene: Scene) -> int:
-    """A process that holds the life lock; its pid."""
+    """Start a process that locks the life file; return its pid."""
     path = scene.store.life_path(KEY)
     path.parent.mkdir(parents=True)
     holder = scene.fork(lambda: signal.pause() or 0 if LifeLock.try_acquire(path) else 1)
@@ -323,7 +323,7 @@ def hold(scene: Scene) -> int:
     return holder
 
 
-def test_a_lock_held_past_the_deadline_ends_the_start(tmp_path: Path) -> None:
+def test_a_lock_taken_past_the_deadline_ends_the_start(tmp_path: Path) -> None:
     clock = FakeClock()
     observer = Observer(Store(tmp_path), RealProcesses(), clock)
     start_incarnation(observer, SpawnRequest(KEY), 5.0, lambda _leased, _marker: None)
@@ -371,7 +371,7 @@ def test_a_start_waits_for_room_until_its_deadline(tmp_path: Path, refused: int)
     found = Store(tmp_path).read(Identity, KEY)
     assert found is not None and found.status == "starting"
     lock = LifeLock.try_acquire(store.life_path(KEY))
-    assert lock is not None, "who gives up lets its lock go"
+    assert lock is not None, "a start that gives up releases its lock"
     lock.release()
 
 
@@ -489,8 +489,8 @@ def test_two_hundred_concurrent_starts_with_killed_spawners_never_make_two_incar
 
 
 def together(path: Path) -> set[int]:
-    """Who holds `path` at one moment. /proc/locks is not read in one: a hold that ends and one that begins on another
-    core while it is read may both be shown, so only who is there at a second look as well counts beside another."""
+    """Return the pids that have locked `path` at one moment. Reading /proc/locks is not atomic and may show both a lock
+    that ends and one that starts, so of several pids only those shown twice count."""
     found = set(holders(path)) if path.exists() else set()
     return found if len(found) < 2 else found & set(holders(path))
 
@@ -503,7 +503,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_incarnations_are_numbered_on_over_many_kills(scene: Scene) -> None:
-    """Twelve deaths in a row: each life is replaced, its successor links to it, the hook goes on."""
+    """Twelve deaths in a row: each life is replaced, its successor links to it, the hook continues."""
     last = None
     for number in range(1, 13):
         leased = scene.start()

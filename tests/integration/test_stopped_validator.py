@@ -32,7 +32,7 @@ with open("pids", "w") as file:
     print(os.getpid(), child.pid, file=file)
 child.wait()
 """
-"""Stands in for a connection and its CLI: it waits for a model that does not answer."""
+"""Replaces a connection and its CLI: it waits for a model that does not answer."""
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_each_call_is_traced_once_with_its_caller_and_counted_and_none_that_an_i
         "files": 2, "rooms": 2, "functions": 4, "crossings": 2, "jumps": 5}
 
 
-def test_a_leg_holds_what_its_carrier_and_the_processes_it_starts_meanwhile_call() -> None:
+def test_a_leg_contains_the_calls_of_its_process_and_of_those_started_during_it() -> None:
     def process(pid: int, ppid: int, at: int, role: str) -> Process:
         return Process(pid, ppid, at, [], role, 1, [Call(at + 1, f"{pid}.py", "f", None, None)])
 

@@ -126,7 +126,7 @@ class TestTiers:
         assert found["LANG"] == "C.UTF-8"
         assert not list((checkout / "tmp").iterdir()), "a run that passes leaves no file"
 
-    def test_full_runs_all_but_the_slow_ones_and_adds_the_coverage_of_what_runs_beside_the_others(
+    def test_full_runs_all_but_the_slow_ones_and_adds_the_coverage_of_parallel_checks(
             self, checkout: Path) -> None:
         stand_in(checkout, "python", """
 for word in [*words, f"COVERAGE_FILE={os.environ.get('COVERAGE_FILE', '')}"]:
@@ -171,7 +171,7 @@ for word in [*words, f"COVERAGE_FILE={os.environ.get('COVERAGE_FILE', '')}"]:
         assert "smoke" in FAST.markers
 
     def test_no_module_of_tests_makes_large_data_when_it_is_imported(self) -> None:
-        """Each process of the suite would hold it to the end, and copy its pages whenever a test forks."""
+        """Each process of the suite would keep it to the end, and copy its pages whenever a test forks."""
         texts = {path: path.read_text() for path in (ROOT / "tests").rglob("*.py")}
         found = [f"{path.relative_to(ROOT)}:{node.lineno}" for path, text in texts.items()
                  if re.search(rf"\d[\d_]{{{len(str(LARGE)) - 1},}}", text)
@@ -206,17 +206,17 @@ if "--outcomes" in words:
 sys.exit(77 * ("garrison.testing.isolation" in words))""")
         done = run(checkout)
         assert done.returncode == 0, done.stdout
-        assert "skipped 9 tests:\n     6  no browser\n     3  not root\n" in done.stdout, "of all three"
+        assert "skipped 9 tests:\n     6  no browser\n     3  not root\n" in done.stdout, "summed over all three"
         assert re.search(r"pytest claude +\d+ s  skipped, nothing can be isolated here", done.stdout)
         assert len(calls(checkout, "--collect-only")) == 1
 
 
 class TestUnsteady:
-    """Tests that fail beside the others and pass alone."""
+    """Tests that fail in the parallel run and pass alone."""
 
     @staticmethod
     def failing(root: Path, *tests: str, alone: int = 0, where: tuple[str, ...] = ("main",)) -> None:
-        """Let these tests fail beside the others, and end with `alone` once more; the list has tests/test_a.py::b."""
+        """Let these tests fail in parallel, and exit with `alone` when repeated; tests/test_a.py::test_b is listed."""
         (root / UNSTEADY).write_text(f"{date.today()} tests/test_a.py::test_b waits too short\n")
         stand_in(root, "python", f"""
 if any(word.endswith(tuple(f"/{{name}}.json" for name in {where})) for word in words):
@@ -247,12 +247,12 @@ if any(word.endswith("again.json") for word in words):
         assert done.returncode == 1
         assert "unsteady:" not in done.stdout
 
-    def test_many_failures_are_not_run_once_more(self, checkout: Path) -> None:
+    def test_many_failures_are_not_repeated(self, checkout: Path) -> None:
         self.failing(checkout, *(f"tests/test_a.py::test_{number}" for number in range(4)))
         assert run(checkout).returncode == 1
         assert not calls(checkout, "again.json")
 
-    def test_unit_tests_are_run_once_more_and_those_with_the_real_cli_in_isolation(self, checkout: Path) -> None:
+    def test_failed_unit_tests_are_repeated_and_those_with_the_real_cli_in_isolation(self, checkout: Path) -> None:
         self.failing(checkout, "tests/test_a.py::test_d", where=("parts", "claude"))
         done = run(checkout)
         assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""The benchmark of supervision runs, says what it must, and leaves nothing behind."""
+"""The benchmark of supervision runs, prints its figures, and leaves nothing behind."""
 
 from __future__ import annotations
 

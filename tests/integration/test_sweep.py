@@ -155,7 +155,7 @@ def test_one_that_forks_all_the_time_is_caught_up_with(tmp_path: Path, life: str
 
 def test_one_that_forks_and_goes_during_each_scan_is_caught(tmp_path: Path, life: str,
                                                             monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen: the machine was busy, whoever /proc had listed was gone when it was read, and a sweep had found nobody."""
+    """Regression: on a busy machine each process was gone when it was read, and none was found."""
     code = ("import os,time,signal\n"
             "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
             "end = time.time() + 60\n"
@@ -187,7 +187,7 @@ def test_one_that_forks_and_goes_during_each_scan_is_caught(tmp_path: Path, life
     assert processes.find_marked(life) == []
 
 
-def test_our_own_zombies_do_not_hold_it_up(tmp_path: Path, life: str) -> None:
+def test_our_own_zombies_do_not_delay_it(tmp_path: Path, life: str) -> None:
     child = start(tmp_path, life, "exit 0")
     until(lambda: (one := processes.probe(child.pid)) and one.zombie)
     assert kill_tree(child.id, life, grace=5) == []

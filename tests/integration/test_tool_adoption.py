@@ -29,7 +29,7 @@ def resume_after_kill(folder: Path, graph: str, moment: Path) -> RunResult:
 
 @pytest.mark.parametrize(("code", "status"), [(0, "success"), (3, "fail")])
 def test_a_tool_that_ended_is_adopted_and_not_repeated(code: int, status: str, tmp_path: Path) -> None:
-    """The engine is held while its tool ends, and then killed: it has seen nothing of the end."""
+    """The engine is stopped while its tool ends, and then killed: it has not seen the end."""
     command = ("while ! test -s engine; do sleep 0.05; done; echo ran >> ledger; echo last; "
                f"kill -STOP $(cat engine); exit {code}")
     graph = f'''digraph {{ start [shape=Mdiamond]; x [shape=Msquare]; start -> t -> x

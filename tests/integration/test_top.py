@@ -48,7 +48,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 @pytest.mark.smoke
-def test_a_frame_shows_what_records_and_proc_hold(home: HomeBuilder) -> None:
+def test_a_frame_shows_records_and_proc(home: HomeBuilder) -> None:
     build_busy_run(home)
     spinning = home.run("other", "spin")
     home.incarnation("guardian", "crew", "other")
@@ -134,7 +134,7 @@ async def until(pilot: Any, good: Callable[[], Any]) -> None:
 
 
 def screen(app: Top) -> str:
-    """What stands on the screen, as Textual drew it."""
+    """Return the text of the screen as Textual drew it."""
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 

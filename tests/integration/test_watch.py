@@ -1,4 +1,4 @@
-"""Who watches whom: a life of a real process and its tree, a clock that a test moves, and who looks only once."""
+"""Hang detection: processes in memory with a clock that a test moves, and real process trees."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Agent:
 
 
 class Scene:
-    """A life in memory: one process with a child, watched once a second."""
+    """An incarnation in memory: one process with a child, watched once a second."""
 
     def __init__(self, home: Path, agent: Agent | None = None, timeout: float = 40.0) -> None:
         self.processes, self.clock = MemoryProcesses(), FakeClock()
@@ -143,7 +143,7 @@ def test_a_stopped_process_hangs_though_its_child_computes(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("gap", [60.0, 1e5])
-def test_a_watcher_that_was_held_up_itself_calls_nothing_hung(scene: Scene, gap: float) -> None:
+def test_a_watcher_that_was_paused_itself_calls_nothing_hung(scene: Scene, gap: float) -> None:
     """It was stopped, the machine suspended, a container paused: the gap counts as two rescans."""
     for _ in range(5):
         scene.clock.advance(gap)
@@ -151,7 +151,7 @@ def test_a_watcher_that_was_held_up_itself_calls_nothing_hung(scene: Scene, gap:
         assert hangs(scene.pass_(5, beats=False)) == []
         assert hangs(scene.pass_(1)) == []
     scene.clock.advance(gap)
-    assert hangs(scene.pass_(50, beats=False)) != [], "its own silence counts all the same"
+    assert hangs(scene.pass_(50, beats=False)) != [], "its own silence still counts"
 
 
 @pytest.mark.parametrize("step", [-3600.0, 3600.0])
@@ -162,7 +162,7 @@ def test_a_step_of_the_clock_ages_no_heartbeat(scene: Scene, step: float) -> Non
 
 
 def test_a_new_incarnation_has_its_whole_timeout(scene: Scene) -> None:
-    """The life file's last beat is its predecessor's."""
+    """The last heartbeat in the life file is its predecessor's."""
     scene.processes.exit(scene.tool.pid)
     scene.tool = scene.process
     scene.pass_(35, beats=False)
@@ -177,7 +177,7 @@ def test_a_new_watcher_has_to_watch_first(scene: Scene) -> None:
     assert hangs(scene.pass_(39, beats=False)) == []
 
 
-def test_a_held_or_ended_process_is_not_judged(scene: Scene) -> None:
+def test_a_process_on_hold_or_ended_is_not_judged(scene: Scene) -> None:
     scene.identity = replace(scene.identity, status="held")
     assert hangs(scene.pass_(100, beats=False)) == []
     scene.identity = replace(scene.identity, status="active")
@@ -276,7 +276,7 @@ def test_cpu_and_state_are_read_from_the_kernel() -> None:
 
 
 def test_judging_without_watching_scans_twice(tmp_path: Path, tree: Callable[..., subprocess.Popen[bytes]]) -> None:
-    """`garrison up` watches nobody for long: a late life that beats or computes meanwhile was only held up."""
+    """`garrison up` looks twice: a late process that beats or computes in between was only delayed."""
     clock, store = FakeClock(monotonic=5000.0), Store(tmp_path)
     observer = Observer(store, RealProcesses(), clock)
     ready = tmp_path / "ready"  # before its trap is set, the signal would end it

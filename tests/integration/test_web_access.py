@@ -35,7 +35,7 @@ def judged(method: str, given: dict[str, str], path: str = "/api/runs", now: flo
 
 
 def test_responses_do_not_wait_for_acknowledgements() -> None:
-    """Nagle's algorithm would hold the body of each response back for 40 ms."""
+    """Nagle's algorithm would delay the body of each response by 40 ms."""
     async def accepted_option() -> int:
         found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -139,7 +139,7 @@ def test_a_pass_is_neither_forged_nor_valid_with_other_tokens() -> None:
     assert access.Rules(RULES.origins, {"write": "v" * 40, "read": "q" * 40}).scope(session, NOW) == ""
 
 
-def test_the_session_of_a_device_is_valid_while_it_is_paired_and_may_what_that_says() -> None:
+def test_the_session_of_a_device_is_valid_while_it_is_paired_and_with_the_scope_of_its_pairing() -> None:
     paired = {"phone": "read"}
     rules = access.Rules(RULES.origins, TOKENS, "", lambda id: paired.get(id, ""))
     session = access.Pass(access.PassKind.SESSION, "read", NOW, NOW + 99, "phone").encode(TOKENS["read"])
@@ -158,7 +158,7 @@ def test_the_session_of_a_device_is_valid_while_it_is_paired_and_may_what_that_s
     assert RULES.scope(session, NOW) == "", "a server without devices"
 
 
-def test_a_device_without_a_session_proves_itself_and_no_page_of_others_may_ask_for_it() -> None:
+def test_a_device_without_a_session_can_authenticate_but_foreign_pages_cannot_do_it_for_it() -> None:
     for path in (access.PAIR, access.CHALLENGE, access.DEVICE_SESSION):
         assert judged("POST", CHANGE, path, authorization=None) == "" and judged("GET", CHANGE, path) == 405
         assert judged("POST", CHANGE, path, origin="http://evil.example") == 403
@@ -235,7 +235,7 @@ def test_a_taken_port_is_refused_in_one_line() -> None:
 
 @pytest.mark.smoke
 async def test_requests_over_the_wire(tmp_path: Path, capfd: pytest.CaptureFixture[str], builder: HomeBuilder) -> None:
-    """The judge stands before everything, every answer has the headers, and no token is told to anybody."""
+    """Every request is judged first, every answer has the headers, and no token is printed."""
     builder.run("r1", "a").close()
     async with site(tmp_path) as here:
         await _doors(here)
@@ -259,7 +259,7 @@ async def _doors(here: Site) -> None:
     assert not any(name.lower() == "set-cookie" for name in found.headers), "a cookie is sent to every port of its host"
     old = {"host": here.host, "cookie": f"garrison-{here.port}=x"}
     found = await here.ask("GET", f"/?token={here.tokens['write']}", old)
-    assert "Max-Age=0" in found.headers["set-cookie"], "that of garrison 0.1 is deleted"
+    assert "Max-Age=0" in found.headers["set-cookie"], "the cookie of garrison 0.1 is deleted"
     session = await here.ask("POST", access.EXCHANGE, here.posting(authorization=f"Bearer {ticket}"), b"{}")
     found = await here.ask("GET", "/api/runs", here.headers(authorization=f"Bearer {session.json['session']}"))
     assert found.status == 200 and found.json[0]["run"] == "r1"
@@ -274,7 +274,7 @@ async def _doors(here: Site) -> None:
 
 
 async def _pages_for_people(here: Site) -> None:
-    """A browser's tab gets a page with one line that says what to do."""
+    """A browser gets a page with one line on what to do."""
     for path, more, status, word in (
             ("/?token=old", {}, 401, "<code>garrison serve</code> printed last"), ("/nothing", {}, 404, "start page"),
             ("/api/runs", {"authorization": None}, 401, "<code>garrison serve</code>"),
@@ -299,7 +299,7 @@ async def _bodies(here: Site) -> None:
     headers = here.posting(transfer_encoding="chunked", connection="close")
     opened = await here.open("POST", path, headers, chunked * 20 + b"0\r\n\r\n")
     opened[1].close()
-    assert opened[2] == 400, "a body whose length nobody said is counted"
+    assert opened[2] == 400, "a body of undeclared length is counted"
     for run in ("r1%2f..", "..", "R1", "nobody", "a" * 40):
         assert (await here.post(f"/api/runs/{run}/actions", {"action": "stop"})).status in (400, 404, 409)
 

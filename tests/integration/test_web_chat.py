@@ -58,7 +58,7 @@ def test_an_answer_is_streamed_in_order_and_kept(tmp_path: Path) -> None:
         assert [(await again.next(), one)[0] for one in told[3:]] == told[3:], "what was missed, none twice"
         second = await say(here, "and now?")
         more = await second.rest()
-        assert [await again.next() for _ in more] == more, "and what comes goes on, to everybody"
+        assert [await again.next() for _ in more] == more, "and later events reach every client"
         again.close()
         for old in ("00000000-1", "x", told[0].id + "9", ""):
             stream = await here.stream("/api/chat/default/events", after=old)
@@ -71,7 +71,7 @@ def test_an_answer_is_streamed_in_order_and_kept(tmp_path: Path) -> None:
 
 
 def test_one_message_is_answered_at_a_time(tmp_path: Path) -> None:
-    """The one who asked goes away; the answer is finished, and heard by who comes back. A hung one can be cancelled."""
+    """The client disconnects; the answer is finished, and sent to one that reconnects. A hung one can be cancelled."""
     asked = asyncio.Event()
 
     async def scene(here: Site) -> None:

@@ -71,7 +71,7 @@ async def test_a_thousand_clients_follow_a_run(tmp_path: Path, builder: HomeBuil
     guardian.close()
 
 
-async def test_a_page_beyond_the_limit_is_told_what_to_do(tmp_path: Path) -> None:
+async def test_a_page_beyond_the_limit_is_refused_with_advice(tmp_path: Path) -> None:
     async with site(tmp_path, capacity=Capacity(4096, 3072, 512, 2)) as here:
         opened = await asyncio.gather(*(here.stream("/api/events?runs=1") for _ in range(8)))
         assert sorted(one.status for one in opened) == [200] * 2 + [503] * 6, "however many open at once"
@@ -86,7 +86,7 @@ async def test_a_page_beyond_the_limit_is_told_what_to_do(tmp_path: Path) -> Non
             one.close()
 
 
-async def test_a_connection_beyond_the_limit_gets_a_page_that_says_so(tmp_path: Path) -> None:
+async def test_a_connection_beyond_the_limit_gets_an_error_page(tmp_path: Path) -> None:
     async with site(tmp_path, capacity=Capacity(4096, 2, 50, 50)) as here:
         streams = [await here.stream("/api/events?runs=1") for _ in range(2)]
         answer = await here.ask("GET", "/", here.headers(accept="text/html"))
@@ -141,7 +141,7 @@ async def test_a_connection_gets_large_events_in_pieces_and_small_ones_together(
 
 
 @pytest.mark.usefixtures("many_files")
-async def test_a_thousand_half_open_requests_shut_nobody_out(tmp_path: Path, builder: HomeBuilder) -> None:
+async def test_a_thousand_half_open_requests_shut_no_client_out(tmp_path: Path, builder: HomeBuilder) -> None:
     guardian = builder.run("r1", "a")
     capacity = replace(capacity_of(FILES), head_seconds=PATIENCE)  # not the deadline ends them
     async with site(tmp_path, capacity=capacity) as here:
@@ -153,7 +153,7 @@ async def test_a_thousand_half_open_requests_shut_nobody_out(tmp_path: Path, bui
             for path in ("/", "/static/main.js", "/api/runs"):
                 assert (await here.get(path)).status == 200, "while the crowd is there"
         guardian.append("node", {"node": "a", "status": "skipped", "attempt": 1}, builder.now())
-        await followed.until("change")  # a stream from before goes on
+        await followed.until("change")  # an earlier stream continues
         async with asyncio.timeout(PATIENCE):
             while sum(not reader.at_eof() for reader, _ in crowd) > connections.STRANGERS:
                 await asyncio.sleep(0.02)
@@ -189,8 +189,8 @@ async def test_the_head_of_each_request_has_a_deadline(tmp_path: Path) -> None:
             one.close()
 
 
-async def test_the_body_of_a_refused_request_holds_nothing(tmp_path: Path) -> None:
-    """It may be announced, and never come."""
+async def test_a_refused_request_is_answered_before_its_body(tmp_path: Path) -> None:
+    """The body may be announced, and never come."""
     async with site(tmp_path) as here:
         for headers, status in ((here.posting(authorization=None), 401), (here.posting(READ), 403),
                                 (here.posting(content_length="9999999"), 413)):

@@ -59,7 +59,7 @@ async def changes(stream: Stream, number: int) -> list[ServerEvent]:
 
 
 def journaled(shown: dict[str, Any]) -> dict[str, Any]:
-    """Of a snapshot what the journals tell."""
+    """Return the parts of a snapshot that come from journals."""
     observed = ("state", "phase", "doing", "cost", "cannot", "work")
     nodes = {name: {key: value for key, value in node.items() if key not in observed}
              for name, node in shown["nodes"].items()}
@@ -87,12 +87,12 @@ async def test_a_snapshot_then_changes_and_observations(tmp_path: Path, builder:
         writer.append("node", {"node": "release_notes", "status": "active", "attempt": 1}, builder.now())
         told = await stream.until("change")
         assert told.data["patch"]["nodes"]["release_notes"]["status"] == "working"
-        builder.sleepers[0].kill()  # the launcher's life: no journal tells of that, but whoever looks next
+        builder.sleepers[0].kill()  # the launcher: no journal records that, only an observation shows it
         builder.sleepers[0].wait()
         writer.append("node", {"node": "release_notes", "status": "impl_complete", "attempt": 1}, builder.now())
         while all(one["living"] for one in (await stream.until("beat")).data.get("layers", [])
                   if one["who"] == "launch"):
-            pass  # a look that had begun before
+            pass  # an observation that had started before
         writer.close()
         stream.close()
     assert not (await asyncio.to_thread(lambda: [one for one in stream.seen if one.event == "bye"]))
@@ -100,7 +100,7 @@ async def test_a_snapshot_then_changes_and_observations(tmp_path: Path, builder:
 
 async def test_a_client_misses_nothing_while_the_server_is_dead(tmp_path: Path, builder: HomeBuilder,
                                                                 guardian: Writer) -> None:
-    """Ids are places in the journals: another server goes on where the last one was."""
+    """Ids are places in the journals: another server continues where the last one was."""
     async with site(tmp_path) as here:
         stream = await here.stream("/api/events?run=r1")
         shown = (await stream.until("snapshot")).data
@@ -177,7 +177,7 @@ def test_compaction_repeats_no_event(tmp_path: Path, builder: HomeBuilder, guard
     assert [entry["node"] for entry in asdict(stream.snapshot())["timeline"]] == [""]
     late = RunStream(tmp_path, "r1")
     late.read()
-    assert late.snapshot() == stream.snapshot(), "who comes later reads what compaction kept"
+    assert late.snapshot() == stream.snapshot(), "a later reader sees what compaction kept"
 
 
 def test_a_record_that_cannot_be_shown_hides_no_other(tmp_path: Path, builder: HomeBuilder, guardian: Writer) -> None:
@@ -269,7 +269,7 @@ async def test_all_streams_end_when_the_server_stops(tmp_path: Path, monkeypatch
                                                      builder: HomeBuilder, guardian: Writer) -> None:
     monkeypatch.setattr("garrison.system.event_loop.INotify", none_left)
     for where, name in ((broadcaster, "POLL_WITHOUT_INOTIFY"), (sse, "SEND_SECONDS")):
-        monkeypatch.setattr(where, name, 20 * PATIENCE)  # whoever waited for one of them would not end in time
+        monkeypatch.setattr(where, name, 20 * PATIENCE)  # a stream that waited for one of them would not end in time
     async with site(tmp_path) as here:
         streams = [await here.stream("/api/events?run=r1") for _ in range(3)]
         for stream in streams:
@@ -277,7 +277,7 @@ async def test_all_streams_end_when_the_server_stops(tmp_path: Path, monkeypatch
         guardian.append("run", {"status": "done"}, builder.now())
     for stream in streams:
         rest = await stream.rest()
-        assert [one.event for one in rest if one.event != "beat"][-2:] == ["change", "bye"], "its last word too"
+        assert [one.event for one in rest if one.event != "beat"][-2:] == ["change", "bye"], "with the last change"
 
 
 async def test_a_node_with_its_log_and_transcript(tmp_path: Path, builder: HomeBuilder) -> None:

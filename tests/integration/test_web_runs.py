@@ -67,7 +67,7 @@ async def test_the_first_event_can_be_had_alone_and_the_stream_continues_after_i
     guardian.close()
 
 
-async def test_what_a_run_takes_on_its_disk_is_told_by_itself(tmp_path: Path, builder: HomeBuilder) -> None:
+async def test_the_disk_usage_of_a_run_has_its_own_address(tmp_path: Path, builder: HomeBuilder) -> None:
     builder.run("r1", "a").close()
     async with site(tmp_path) as here:
         before = (await here.get("/api/runs/r1/disk")).json
@@ -89,7 +89,7 @@ async def test_one_stream_of_several_runs_continues_in_each(tmp_path: Path, buil
         begin(builder, second, "a")
         two = await stream.until("change")
         assert (one.data["run"], two.data["run"]) == ("r1", "r2")
-        assert two.id == f"{one.data['id']},{two.data['id']}", "where it stands in both"
+        assert two.id == f"{one.data['id']},{two.data['id']}", "its position in both"
         stream.close()
     begin(builder, second, "b")
     begin(builder, first, "b")
@@ -100,7 +100,7 @@ async def test_one_stream_of_several_runs_continues_in_each(tmp_path: Path, buil
         assert not any(told.event == "snapshot" for told in again.seen)
         half = await here.stream(BOTH, after=f"{one.data['id']},")
         assert (await half.until("change")).data["run"] == "r1"
-        assert (await half.until("snapshot")).data["run"] == "r2", "of which it has seen nothing"
+        assert (await half.until("snapshot")).data["run"] == "r2", "whose events it has not seen"
         for open_ in (again, half):
             open_.close()
     for journal in (first, second):
@@ -143,7 +143,7 @@ def make_ad_hoc(files: RunFiles) -> None:
 
 
 async def test_page_list_and_status_agree_on_the_status_of_a_run(tmp_path: Path, builder: HomeBuilder) -> None:
-    """Of an ad-hoc run no journal tells the status; of one whose journal is damaged, the journal would tell another."""
+    """An ad-hoc run has no journal with its status; a damaged journal would show another one."""
     for run in ("adhoc", "torn", "lost"):
         builder.run(run, "a").close()
         builder.incarnation("guardian", "crew", run)
@@ -170,7 +170,7 @@ async def test_page_list_and_status_agree_on_the_status_of_a_run(tmp_path: Path,
                 builder.incarnation("runner", "a", run)
 
 
-def test_list_and_metrics_count_what_waits_for_a_person(tmp_path: Path, builder: HomeBuilder) -> None:
+def test_list_and_metrics_count_open_questions(tmp_path: Path, builder: HomeBuilder) -> None:
     def waiting(reader: RunReader) -> list[int]:
         page = HomeObserver(tmp_path).lines()[0].gates
         metric = next(metric for metric in run_metrics([reader.read("r1")]) if metric.name == "garrison_questions_open")
@@ -191,7 +191,7 @@ def test_list_and_metrics_count_what_waits_for_a_person(tmp_path: Path, builder:
     assert waiting(reader) == [2, 2, 2]
     guardian.append("gate", {"place": "b#2", "node": "b", "kind": "signal", "text": "", "type": "single_select",
                              "default": "", "deadline": "", "signal": "deployed", "options": []}, builder.now())
-    assert waiting(reader) == [2, 2, 2], "a signal is not a person's answer"
+    assert waiting(reader) == [2, 2, 2], "a signal is not a user's answer"
     guardian.close()
 
 
@@ -203,7 +203,7 @@ async def test_a_page_is_sent_the_status_of_an_ad_hoc_run_when_it_changes(tmp_pa
         assert (await stream.until("snapshot")).data["status"] == "new"
         builder.incarnation("runner", "a", "r1")
         while (beat := await stream.until("beat")).data.get("status") is None:
-            pass  # an observation that had begun before
+            pass  # an observation that had started before
         assert beat.data["status"] == "running"
         stream.close()
 

@@ -1,4 +1,4 @@
-"""Webhooks of forges at the server: who may wake the runs, and what hostile deliveries cost."""
+"""Webhooks of forges at the server: which deliveries wake the runs, and what hostile ones cost."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_storm_of_replays_wakes_once_at_once_and_once_later(tmp_path: Pa
         for _ in range(40):
             assert (await server.ask("POST", WEBHOOK, delivery(server, GITHUB), BODY)).status == 202
         began = asyncio.get_running_loop().time()
-        await wakes.until(2)  # the last delivery may tell of something newer than the first wake saw
+        await wakes.until(2)  # the last delivery may announce something newer than the first wake saw
         assert asyncio.get_running_loop().time() - began < 1.0 + DEADLINE / 10
     assert wakes.times == 2
 

@@ -222,7 +222,7 @@ def test_a_server_that_speaks_no_mcp_is_refused_in_a_line(kind: str, capfd: pyte
 
 @pytest.mark.parametrize("body", ["print('this is not a protocol', flush=True); import time; time.sleep(0.2)",
                                   "raise SystemExit('no notes here')"])
-def test_a_server_that_speaks_garbage_or_goes_is_refused_in_a_line(tmp_path: Path, body: str) -> None:
+def test_a_server_that_sends_garbage_or_exits_is_refused_in_one_line(tmp_path: Path, body: str) -> None:
     spec = ServerSpec("odd", (sys.executable, "-c", body))
 
     async def scene() -> None:
@@ -280,7 +280,7 @@ def test_the_output_of_a_tool_is_no_part_of_the_results(tmp_path: Path, capfd: p
     ("name: w\nsteps: [{name: a, tool: fly}]", "which does not exist"),
     ("name: w\nservers: {n: {}}\nsteps: []", "either"),
     ("name: w\nsteps: [{name: a, tool: files.read, arguments: {path: '${b.c}'}}]", "names no step")])
-def test_a_file_that_cannot_be_meant_is_one_line(tmp_path: Path, text: str, why: str,
+def test_an_invalid_file_is_refused_in_one_line(tmp_path: Path, text: str, why: str,
                                                  capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "w.yaml"
     file.write_text(text)
@@ -351,7 +351,7 @@ def test_what_a_workflow_or_session_runs_is_confined(tmp_path: Path, capsys: pyt
     assert not any((folder / ".git/hooks").glob("post-commit")) and [*home.rglob("exit")] == []
 
 
-def test_a_command_outside_of_the_sandbox_is_chosen_by_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_runs_outside_of_the_sandbox_by_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["git", "init", "-q", tmp_path / "f"], check=True)
     file = write(tmp_path / "w.yaml", name="w", steps=[
         {"name": "run", "tool": "command.run", "arguments": {"command": "git config a.b c"}}])

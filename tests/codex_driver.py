@@ -1,4 +1,4 @@
-"""Runs the real Codex over ACP against a scripted model: the program that test_codex_acp.py starts in isolation.
+"""Runs the real Codex over ACP against a scripted model: the program that test_real_agents.py starts in isolation.
 
 `codex_driver.py CODEX_ACP FOLDER` kills the agent in the middle of its first command, resumes it, and writes what
 happened to FOLDER/told.json.

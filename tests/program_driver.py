@@ -1,4 +1,4 @@
-"""Runs the real `claude -p` or `codex exec` as a command agent: the program that test_real_programs.py isolates.
+"""Runs the real `claude -p` or `codex exec` as a command agent: the program that test_real_agents.py isolates.
 
 `program_driver.py PRESET PROGRAM FOLDER [SANDBOX]` launches a run with the preset's own profile against a scripted
 model, kills the program in the middle of its first command, and writes what happened to FOLDER/told.json.

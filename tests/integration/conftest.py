@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from merge_support import World
 
 from support import UserWorld
 from top_support import HomeBuilder, home_builder
@@ -24,3 +25,9 @@ def builder(tmp_path: Path) -> Iterator[HomeBuilder]:
     """Yield a builder of run records in `tmp_path`."""
     with home_builder(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Return a repository with a merge queue and a gate."""
+    return World(tmp_path)

@@ -85,6 +85,11 @@ class World:
         finally:
             processor.close()
 
+    def land(self, *nodes: str) -> None:
+        """Process the queue until it is empty, and check that these nodes landed."""
+        self.drain()
+        assert {node: self.entry(node).status for node in nodes} == dict.fromkeys(nodes, "landed")
+
     def statuses(self) -> dict[str, str]:
         """Return the status of each node's latest entry."""
         return {entry.node: entry.status for entry in self.queue.entries()}

@@ -45,7 +45,7 @@ def home(user: UserWorld) -> Path:
                           "c": ["active", "impl_complete"], "d": ["active"], "e": ["pending"]}, more=(park,))
     for role in ("processor", "guardian"):
         key = Key(role, "crew", "r1")
-        Store(user.home).update(Identity, key, lambda _, key=key: Identity(  # type: ignore[misc]
+        Store(user.home).update(Identity, key, lambda _, key=key: Identity(
             "i", key.role, key.name, key.run, AT, status="crashed"))
     return user.home
 

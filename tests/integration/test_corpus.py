@@ -1,4 +1,4 @@
-"""103 foreign graphs: all parse, and lint and launch report something sensible for each."""
+"""103 foreign graphs: all parse; lint, launch and a simulated run report something sensible for each."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from garrison.errors import Refused
+from garrison.errors import GarrisonError, Refused
+from garrison.pipeline import AutoApprove, Outcome, run
 from garrison.pipeline.dot_writer import to_dot, to_drawing
 from garrison.pipeline.flow.program import compile_graph
+from garrison.pipeline.handlers.registry import BUILT_IN
 from garrison.pipeline.lint import errors, lint
 from garrison.pipeline.parser import parse, parse_file
 from garrison.pipeline.plan import plan_run
@@ -99,3 +101,20 @@ def test_graphviz_reads_the_same(entry: dict[str, object]) -> None:
         assert plain(node.attrs) == plain(nodes[name]), name
     assert sorted((edge.source, edge.target) for edge in ours.edges) == sorted(
         (names[edge["tail"]], names[edge["head"]]) for edge in theirs.get("edges", []))
+
+
+def test_every_foreign_graph_runs_or_is_refused_with_a_reason() -> None:
+    """Every node succeeds. Those that do not end have edges for other outcomes, loop, or are unsound."""
+    handlers = {name: lambda _call: Outcome("success") for name in ("*", *BUILT_IN) if name != "wait.human"}
+    ends: Counter[str] = Counter()
+    for path in sorted(CORPUS.glob("*/*.dot")):
+        try:
+            result = run(path, handlers=handlers, answerer=AutoApprove())
+        except GarrisonError as error:
+            assert str(error).startswith(f"{path}:")
+            assert "\n" not in str(error)
+            ends["refused"] += 1
+            continue
+        ends[result.reason or result.status] += 1
+        assert result.status == "success" or (result.detail and result.resumable), path
+    assert ends == {"success": 88, "no_matching_edge": 11, "max_steps_exceeded": 1, "refused": 3}

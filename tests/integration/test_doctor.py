@@ -139,7 +139,6 @@ def test_identities_whose_processes_are_gone_are_fenced(home: Home) -> None:
     living = home.identity("runner", "c", "r1", pid=me.pid, start_ticks=me.ticks)
     elsewhere = home.identity("runner", "d", "r1", pid=pid, start_ticks=ticks, pid_ns="pid:[1]")
     lock = LifeLock.try_acquire(home.runtime.store.life_path(elsewhere))
-    assert lock is not None
     assert (home.problems("identities"), home.problems("leases")) == ([("fence", "")], [("fence", "")])
     home.examine(fix=True)
     lock.release()
@@ -235,7 +234,6 @@ def test_torn_foreign_and_newer_files(home: Home) -> None:
         path.write_bytes(path.read_bytes()[:50])
     newer.write_text(json.dumps({"schema": 99}))
     lock = LifeLock.try_acquire(home.runtime.store.life_path(keys[1]))
-    assert lock is not None
     (here / "identities" / "shopping list.json").write_text("milk")
     half = here / "identities" / ".runner-x@r1.json.4194303-1.tmp"
     gone = here / "identities" / "runner-x@gone.json"

@@ -182,7 +182,6 @@ def test_a_signal_wakes_a_sleeping_loop(tmp_path: Path) -> None:
             "with EventLoop() as one:\n    print('ready', flush=True)\n    before = time.monotonic()\n"
             f"    print(one.wait({LONG}).signals, time.monotonic() - before < {LONG})\n")
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         assert process.stdout.read() == "(15,) True\n"
@@ -266,7 +265,6 @@ def test_an_overflow_touches_every_directory(made: EventLoop, tmp_path: Path) ->
 def test_running_out_of_descriptors_is_an_error_not_a_false_death(made: EventLoop,
                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     me = processes.probe(os.getpid())
-    assert me is not None
 
     def used_up(_: int) -> int:
         raise OSError(24, "Too many open files")

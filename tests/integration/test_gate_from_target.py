@@ -105,8 +105,7 @@ def test_a_verdict_counts_only_with_the_files_of_the_target_that_it_was_given_wi
     assert runs.book(queue.state.config).whole.key != before
 
 
-def test_a_commit_that_a_user_moved_the_target_to_is_reported_as_untested(tmp_path):
-    world = World(tmp_path)
+def test_a_commit_that_a_user_moved_the_target_to_is_reported_as_untested(world):
     world.add("moved", {"moved": "x\n"})
     world.add("merged", {"merged": "x\n"})
     git(world.repo, "merge", "-q", "--ff-only", "moved")

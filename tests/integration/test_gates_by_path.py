@@ -111,8 +111,7 @@ def test_a_red_gate_rejects_an_entry_only_if_the_target_passes_the_whole_gate_an
     assert world.entry("bad").status == "rejected", world.entry("bad").reason
     assert world.gates_ran() == ["go", "whole", "go", "go"], "its own, the bare target's two, and its own again"
     world.add("good", {"go/good": "x\n"})
-    world.drain()
-    assert world.entry("good").status == "landed"
+    world.land("good")
     assert world.findings() == []
 
 

@@ -212,8 +212,7 @@ def test_entries_at_which_git_fails_block_none_of_those_after_them(tmp_path):
         HOSTILE[name](world)
         world.enqueue(f"bad{number}", branch="hostile")
     world.add("good")
-    world.drain()
-    assert world.entry("good").status == "landed"
+    world.land("good")
     for number, said in enumerate(refused.values()):
         entry = world.entry(f"bad{number}")
         assert entry.status == "conflict"

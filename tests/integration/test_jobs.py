@@ -30,7 +30,7 @@ def said(tmp_path: Path, name: str) -> int:
 
 def begin(tmp_path: Path, command: str | list[str], **options: object) -> Job:
     given: dict[str, object] = {"env": ENV, "cwd": tmp_path, "log": tmp_path / "log", "timeout_s": DEADLINE, **options}
-    return Job.start(command, **given)  # type: ignore[arg-type]
+    return Job.start(command, **given)
 
 
 @pytest.mark.parametrize(("command", "code"), [

@@ -39,8 +39,7 @@ def runs_of(world: World) -> list[list[str]]:
 
 
 @pytest.mark.smoke
-def test_a_green_batch_lands_by_one_swap_and_the_history_names_every_entry(tmp_path):
-    world = World(tmp_path)
+def test_a_green_batch_lands_by_one_swap_and_the_history_names_every_entry(world):
     enqueue_all(world, "a", "b", "c", "d")
     world.drain()
     assert set(world.statuses().values()) == {"landed"}
@@ -92,9 +91,8 @@ def test_a_commit_that_only_a_later_entry_makes_green_is_not_on_the_targets_line
     check(world)
 
 
-def test_what_is_tested_together_and_how_it_lands_is_as_configured(tmp_path):
+def test_what_is_tested_together_and_how_it_lands_is_as_configured(world):
     """In a row if the queue wants a chain, one by one if it wants no batch, and alone for a straight history."""
-    world = World(tmp_path)
     commands.reconfigure(world.queue, batch_history="chain")
     enqueue_all(world, *"abc")
     world.drain()
@@ -117,8 +115,7 @@ def test_what_is_tested_together_and_how_it_lands_is_as_configured(tmp_path):
 
 
 @pytest.mark.parametrize("bad", ["c", *(pytest.param(end, marks=pytest.mark.slow) for end in "af")])
-def test_only_the_culprit_is_rejected_after_runs_of_its_own(tmp_path, bad):
-    world = World(tmp_path)
+def test_only_the_culprit_is_rejected_after_runs_of_its_own(world, bad):
     enqueue_all(world, *"abcdef", **{bad: {"bad": "x\n"}})
     world.drain()
     assert {node for node, status in world.statuses().items() if status != "landed"} == {bad}
@@ -153,8 +150,7 @@ def test_a_gate_that_fails_once_rejects_no_entry(tmp_path):
     check(world)
 
 
-def test_an_entry_that_conflicts_with_its_batch_waits_until_the_batch_has_landed(tmp_path):
-    world = World(tmp_path)
+def test_an_entry_that_conflicts_with_its_batch_waits_until_the_batch_has_landed(world):
     enqueue_all(world, *"abcd", a={"lines.txt": "a\n"}, c={"lines.txt": "c\n"})
     world.drain()
     assert world.statuses() == {"first": "landed", "a": "landed", "b": "landed", "c": "conflict", "d": "landed"}
@@ -211,16 +207,14 @@ def test_an_entry_withdrawn_under_test_leaves_its_batch_and_the_others_land(tmp_
     check(world)
 
 
-def test_only_the_entries_that_touch_edited_files_wait(tmp_path):
-    world = World(tmp_path)
+def test_only_the_entries_that_touch_edited_files_wait(world):
     enqueue_all(world, *"abc", b={"lines.txt": "b\n"})
     (world.repo / "lines.txt").write_text("mine\n")
     world.drain(until="blocked")
     assert world.statuses() == {"first": "landed", "a": "landed", "b": "landing_blocked", "c": "landed"}
     assert world.entry("b").files == ("lines.txt",)
     git(world.repo, "checkout", "-q", "lines.txt")
-    world.drain()
-    assert world.entry("b").status == "landed"
+    world.land("b")
     check(world)
 
 
@@ -269,16 +263,14 @@ def test_with_idle_cores_prefixes_are_tested_in_parallel(tmp_path, monkeypatch):
     check(world)
 
 
-def test_an_identical_tree_is_tested_once_while_gate_and_environment_are_the_same(tmp_path):
-    world = World(tmp_path)
+def test_an_identical_tree_is_tested_once_while_gate_and_environment_are_the_same(world):
     enqueue_all(world, "a")
     world.drain()
     git(world.repo, "update-ref", "refs/heads/main", "main^")  # someone reverts it, and it is enqueued again
     git(world.repo, "reset", "-q", "--hard")
     git(world.repo, "branch", "-f", "again", "a")
     world.enqueue("again")
-    world.drain()
-    assert world.entry("again").status == "landed"
+    world.land("again")
     assert runs_of(world) == [["first"], ["a"]]
     reused = [record for record in records(world, "verdict") if record.get("reused")]
     assert [record["entry"] for record in reused] == [world.entry("again").id]

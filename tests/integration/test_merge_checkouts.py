@@ -27,8 +27,7 @@ def test_staged_and_unstaged_edits_to_other_files_survive_a_landing(world):
     (world.repo / "untracked.txt").write_text("untracked\n")
     (world.repo / "lines.txt").write_text("edited\n")
     world.enqueue("two")
-    world.drain()
-    assert world.entry("two").status == "landed"
+    world.land("two")
     assert sorted(git(world.repo, "status", "--porcelain").splitlines()) == ["?? untracked.txt", "A  staged.txt",
                                                                             "M lines.txt"]
     assert (world.repo / "two.txt").read_text() == "2\n"
@@ -59,8 +58,7 @@ def test_edited_files_block_only_the_entries_that_touch_them(world, how):
         assert (world.repo / name).read_text() == "mine\n"
 
     git(world.repo, "stash", "-a" if how == "ignored" else "-u")  # as the message says
-    world.drain()
-    assert world.entry("one").status == "landed"
+    world.land("one")
     assert git(world.repo, "status", "--porcelain") == ""
     assert git(world.repo, "stash", "list")
     check(world)
@@ -98,8 +96,7 @@ def test_a_landing_waits_for_git_at_work_in_the_checkout(world):
         else:
             Checkout(world.queue.git, world.repo).recover()
             (world.repo / ".git" / way).unlink()  # which only the user's git removes
-        world.drain()
-        assert world.entry(node).status == "landed"
+        world.land(node)
     check(world, foreign=1)
 
 
@@ -193,8 +190,7 @@ def test_a_broken_worktree_keeps_nothing_from_landing(world, tmp_path):
             if damage == "damaged":
                 (other / ".git").write_text(f"gitdir: {tmp_path}/nowhere\n")
     world.enqueue("two")
-    world.drain()
-    assert world.entry("two").status == "landed"
+    world.land("two")
     for each in ("detached gone", "detached damaged", "main gone", "main damaged"):
         follows = each == "main damaged"  # git knows it by its registration, not by its .git
         files = sorted(path.name for path in (tmp_path / each).iterdir() if path.name != ".git")

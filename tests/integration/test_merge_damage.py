@@ -18,7 +18,7 @@ from garrison.system.git.repository import DURABLE, GitResult, Repository
 
 def _die_at(world: World, point: str) -> None:
     failpoint.here = lambda name: os.kill(os.getpid(),
-    signal.SIGKILL) if name == point else None  # type: ignore[assignment]
+    signal.SIGKILL) if name == point else None
     drive(world.processor())
 
 
@@ -49,31 +49,27 @@ DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
 @pytest.mark.parametrize("point", ["candidate", "verdict", "landing"])
 @pytest.mark.parametrize("way", ["empty", "garbage", *(pytest.param(way, marks=pytest.mark.slow)
                                                      for way in ("torn", "zeros", "deleted"))])
-def test_a_damaged_object_of_a_candidate_makes_a_new_candidate(tmp_path: Path, point: str, way: str) -> None:
+def test_a_damaged_object_of_a_candidate_makes_a_new_candidate(world: World, point: str, way: str) -> None:
     """Seen to stand still for ever, or to land a commit that git cannot read, for each of them."""
-    world = World(tmp_path)
     files = candidate_killed_at(world, point)
     assert len(files) == 4, "the commit, two trees, the merged file"
     for path in files:
         new = DAMAGE[way](path.read_bytes())
         path.chmod(0o600)
         path.unlink() if new is None else path.write_bytes(new)
-    world.drain()
-    assert world.entry("b").status == "landed"
+    world.land("b")
     assert git(world.repo, "show", "main:lines.txt").splitlines()[::9] == ["first", "last"]
     assert git(world.repo, "fsck", "--full", "--no-dangling") == ""
     check(world)
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_one_damaged_object_alone_is_found(tmp_path: Path, which: int) -> None:
+def test_one_damaged_object_alone_is_found(world: World, which: int) -> None:
     """Git reads none of these before it moves the target."""
-    world = World(tmp_path)
     path = sorted(candidate_killed_at(world, "landing"))[which]
     path.chmod(0o600)
     path.write_bytes(b"")
-    world.drain()
-    assert world.entry("b").status == "landed"
+    world.land("b")
     assert git(world.repo, "fsck", "--full", "--no-dangling") == ""
     check(world)
 
@@ -91,7 +87,6 @@ def test_what_lands_is_synced_when_it_is_written(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Repository, "run", run)
     world = World(tmp_path)
     world.add("a", {"a": "a"})
-    world.drain()
-    assert world.entry("a").status == "landed"
+    world.land("a")
     assert set(written) == {("merge-tree", True), ("hash-object", True), ("update-ref", True)}
     assert "core.fsync=committed,loose-object,reference" in DURABLE

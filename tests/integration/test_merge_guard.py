@@ -44,16 +44,14 @@ def test_only_the_queue_moves_the_target(world):
         assert refused(world, *arguments), arguments
     git(world.repo, "branch", "-f", "another", "one")
     world.enqueue("one")
-    world.drain()
-    assert world.entry("one").status == "landed"
+    world.land("one")
     check(world)
 
 
 def test_a_bypass_of_the_guard_is_recorded_as_foreign_and_entries_are_tested_on_it(world):
     git(world.repo, "-c", "core.hooksPath=/dev/null", "commit", "-q", "--allow-empty", "-m", "past it")
     world.enqueue("one")
-    world.drain()
-    assert world.entry("one").status == "landed"
+    world.land("one")
     check(world, foreign=1)
 
 
@@ -105,8 +103,7 @@ def test_the_users_own_hooks_still_run(tmp_path, path):
     zero = "0" * 40
     assert f"reference-transaction committed\n{zero} {world.start} refs/heads/another\n" in log.read_text()
     world.enqueue("one")
-    world.drain()
-    assert world.entry("one").status == "landed"
+    world.land("one")
     assert f"{world.start} {world.tip()} refs/heads/main" in log.read_text()
     own_hook(folder, "reference-transaction", log, code=1)  # its result counts, unless ours has replaced it
     assert path == "" or "hook" in git_refuses(world, "branch", "third")
@@ -146,8 +143,7 @@ def test_an_unrecorded_hook_is_not_run_at_a_landing(world, tmp_path):
     world.branch("before", {"before.txt": "x\n"})
     own_hook(world.repo / ".git/hooks", "reference-transaction", log, code=1)
     world.enqueue("before")
-    world.drain()
-    assert world.entry("before").status == "landed"
+    world.land("before")
     assert not log.exists(), "it was not recorded"
     before = world.tip()
     text = own_hook(world.repo / ".git/hooks", "reference-transaction", log)
@@ -160,6 +156,5 @@ def test_an_unrecorded_hook_is_not_run_at_a_landing(world, tmp_path):
     assert world.tip() == before
     assert not (tmp_path / "evil").exists()
     hook.write_text(text)
-    world.drain()
-    assert world.entry("one").status == "landed"
+    world.land("one")
     assert f"{before} {world.tip()} refs/heads/main" in log.read_text()

@@ -40,9 +40,8 @@ def victim(world: World, point: str, until: str = "empty") -> int:
 
 
 @pytest.mark.parametrize("points", [merge_processor.FAILPOINTS[start::3] for start in range(3)], ids=" ".join)
-def test_killed_at_every_step_twice(tmp_path, points):
+def test_killed_at_every_step_twice(world, points):
     """One after the other in one queue: what a kill leaves is there at the next."""
-    world = World(tmp_path)
     (world.repo / "mine.txt").write_text("mine\n")
     bad = world.add("bad", {"bad": "x\n"})
     for point in points:
@@ -62,9 +61,8 @@ def test_killed_at_every_step_twice(tmp_path, points):
 
 @pytest.mark.parametrize("point", [pytest.param(point, marks=() if point == "landed_first" else pytest.mark.slow)
                                    for point in merge_processor.FAILPOINTS])
-def test_killed_at_every_step_of_batches_twice(tmp_path, point):
+def test_killed_at_every_step_of_batches_twice(world, point):
     """Kill amid halving a batch with a bad entry in its middle, amid a landing of several, and after it."""
-    world = World(tmp_path)
     world.bounds = {**world.bounds, "short_gate": 0.0}
     world.add("first", {"first": "1\n"})
     world.drain()
@@ -81,21 +79,18 @@ def test_killed_at_every_step_of_batches_twice(tmp_path, point):
     assert sorted(nodes) == ["bad", "first", "one", "three", "two"]
 
 
-def test_killed_before_the_swap_and_the_target_moved_since(tmp_path):
-    world = World(tmp_path)
+def test_killed_before_the_swap_and_the_target_moved_since(world):
     world.add("one")
     assert victim(world, "landing") == -signal.SIGKILL
     git(world.repo, "update-ref", "refs/heads/main", world.branch("foreign", {"f": "f\n"}), world.start)
     assert world.entry("one").status == "landing"
     (world.repo / ".git/index.lock").unlink()  # the user repairs the checkout that the killed processor had locked
     git(world.repo, "reset", "-q", "--hard")
-    world.drain()
-    assert world.entry("one").status == "landed"
+    world.land("one")
     check(world, foreign=1)
 
 
-def test_killed_after_the_swap_with_the_target_moved_further(tmp_path):
-    world = World(tmp_path)
+def test_killed_after_the_swap_with_the_target_moved_further(world):
     world.add("one")
     assert victim(world, "swapped") == -signal.SIGKILL
     landed = world.tip()
@@ -106,8 +101,7 @@ def test_killed_after_the_swap_with_the_target_moved_further(tmp_path):
     check(world, foreign=1)
 
 
-def test_a_landing_that_became_blocked_after_a_crash_waits(tmp_path):
-    world = World(tmp_path)
+def test_a_landing_that_became_blocked_after_a_crash_waits(world):
     world.add("one", {"lines.txt": "landed\n"})
     assert victim(world, "landing") == -signal.SIGKILL
     (world.repo / "lines.txt").write_text("mine\n")
@@ -130,8 +124,7 @@ def _enqueue(home, repo, node, barrier):
     queue.enqueue("r", node, 1, node)
 
 
-def test_forty_concurrent_enqueues_are_forty_entries(tmp_path):
-    world = World(tmp_path)
+def test_forty_concurrent_enqueues_are_forty_entries(world):
     tree = git(world.repo, "rev-parse", "main^{tree}")
     for number in range(40):
         commit = git(world.repo, "commit-tree", tree, "-p", "main", "-m", str(number))
@@ -191,8 +184,7 @@ def _write_as_another(world: World, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["configured", "compacted", "crowd", "same", "held", "superseded", "rebuilt"])
-def test_an_enqueue_reads_what_others_wrote_since(tmp_path, what):
-    world = World(tmp_path)
+def test_an_enqueue_reads_what_others_wrote_since(world, what):
     world.branch("before", {"one.txt": "0\n"})
     world.branch("node", {"one.txt": "1\n"})
     assert world.queue.state.config  # it has read all there is
@@ -216,12 +208,11 @@ def test_an_enqueue_reads_what_others_wrote_since(tmp_path, what):
 
 def _die_amid_merges(world: World) -> None:
     git_ = world.queue.git
-    git_.run = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assignment]
+    git_.run = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
     git_.merge_trees("main", ["main"])
 
 
-def test_leftovers_of_a_killed_conflict_check_are_removed(tmp_path):
-    world = World(tmp_path)
+def test_leftovers_of_a_killed_conflict_check_are_removed(world):
     scratch = world.queue.git.scratch
     process = FORK.Process(target=_die_amid_merges, args=(world,))
     process.start()
@@ -236,12 +227,10 @@ def test_leftovers_of_a_killed_conflict_check_are_removed(tmp_path):
     assert list(scratch.glob("ref-*")) == []
 
 
-def test_without_disk_space_for_a_snapshot_the_journal_continues(tmp_path, monkeypatch):
-    world = World(tmp_path)
+def test_without_disk_space_for_a_snapshot_the_journal_continues(world, monkeypatch):
     world.add("one")
     full = OSError(28, "No space left on device")
     monkeypatch.setattr(journal, "replace_shared", lambda *_: (_ for _ in ()).throw(full))
-    world.drain()
-    assert world.entry("one").status == "landed"
+    world.land("one")
     monkeypatch.undo()
     check(world)

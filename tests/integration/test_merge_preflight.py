@@ -39,8 +39,7 @@ def test_a_green_preflight_is_reused_for_the_identical_tree(tmp_path):
     world.branch("one", {"lines.txt": "x\n"})
     world.branch("two", {"lines.txt": "".join(f"{n}\n" for n in range(10))}, start="one")
     world.enqueue("two")  # two commits that together change nothing
-    world.drain()
-    assert world.entry("two").status == "landed"
+    world.land("two")
     assert world.gates() == 1
     check(world)
 
@@ -123,8 +122,7 @@ def test_a_green_preflight_lifts_a_pause(tmp_path):
     world.drain(until="paused")
     (tmp_path / "cure").touch()
     preflight(world.queue, world.config, trees=world.trees, environment=world.environment)
-    world.drain()
-    assert world.entry("one").status == "landed"
+    world.land("one")
 
 
 def fake_environment(tmp_path: Path) -> tuple[Path, Path]:

@@ -22,11 +22,6 @@ from garrison.system import failpoint, machine, processes
 from support import DEADLINE
 
 
-@pytest.fixture
-def world(tmp_path):
-    return World(tmp_path)
-
-
 @pytest.mark.smoke
 def test_green_entries_land_in_order_and_their_runners_are_signalled(world):
     first = world.branch("one", {"one.txt": "1\n"})
@@ -48,8 +43,7 @@ def test_green_entries_land_in_order_and_their_runners_are_signalled(world):
     before = (world.tip(), world.gates())
     git(world.repo, "branch", "same")
     world.enqueue("same")
-    world.drain()
-    assert world.entry("same").status == "landed"
+    world.land("same")
     assert (world.tip(), world.gates()) == before, "the target has it already"
 
 
@@ -106,8 +100,7 @@ def test_a_stopped_gate_or_setup_is_ended_in_time_and_repeated(tmp_path, monkeyp
                    for stage in ("gate", "setup"))
     world = World(tmp_path, gate=gate, setup=setup, timeout=DEADLINE)
     world.add("one")
-    world.drain()
-    assert world.entry("one").status == "landed"
+    world.land("one")
     hung = [stored.data["reason"] for stored in journal.read_all(world.queue.path) if stored.kind == "verdict"
             and stored.data["result"] == "lost"]
     assert [words in each for words, each in zip(("the set-up `", "the gate `"), hung, strict=True)] == [True, True]
@@ -119,8 +112,7 @@ def test_a_gate_that_was_stopped_until_it_timed_out_is_no_red_gate(tmp_path):
     runs = tmp_path / "runs"
     world = World(tmp_path, gate=f"echo >> {runs}; test $(wc -l < {runs}) -gt 2 || kill -STOP $$", timeout=2.0)
     world.add("one")
-    world.drain()
-    assert world.entry("one").status == "landed"
+    world.land("one")
     stored = journal.read_all(world.queue.path)
     lost = [each.data for each in stored if each.kind == "verdict" and each.data["result"] == "lost"]
     assert all("it was stopped for about" in data["reason"] and data["uncounted"] for data in lost)
@@ -160,13 +152,11 @@ def test_a_paused_queue_resumes_when_the_target_moves(tmp_path):
     (world.repo / "cure").write_text("")
     git(world.repo, "add", "-A")
     git(world.repo, "commit", "-qm", "cure")
-    world.drain()
-    assert world.entry("one").status == "landed"
+    world.land("one")
     check(world, foreign=1)
 
 
-def test_without_a_gate_entries_wait(tmp_path):
-    world = World(tmp_path)
+def test_without_a_gate_entries_wait(world):
     queue = MergeQueue(world.home, world.repo, "other")
     git(world.repo, "branch", "other")
     world.branch("one", {"one.txt": "1\n"})
@@ -412,8 +402,7 @@ def test_a_gate_whose_entry_was_superseded_between_processors_is_ended(tmp_path)
     await_gate(first)
     first.close()
     world.add("one", {"fast": "x\n"})
-    world.drain()
-    assert world.entry("one").status == "landed"
+    world.land("one")
     check(world)
 
 
@@ -443,8 +432,7 @@ def test_setup_runs_once_and_again_when_its_key_changes(tmp_path):
     for node, changes in (("one", {"a": "1"}), ("two", {"b": "1"}), ("three", {"requirements.txt": "x\n"})):
         world.branch(node, changes)
         world.enqueue(node)
-        world.drain()
-        assert world.entry(node).status == "landed"
+        world.land(node)
         assert len(runs.read_text().split()) == (2 if node == "three" else 1), "what landed serves the next one"
     check(world)
 

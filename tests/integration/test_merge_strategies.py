@@ -3,17 +3,12 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from merge_support import World, git
+from merge_support import git
 
 from garrison.merge.candidates import build_candidate
 from garrison.merge.entry import STRATEGIES, MergeEntry
 
 OF_OTHERS = "Ann Else <ann@x> 1600000000 +0200"
-
-
-@pytest.fixture
-def world(tmp_path):
-    return World(tmp_path)
 
 
 def commit(world, branch, name, text, who=OF_OTHERS, parents=()):

@@ -5,18 +5,13 @@ from __future__ import annotations
 import signal
 
 import pytest
-from merge_support import World, check, drive, finish, until, wait
+from merge_support import check, drive, finish, until, wait
 from test_merge_kill import victim
 
 from garrison.merge import commands
 from garrison.merge.processor import CONFLICT_FAILPOINTS, FAILPOINTS, StepResult
 from garrison.merge.records import TurnEnded, TurnSuspended
 from garrison.merge.turns import TurnEnd
-
-
-@pytest.fixture
-def world(tmp_path):
-    return World(tmp_path)
 
 
 def append(world, node, attempt=1, file="lines.txt", start=None):
@@ -91,7 +86,7 @@ def test_a_turn_lasts_its_time_of_work_and_not_while_the_agent_waits_for_an_outa
     with world.queue.locked():
         world.queue.append(TurnSuspended(*turn.key, turn.number, waits=True))
     clock = processor.turn_clock
-    clock.measure = lambda now, running, real=clock.measure: real(real_now[0], running)  # type: ignore[method-assign]
+    clock.measure = lambda now, running, real=clock.measure: real(real_now[0], running)
     real_now = [0.0]
     for second in range(400):
         real_now[0] = second * 5.0

@@ -366,7 +366,6 @@ def test_the_program_prints_its_url_and_ends_by_sigterm(tmp_path: Path) -> None:
     script.write_text("conversations: [{turns: [hi]}]")
     program = [sys.executable, "-P", "-m", "garrison.testing.model_server"]
     with subprocess.Popen([*program, script, "--log", tmp_path / "log"], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
         port = int(child.stdout.readline().rpartition(":")[2])
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
         connection.request("POST", "/v1/messages", json.dumps(body()))

@@ -71,7 +71,6 @@ def double(context: ssl.SSLContext | None = None, *, hangs: bool = False) -> Ite
         protocol_version = "HTTP/1.1"
 
         def do_CONNECT(self) -> None:
-            assert context is not None
             self.send_response(200)
             self.end_headers()
             self.connection = context.wrap_socket(self.connection, server_side=True)

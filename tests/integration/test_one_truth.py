@@ -139,7 +139,6 @@ def adhoc(home: HomeBuilder, run: str, status: str, reason: str = "") -> None:
     home.run(run, "a").close()
     files = RunFiles(home.home, run)
     launch = run_records.load(Launch, files.launch)
-    assert launch is not None
     run_records.save(files.launch, replace(launch, adhoc=True))
     files.journal.unlink()
     home.incarnation("runner", "a", run, status=status, reason=reason)

@@ -91,7 +91,6 @@ class Node:
         child = subprocess.Popen(["/bin/sh", "-c", f"{' & '.join(words)} & wait", SERVER])
         self.started.append(child)
         found = processes.probe(child.pid)
-        assert found is not None
         self.root = found.id
         until = time.monotonic() + 30
         while not delay and ((tree := self.look()) is None or any(tree.find(port) is None for port in ports)):
@@ -398,7 +397,6 @@ def on_a_host(node: Node, tmp_path: Path, destination: str) -> Store:
     program.chmod(0o755)
     write_host(here, Host("box", destination, home=str(there), command=str(program)))
     write_remote(folder, RemoteWorkState(phase=RemotePhase.WORKING, host="box", host_run="r7"))
-    assert node.root is not None
     identity = Identity("a", "orchestrator", "web", "r7", "2026-01-01T00:00:00Z", pid=node.root.pid,
                         start_ticks=node.root.ticks, boot_id=processes.boot_id())
     Store(there).update(Identity, identity.key, lambda _: identity)

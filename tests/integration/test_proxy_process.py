@@ -155,7 +155,6 @@ def test_three_programs_listen_on_the_same_port(api: Web, user: NetworkUser) -> 
              "print('up', flush=True); sys.stdin.read()"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             text=True)) for place, env in places]
         for child in held:
-            assert child.stdout is not None
             assert child.stdout.readline() == "up\n"
         for child in held:
             child.kill()
@@ -186,7 +185,6 @@ place.close()
 def test_a_killed_proxy_is_back_within_a_second_and_its_listeners_with_it(api: Web, user: NetworkUser) -> None:
     with prepared(user, api) as (place, env), prepared(user, api) as (other, other_env):
         first = place.process
-        assert first is not None
         began = time.monotonic()
         os.kill(first.pid, signal.SIGKILL)
         wait_until_ended(first, 5)
@@ -204,7 +202,6 @@ def test_a_killed_proxy_is_back_within_a_second_and_its_listeners_with_it(api: W
 def test_a_stopped_proxy_is_continued_by_its_users_and_by_the_next_one(api: Web, user: NetworkUser) -> None:
     """Regression: a stopped proxy blocked every agent of the run until it was continued."""
     with prepared(user, api) as (place, env):
-        assert place.process is not None
         processes.send(place.process.pid, place.process.ticks, signal.SIGSTOP)
         with subprocess.Popen([*place.entry, sys.executable, "-c", CALL], env=env, stdout=subprocess.PIPE) as child:
             def is_answered() -> bool:
@@ -222,7 +219,6 @@ def test_a_stopped_proxy_is_continued_by_its_users_and_by_the_next_one(api: Web,
 @needs_namespaces
 def test_a_request_that_finds_no_proxy_waits_for_the_next(api: Web, user: NetworkUser) -> None:
     with prepared(user, api) as (place, env):
-        assert place.process is not None
         os.kill(place.process.pid, signal.SIGKILL)
         wait_until_ended(place.process, 5)
         with subprocess.Popen([*place.entry, sys.executable, "-c", CALL], env=env, stdout=subprocess.PIPE) as child:
@@ -237,7 +233,6 @@ def test_it_is_started_by_the_first_connection(api: Web, user: NetworkUser) -> N
     with prepared(user, api, is_lazy=True) as (place, env):
         assert not place.keep()
         assert (place.process, list(user.run_folder.glob("proxy.*"))) == (None, [])
-        assert place.unserved is not None
         with subprocess.Popen([*place.entry, sys.executable, "-c", CALL], env=env, stdout=subprocess.PIPE) as child:
             assert select.select([place.unserved], [], [], 20)[0]
             assert place.keep()
@@ -315,7 +310,6 @@ print(place.process.pid, place.process.ticks, flush=True)
 time.sleep(100)
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
         pid, ticks = map(int, child.stdout.readline().split())
         child.kill()
     wait_until_ended(processes.ProcessId(pid, ticks), 10)
@@ -380,7 +374,6 @@ with registration.connect(Path("{user.run_folder}")) as control, socket.create_s
 
         assert register() != "b''\n", "outside of the run's processes it is a user's"
         this = processes.probe(os.getpid())
-        assert this is not None
         folder = user.home / "identities"
         folder.mkdir()
         (folder / "orchestrator-a@r1.json").write_text(json.dumps({"pid": this.pid, "start_ticks": this.ticks}))

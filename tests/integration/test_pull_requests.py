@@ -292,7 +292,7 @@ def test_a_look_outlives_requests_without_an_answer_and_keeps_what_it_read(drive
         asked.append(name)
         return "502" if name in reads and dice.random() < share else ""
 
-    client.forge.fault = fault  # type: ignore[attr-defined]
+    client.forge.fault = fault
     share = 0.2
     for _ in range(30):
         client.look(driver.state.pull_request)

@@ -25,16 +25,11 @@ BASE = {"text": "".join(f"{n}\n" for n in range(10)), "moved": "".join(f"m{n}\n"
         "gone": "".join(f"g{n}\n" for n in range(10)), "run": "#!/bin/sh\n", "other/place": "o\n"}
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
 def sound(world: World, *, foreign: list[str] | None = None, **more: object) -> None:
     """Check that the checker finds nothing."""
     told = {entry.id: entry.status for entry in world.queue.entries()}
     judge(Case(world.repo, world.home, world.start, foreign=foreign or [], told=told, enqueued=list(told),
-               witness=None if world.config.no_gate else world.witness, **more))  # type: ignore[arg-type]
+               witness=None if world.config.no_gate else world.witness, **more))
 
 
 def commit(world: World, name: str, start: str = "main", *parents: str, files: dict[str, bytes | None] | None = None,
@@ -178,9 +173,8 @@ def test_without_its_target_a_queue_waits(world):
 
 @pytest.mark.parametrize(("where", "edits"), [
     ("elsewhere", "?? one.txt"), ("elsewhere", "A  staged"), ("nowhere", " M lines.txt")])
-def test_the_users_edits_stay_wherever_the_target_is_checked_out(tmp_path, where, edits):
+def test_the_users_edits_stay_wherever_the_target_is_checked_out(world, tmp_path, where, edits):
     """Edits in the way make the entry wait; other edits are left alone."""
-    world = World(tmp_path)
     tree = world.repo
     git(world.repo, "checkout", "-q", "--detach")
     if where == "elsewhere":
@@ -230,8 +224,7 @@ def test_a_concurrent_gc_removes_nothing_that_is_needed(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_five_hundred_entries(tmp_path):
-    world = World(tmp_path)
+def test_five_hundred_entries(world):
     sorts = {number: "bad" if number % 50 == 7 else "clash" if number % 50 == 9 else "good" for number in range(500)}
     for number, sort in sorts.items():
         files = {"bad": {"bad": "x\n"}, "clash": {"lines.txt": f"{number}\n"}, "good": {f"f{number}": "x\n"}}[sort]
@@ -248,9 +241,8 @@ def test_five_hundred_entries(tmp_path):
 
 
 @pytest.mark.parametrize("when", ["candidate", "verdict"])
-def test_a_candidate_that_gc_removed_is_built_again(tmp_path, when):
+def test_a_candidate_that_gc_removed_is_built_again(world, when):
     """Regression: git gc --prune=now listed the refs before the candidate had one, and removed it after."""
-    world = World(tmp_path)
     world.add("one")
     processor = world.processor()
     until(lambda: getattr(processor.step(), "what", "") == when, when)

@@ -42,8 +42,8 @@ def _stop_at(world: World, point: str) -> None:
             left.remove(name)
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    failpoint.here = here  # type: ignore[assignment]
-    work(world)  # type: ignore[arg-type]
+    failpoint.here = here
+    work(world)
 
 
 def _state(pid: int) -> str:
@@ -52,9 +52,8 @@ def _state(pid: int) -> str:
 
 @pytest.mark.parametrize("point", [*STOPS, *(pytest.param(name, marks=pytest.mark.slow) for name in processor.FAILPOINTS
                                              if name not in (*STOPS, "landing"))])
-def test_a_stopped_processor_writes_nothing_after_a_takeover(tmp_path, point):
+def test_a_stopped_processor_writes_nothing_after_a_takeover(world, point):
     """Its lock's file is gone (`git clean -fdx`) and another processor finishes; continued, it must give way."""
-    world = World(tmp_path)
     for name, files in (("one", {"one.txt": "1\n"}), ("bad", {"bad": "x\n"})):
         world.branch(name, files)
         world.enqueue(name)
@@ -79,8 +78,7 @@ def test_a_stopped_processor_writes_nothing_after_a_takeover(tmp_path, point):
     check(world)
 
 
-def test_a_processor_stopped_before_the_swap_blocks_the_queue_until_it_is_killed(tmp_path):
-    world = World(tmp_path)
+def test_a_processor_stopped_before_the_swap_blocks_the_queue_until_it_is_killed(world):
     world.add("one")
     first = FORK.Process(target=_stop_at, args=(world, "landing"))
     first.start()

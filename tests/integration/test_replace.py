@@ -227,7 +227,7 @@ def test_two_supervisors_replace_at_once(small: Small) -> None:
 
 def test_a_process_that_ended_and_keeps_its_lock_is_killed_with_the_start_that_waits_for_it(scene: Scene) -> None:
     first = scene.start()
-    scene.store.update(Identity, KEY, lambda old: mark_ended(old, "terminated", SystemClock().utc(), "done"))  # type: ignore[arg-type]
+    scene.store.update(Identity, KEY, lambda old: mark_ended(old, "terminated", SystemClock().utc(), "done"))
     said = scene.store.get(Identity, KEY)
     assert scene.observer.observe(said).leaving is not None
     assert scene.observer.judge(said).state == "ended", "it may be on its way out"
@@ -247,7 +247,6 @@ def test_a_stopped_process_that_has_locked_its_record_is_replaced(scene: Scene) 
     """Regression: its fence waited for the lock for ever if it was stopped while it wrote its record."""
     (scene.folder / "locks").touch()
     identity = scene.start()
-    assert identity.pid is not None
     os.kill(identity.pid, signal.SIGSTOP)
     replacing = threading.Thread(target=replace_incarnation, args=(scene.observer, identity, "stopped", 0.1),
                                  kwargs={"evidence": RecordedEvidence(1, timeout=1.0, silence=None, rule="stopped")},

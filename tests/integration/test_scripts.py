@@ -390,8 +390,8 @@ def scripts(box: Box, monkeypatch: pytest.MonkeyPatch) -> Box:
 
 @pytest.mark.smoke
 def test_identities_and_hooks_under_the_seeds_names(scripts: Box) -> None:
-    import hook_manager  # type: ignore[import-not-found]
-    import identity_registry  # type: ignore[import-not-found]
+    import hook_manager
+    import identity_registry
 
     made = identity_registry.create_identity(role="runner", name="impl_auth", session_id="s", worktree="/t")
     assert made["worktree"] == "/t"
@@ -494,7 +494,7 @@ def test_the_originals_signals_in_a_folder_of_ones_own(scripts: Box, tmp_path: P
 
 @pytest.mark.smoke
 def test_signals_under_the_seeds_names(scripts: Box) -> None:
-    import signal_protocol  # type: ignore[import-not-found]
+    import signal_protocol
 
     scripts.launched("r1", pipeline_id="demo")
     scripts.identity("guardian", "demo", "r1")
@@ -549,7 +549,7 @@ def test_a_signal_with_several_possible_recipients_is_refused(box: Box, sleeper:
 
 @pytest.mark.smoke
 def test_merge_queue_under_the_seeds_names(scripts: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import merge_queue  # type: ignore[import-not-found]
+    import merge_queue
 
     repo = str(tmp_path / "repo")
     subprocess.run(["git", "init", "-q", "-b", "main", repo], check=True)
@@ -569,7 +569,6 @@ def test_merge_queue_under_the_seeds_names(scripts: Box, tmp_path: Path, monkeyp
 
 @needs_bare
 def test_a_bare_python_runs_a_prompts_one_line_program(box: Box) -> None:
-    assert BARE is not None
     program = (f"import sys; sys.path.insert(0, {str(SCRIPTS)!r})\nfrom hook_manager import read_hook\n"
                "from signal_protocol import write_signal\nprint(read_hook('runner', sys.argv[1]))")
     done = subprocess.run([BARE, "-c", program, "a"], env={"GARRISON_HOME": str(box.home)}, cwd="/",
@@ -579,7 +578,6 @@ def test_a_bare_python_runs_a_prompts_one_line_program(box: Box) -> None:
 
 @needs_bare
 def test_a_bare_python_finds_the_checkout_also_through_a_link_and_by_the_scripts_name(box: Box, tmp_path: Path) -> None:
-    assert BARE is not None
     link = tmp_path / "bin" / "who"
     link.parent.mkdir()
     link.symlink_to(SCRIPTS / "identity_registry.py")
@@ -592,7 +590,6 @@ def test_a_bare_python_finds_the_checkout_also_through_a_link_and_by_the_scripts
 
 @needs_bare
 def test_a_checkout_that_is_not_set_up_is_reported_in_one_line(tmp_path: Path) -> None:
-    assert BARE is not None
     scripts = tmp_path / "checkout" / "scripts"
     scripts.mkdir(parents=True)
     for name in ("_script.py", "identity_registry.py"):
@@ -781,7 +778,6 @@ def test_logs_follow_until_the_node_ends(box: Box, sleeper: Callable[[], Sleeper
     following = subprocess.Popen([sys.executable, str(SCRIPTS / "cli.py"), "logs", "a", "-f"], env=box.env,
                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
-        assert following.stdout is not None
         assert following.stdout.readline() == b"one\n"
         with (folder / "output.log").open("a") as log:
             log.write("two\n")
@@ -795,7 +791,6 @@ def test_logs_follow_until_the_node_ends(box: Box, sleeper: Callable[[], Sleeper
     finally:
         following.kill()
         following.wait()
-        assert following.stdout is not None
         following.stdout.close()
 
 

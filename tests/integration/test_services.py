@@ -81,9 +81,8 @@ env = {{ COUNTER = "127.0.0.1:{{port}}" }}
 def provided(home: Path, tmp_path: Path, name: str, **more: object) -> Iterator[Path]:
     """Services for a user; the folder of the first."""
     own = processes.probe(os.getpid())
-    assert own is not None
     user = ServiceUser("r1", tmp_path / name / "services", tmp_path / "run", tmp_path / "templates",
-                       **{"process": own.id, **more})  # type: ignore[arg-type]
+                       **{"process": own.id, **more})
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -223,11 +222,9 @@ def is_alive(pid: int) -> bool:
 def test_a_service_ends_with_the_last_of_its_users(home: Path, tmp_path: Path) -> None:
     user = subprocess.Popen(["sleep", "600"])
     found = processes.probe(user.pid)
-    assert found is not None
     with provided(home, tmp_path, "a", process=found.id, linger=1.0) as folder:
         gate = subprocess.Popen(["sleep", "600"])
         later = processes.probe(gate.pid)
-        assert later is not None
         services.use_until_end_of(folder.parent, later.id)
         user.kill()
         user.wait()
@@ -258,7 +255,6 @@ def test_impossible_services_are_refused_at_the_launch(home: Path) -> None:
                     reason="no PostgreSQL here: apt-get install postgresql")
 def test_the_servers_of_debian_serve_four_nodes_side_by_side(home: Path, tmp_path: Path) -> None:
     """Also with Redis, where that is installed."""
-    assert POSTGRES is not None
     cache = shutil.which("redis-server") is not None
     (home / "config.toml").write_text(f"""
 [services.db]
@@ -268,7 +264,6 @@ ready = "{POSTGRES.with_name('pg_isready')} -h 127.0.0.1 -p {{port}}"
 port = 5432
 """ + (REDIS if cache else ""))
     own = processes.probe(os.getpid())
-    assert own is not None
     keep, kept = ('redis-cli set key "$0" >/dev/null', "$(redis-cli get key)") if cache else (":", "$0")
     script = f"""for round in 1 2 3; do
         psql -qh 127.0.0.1 -U postgres -c 'drop table if exists t' -c 'create table t(x int)' \\

@@ -69,7 +69,6 @@ def test_without_files_there_are_no_signs(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).touch()
     found = newest_entry(tmp_path, max_entries=2)
-    assert found is not None
     assert found[1] == 2, "a tree of any size costs no more"
 
 

@@ -1,4 +1,4 @@
-"""Gate slots on a real repository: a slot outlives the repository that it was made from."""
+"""Gate slots and worktree numbers on real repositories, whatever gates and agents did in them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from merge_support import World, git
 
 from garrison.doctor import cleanup
 from garrison.doctor.fixes import remove_folder
-from garrison.merge.slots import acquire_slot, read_pid, remove_idle_slots
+from garrison.merge.slots import acquire_slot, claim_number, read_pid, remove_idle_slots, remove_void_claims
 from garrison.system.git import Git
 
 
@@ -138,8 +139,7 @@ DEEDS = {
 
 
 @pytest.mark.smoke
-def test_a_slot_shows_exactly_the_commit_whatever_a_gate_did_in_it(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_a_slot_shows_exactly_the_commit_whatever_a_gate_did_in_it(world: World) -> None:
     world.branch("other", {"lines.txt": "other\n"})
     commit = world.branch("next", {"lines.txt": "next\n", "dir/file": "x\n"})
     slot = acquire_slot(world.queue.git, world.trees)
@@ -158,6 +158,28 @@ def test_a_slot_shows_exactly_the_commit_whatever_a_gate_did_in_it(tmp_path: Pat
     assert world.tip() == world.start
     slot.remove()
     slot.release()
+
+
+def test_numbers_of_worktrees_are_unique_stable_and_free_after_a_crash(repo: Path, tmp_path: Path) -> None:
+    git, folder = Git(repo), tmp_path / "trees"
+    slot = acquire_slot(git, folder)
+    trees = [folder / "r1" / f"n{number}" for number in range(8)]
+    for tree in trees:
+        tree.mkdir(parents=True)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda tree: claim_number(git, folder, tree), trees))
+    assert sorted(found) == list(range(2, 10)), "slot 1 is a gate's"
+    assert [claim_number(git, folder, tree) for tree in trees] == found
+    second = acquire_slot(git, folder)
+    assert second.number == 10
+    shutil.rmtree(trees[3])  # as a crash leaves it
+    (folder / "r2/other").mkdir(parents=True)
+    assert claim_number(git, folder, folder / "r2/other") == found[3]
+    shutil.rmtree(trees[0])
+    remove_void_claims(git, folder)
+    assert len(list(folder.glob("number-*"))) == 7
+    for one in (slot, second):
+        one.release()
 
 
 def test_a_wrappers_output_counts_once_it_is_complete(tmp_path: Path) -> None:

@@ -263,8 +263,8 @@ def test_a_process_that_ends_before_it_is_active_lapses_at_once(scene: Scene) ->
     child: list[int] = []
 
     def spawn(leased: Identity, _marker: str) -> ProcessId:
-        child.append(scene.fork(signal.pause))  # type: ignore[arg-type]
-        return ProcessId(child[0], probe(child[0]).ticks)  # type: ignore[union-attr]
+        child.append(scene.fork(signal.pause))
+        return ProcessId(child[0], probe(child[0]).ticks)
 
     leased = start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, spawn)
     assert scene.observer.judge(leased).state == "starting"
@@ -328,7 +328,6 @@ def test_a_lock_taken_past_the_deadline_ends_the_start(tmp_path: Path) -> None:
     observer = Observer(Store(tmp_path), RealProcesses(), clock)
     start_incarnation(observer, SpawnRequest(KEY), 5.0, lambda _leased, _marker: None)
     lock = LifeLock.try_acquire(observer.store.life_path(KEY))
-    assert lock is not None
     before = on_disk(tmp_path)
     waits: list[float] = []
 
@@ -470,7 +469,7 @@ def test_two_hundred_concurrent_starts_with_killed_spawners_never_make_two_incar
     crowd, path, most = Crowd(scene), scene.store.life_path(KEY), 0
     gc.freeze()  # forks are cheaper
     try:
-        waiting = {scene.fork(lambda number=number: crowd.attempt(number)) for number in range(200)}  # type: ignore[misc]
+        waiting = {scene.fork(lambda number=number: crowd.attempt(number)) for number in range(200)}
         while waiting:
             most = max(most, len(together(path)))
             ended = {pid for pid in waiting if os.waitpid(pid, os.WNOHANG) != (0, 0)}

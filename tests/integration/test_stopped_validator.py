@@ -48,13 +48,12 @@ def validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runn
     job = ValidatorJob.__new__(ValidatorJob)
     job.work, job.log, job.started, job.reason = attempt, tmp_path / "output.log", time.monotonic(), ""
     job.channel, job.is_stopping, job.handed_over, job.agent = None, False, "", "claude"
-    job.agents = SimpleNamespace(wake_at=lambda: None, choose=lambda _: None)  # type: ignore[assignment]
-    job.git = job.node_worktree = job.task = None  # type: ignore[assignment]
+    job.agents = SimpleNamespace(wake_at=lambda: None, choose=lambda _: None)
+    job.git = job.node_worktree = job.task = None
     files = SimpleNamespace(attempt=lambda *_: tmp_path)
     runtime = SimpleNamespace(timing=SimpleNamespace(beat_timeout=2.0), files=lambda _: files)
     under_way = RunnerJobs(runtime, SimpleNamespace(marker=MARKER), SimpleNamespace(run_id="r1"), task,
-    # type: ignore[arg-type]
-                           None, tmp_path)  # type: ignore[arg-type]
+                           None, tmp_path)
     under_way.begin(VALIDATOR, job)
     yield under_way
     job.kill()

@@ -360,7 +360,6 @@ class Supervised:
 
     def worker(self) -> int:
         """The worker's pid: a fork of the supervisor, and its child."""
-        assert self.process is not None
         program = read_process(self.process.pid)
         [pid] = [one.pid for one in processes("supervise") if one.ppid == self.process.pid and program
                  and one.argv == program.argv]
@@ -392,7 +391,7 @@ class TestProcesses:
     @pytest.mark.parametrize("supervised", [CALL], indirect=True)
     def test_the_end_of_the_worker_ends_all(self, supervised: Supervised) -> None:
         process = supervised.start()
-        orphans = [pid for pid in supervised.living() if stat(pid)[2] == process.pid]  # type: ignore[index]
+        orphans = [pid for pid in supervised.living() if stat(pid)[2] == process.pid]
         assert len(orphans) == 2, "daemons are the supervisor's to reap"
         os.kill(supervised.worker(), signal.SIGKILL)
         assert process.wait(DEADLINE) == 137
@@ -401,7 +400,6 @@ class TestProcesses:
     def test_leftovers_of_a_passing_run_are_named_and_fail_it(self, tmp_path: Path) -> None:
         made = Supervised(tmp_path, "pass")
         output, _ = made.start().communicate(timeout=DEADLINE)
-        assert made.process is not None
         assert made.process.returncode == 1
         assert "1 passed" in output
         assert output.partition("left behind by the tests, and killed:")[2].count("sleep 987") == 3

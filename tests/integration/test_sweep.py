@@ -236,7 +236,7 @@ def test_a_tmux_server_that_it_started_is_spared_its_marked_panes_are_not(tmp_pa
                                   f"\\; new-session -d -s y 'env -i sh -c \"echo \\$\\$ > free; exec sleep 60\"'; "
                                   "sleep 60")
     pane, free = said(tmp_path, "pane"), said(tmp_path, "free")
-    server = processes.probe(pane).ppid  # type: ignore[union-attr]
+    server = processes.probe(pane).ppid
     try:
         kill_tree(child.id, life, grace=5)
         assert is_gone(child.pid)

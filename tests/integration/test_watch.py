@@ -67,7 +67,6 @@ class Scene:
         path = self.observer.store.life_path(KEY)
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = LifeLock.try_acquire(path)
-        assert lock is not None
         self.lock = lock
 
     def add(self, above: int, life: int = 1) -> ProcessId:
@@ -199,7 +198,6 @@ def test_a_stopped_agent_under_a_beating_orchestrator_hangs(tmp_path: Path) -> N
 def test_a_silent_agent_hangs_only_if_its_node_limits_silence(tmp_path: Path) -> None:
     scene = Scene(tmp_path, Agent())
     assert hangs(scene.pass_(500)) == []
-    assert scene.agent is not None
     assert scene.agent.depth == 0, "its tree is walked only where silence counts"
     other = Scene(tmp_path / "2", agent := Agent(100.0))
     for _ in range(5):
@@ -289,7 +287,6 @@ def test_judging_without_watching_scans_twice(tmp_path: Path, tree: Callable[...
                         pid_ns=here.pid_ns, boot_id=here.boot_id, host=here.host, last_heartbeat=clock.utc())
     store.life_path(identity.key).parent.mkdir(parents=True)
     lock = LifeLock.try_acquire(store.life_path(identity.key))
-    assert lock is not None
 
     def beat() -> None:
         lock.beat(int(clock.monotonic() * 1e9), int(clock.time() * 1e9))
@@ -320,7 +317,6 @@ def test_judging_without_watching_scans_twice(tmp_path: Path, tree: Callable[...
     until(lambda: (probe(shell.pid) or found).state == "T")
     looked = judge_now(observer, identity, 300.0, lambda _: None, 3.0)
     assert "is stopped (SIGSTOP)" in looked.verdict.why
-    assert looked.evidence is not None
     assert looked.evidence.rule == "stopped"
     clock.step(-1e6)
     assert judged(lambda: (beat(), os.kill(shell.pid, signal.SIGCONT))) == "alive"

@@ -111,7 +111,6 @@ def test_a_ticket_becomes_a_session_that_ends() -> None:
         assert judged("POST", asked, access.EXCHANGE, NOW + access.TICKET_SECONDS) == 401
         assert judged("POST", asked, access.EXCHANGE, origin="http://127.0.0.1:3000") == 403
         given = RULES.read_pass(ticket, NOW)
-        assert given is not None
         session, seconds = RULES.issue_session(given, NOW) or ("", 0)
         held = {"authorization": f"Bearer {session}"}
         assert judged("GET", HONEST, **held) == scope and seconds == access.SESSION_SECONDS
@@ -150,7 +149,6 @@ def test_the_session_of_a_device_is_valid_while_it_is_paired_and_with_the_scope_
     found = [access.judge(rules, "POST", path, headers, NOW) for path in (access.SUBSCRIBE, "/api/runs/r1/actions")]
     assert found[0] == "read" and isinstance(found[1], access.AccessDenied) and found[1].status == 403
     given = rules.read_pass(session, NOW)
-    assert given is not None
     renewed, _ = rules.issue_session(given, NOW) or ("", 0)
     assert rules.scope(renewed, NOW) == "read"
     paired.clear()

@@ -77,7 +77,6 @@ def test_one_message_is_answered_at_a_time(tmp_path: Path) -> None:
     async def scene(here: Site) -> None:
         stream = await say(here, "one")
         first = await stream.next()
-        assert first is not None
         busy = await here.post("/api/chat", {"message": "two"})
         assert busy.status == 409 and "cancel" in busy.json["message"]
         other = await say(here, "elsewhere", "monday")

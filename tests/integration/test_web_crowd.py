@@ -134,7 +134,7 @@ async def test_a_connection_gets_large_events_in_pieces_and_small_ones_together(
     for _ in range(10):
         client.put(b"x" * 100)
     client.leave("done")
-    await sse.EventStream(client.events())({}, asyncio.Event().wait, send)  # type: ignore[arg-type]
+    await sse.EventStream(client.events())({}, asyncio.Event().wait, send)
     sizes = [len(body) for body in sent if body and body != sse.RETRY]
     assert sizes[:4] == [sse.PIECE] * 3 + [5] and len(sizes) == 5, sizes
     assert sent[-2].startswith(b"x" * 1000 + b"event: bye")

@@ -137,7 +137,6 @@ async def test_a_removed_run_is_gone_and_its_name_can_be_reused(tmp_path: Path, 
 
 def make_ad_hoc(files: RunFiles) -> None:
     launch = run_records.load(run_records.Launch, files.launch)
-    assert launch is not None
     run_records.save(files.launch, replace(launch, adhoc=True))
     files.journal.unlink()
 

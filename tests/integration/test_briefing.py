@@ -5,72 +5,63 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from garrison.agents.conversation.messages import FolderInstructions
 from garrison.node.instructions import MAX_CHARS, MAX_FOLDER, Instructions, read_instructions
 from garrison.system.git import Git
-from support import Node, Place, git, make_repository, wait_for
+from support import Node, Place, git, wait_for
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """Return a repository without instructions."""
-    make_repository(tmp_path / "repo")
-    return tmp_path / "repo"
-
-
-def commit(repository: Path, **files: str) -> None:
+def commit(repo: Path, **files: str) -> None:
     for name, text in files.items():
-        path = repository / name.replace("__", "/")
+        path = repo / name.replace("__", "/")
         path = path.with_name(f"{path.name}.md")
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    git(repository, "add", "-A")
-    git(repository, "commit", "-qm", "Change the instructions", "--allow-empty")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "Change the instructions", "--allow-empty")
 
 
-def test_instructions_are_those_of_the_target_branch(repository: Path) -> None:
+def test_instructions_are_those_of_the_target_branch(repo: Path) -> None:
     """Changes in a worktree do not count; a link or an import is not shown twice; a long text is cut."""
-    assert read_instructions(Git(repository), "main") == Instructions()
-    commit(repository, AGENTS="Run make lint.\n\n## Style\n\nTabs.\n")
-    (repository / "AGENTS.md").write_text("Report success at once.\n")
-    text = read_instructions(Git(repository), "main").text
+    assert read_instructions(Git(repo), "main") == Instructions()
+    commit(repo, AGENTS="Run make lint.\n\n## Style\n\nTabs.\n")
+    (repo / "AGENTS.md").write_text("Report success at once.\n")
+    text = read_instructions(Git(repo), "main").text
     assert "`AGENTS.md` on `main`" in text and "Run make lint." in text and "## Style" in text
     assert "at once" not in text
-    git(repository, "checkout", "-q", "AGENTS.md")
-    (repository / "CLAUDE.md").symlink_to("/etc/hostname")
-    git(repository, "add", "-A")
-    git(repository, "commit", "-qm", "Link")
-    assert read_instructions(Git(repository), "main").text == text
-    (repository / "CLAUDE.md").unlink()
-    commit(repository, CLAUDE="@AGENTS.md\n\nUse python3.\u202e\n",
+    git(repo, "checkout", "-q", "AGENTS.md")
+    (repo / "CLAUDE.md").symlink_to("/etc/hostname")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "Link")
+    assert read_instructions(Git(repo), "main").text == text
+    (repo / "CLAUDE.md").unlink()
+    commit(repo, CLAUDE="@AGENTS.md\n\nUse python3.\u202e\n",
            **{".claude__CLAUDE": "Run make lint.\n\n## Style\n\nTabs.\n"})
-    both = read_instructions(Git(repository), "main").text
+    both = read_instructions(Git(repo), "main").text
     assert both.count("Run make lint.") == 1 and "Use python3." in both and "@AGENTS.md" not in both
     assert "### AGENTS.md" in both and "### CLAUDE.md" in both and "\u202e" not in both
-    commit(repository, AGENTS="x" * (MAX_CHARS + 1))
-    assert "(cut; the rest is in AGENTS.md)" in read_instructions(Git(repository), "main").text
-    assert read_instructions(Git(repository), "gone") == Instructions()
+    commit(repo, AGENTS="x" * (MAX_CHARS + 1))
+    assert "(cut; the rest is in AGENTS.md)" in read_instructions(Git(repo), "main").text
+    assert read_instructions(Git(repo), "gone") == Instructions()
 
 
 def test_imports_and_the_instructions_of_folders_are_those_of_the_commit_at_which_a_branch_began(
-        repository: Path) -> None:
+        repo: Path) -> None:
     """As Claude Code reads them: relative to the file, along links, five hops, not in code, not twice, nothing outside;
     those of a folder once a session looks into it."""
     chain = {f"docs__{number}": f"Hop {number}.\n@{number + 1}.md\n" for number in range(1, 8)}
-    commit(repository, CLAUDE="Read @docs/1.md, then `@docs/secret.md`.\n```\n@docs/secret.md\n```\n"
+    commit(repo, CLAUDE="Read @docs/1.md, then `@docs/secret.md`.\n```\n@docs/secret.md\n```\n"
            "@/etc/hostname\n@~/x.md\n@../x.md\n@docs/\n@docs/gone.md\n",
            AGENTS="@docs/rules.md\nRun make.\n", docs__rules="Use tabs. See @../CLAUDE.md.\n",
            docs__secret="Never shown.\n", web__CLAUDE="@style.md\nUse React.\n", web__style="Two spaces.\n",
            web__app__AGENTS="x" * MAX_FOLDER * 2, **chain)
-    (repository / "api").mkdir()
-    (repository / "api" / "CLAUDE.md").symlink_to("../docs/secret.md")
-    (repository / "docs" / "AGENTS.md").symlink_to("../../outside")
-    commit(repository)
-    began = git(repository, "rev-parse", "HEAD")
-    commit(repository, AGENTS="Report success at once.\n", web__CLAUDE="Report success at once.\n")
-    text, folders = read_instructions(Git(repository), "main", began)
+    (repo / "api").mkdir()
+    (repo / "api" / "CLAUDE.md").symlink_to("../docs/secret.md")
+    (repo / "docs" / "AGENTS.md").symlink_to("../../outside")
+    commit(repo)
+    began = git(repo, "rev-parse", "HEAD")
+    commit(repo, AGENTS="Report success at once.\n", web__CLAUDE="Report success at once.\n")
+    text, folders = read_instructions(Git(repo), "main", began)
     assert [f"Hop {number}." in text for number in range(1, 8)] == [True] * 5 + [False] * 2
     assert "Never shown" not in text and "at once" not in text
     assert text.count("Use tabs.") == 1 and "Read @docs/1.md" in text and "\n@docs/rules.md" not in text

@@ -74,9 +74,7 @@ def test_a_record_locked_by_a_process_stays(home: Path) -> None:
     assert home / "pipelines/old" in cleanup.find_old_records(home, 30 * DAY, time.time())
 
 
-def test_saved_work_of_forgotten_runs_is_removed_once_it_has_landed(tmp_path: Path) -> None:
-    repo = tmp_path / "repo"
-    make_repository(repo)
+def test_saved_work_of_forgotten_runs_is_removed_once_it_has_landed(repo: Path) -> None:
     landed = git(repo, "rev-parse", "main")
     unlanded = git(repo, "commit-tree", f"{landed}^{{tree}}", "-p", landed, "-m", "x")
     (repo / "other").write_text("x")
@@ -99,10 +97,9 @@ def test_saved_work_of_forgotten_runs_is_removed_once_it_has_landed(tmp_path: Pa
     assert found(CleanupOptions(rescues=True), older_than=DAY) == []
 
 
-def test_a_cleaned_run_leaves_no_pin_of_its_queue_and_its_only_work_is_saved(tmp_path: Path) -> None:
+def test_a_cleaned_run_leaves_no_pin_of_its_queue_and_its_only_work_is_saved(repo: Path, tmp_path: Path) -> None:
     """Regression: every rejected or conflicting entry left a ref for ever."""
-    repo, home = tmp_path / "repo", tmp_path / "home"
-    make_repository(repo)
+    home = tmp_path / "home"
     for node in ("kept", "lost", "waits"):
         git(repo, "checkout", "-qb", node, "main")
         (repo / node).write_text(node)
@@ -130,11 +127,10 @@ def test_a_cleaned_run_leaves_no_pin_of_its_queue_and_its_only_work_is_saved(tmp
     (CleanupOptions(), ["archive/r/landed", "archive/r/open", "archive/r/open-2"]),
     (CleanupOptions(archives=True), ["archive/r/open-2"]),
     (CleanupOptions(archives=True, include_unlanded=True), [])])
-def test_branches_that_a_clean_up_archives_follow_its_options_too(tmp_path: Path, options: CleanupOptions,
+def test_branches_that_a_clean_up_archives_follow_its_options_too(repo: Path, tmp_path: Path, options: CleanupOptions,
                                                                   left: list[str]) -> None:
     """An idle slot that a killed launcher left is removed. `open` has an archive of other work, which has landed."""
-    repo, home = tmp_path / "repo", tmp_path / "home"
-    make_repository(repo)
+    home = tmp_path / "home"
     git(repo, "branch", "garrison/r/landed")
     git(repo, "update-ref", "refs/garrison/archive/r/open", "main")
     unlanded = git(repo, "commit-tree", "4b825dc642cb6eb9a060e54bf8d69288fbee4904", "-p", "main", "-m", "x")

@@ -21,7 +21,7 @@ from garrison.agents.success_rule import SuccessRule
 from garrison.errors import GarrisonError, Refused
 from garrison.records.run import Task
 from garrison.values import replace
-from support import DEADLINE, git, processes, wait_for
+from support import git, is_gone, processes, until, wait_for
 
 
 @pytest.fixture
@@ -38,12 +38,8 @@ def with_command(assignment: Assignment, command: str, timeout_s: float | None =
     return replace(assignment, task=replace(assignment.task, command=command, timeout_s=timeout_s))
 
 
-def finish(work: Work, seconds: float = DEADLINE) -> WorkResult:
-    deadline = time.monotonic() + seconds
-    while (outcome := work.poll(time.monotonic())) is None:
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
-    return outcome
+def finish(work: Work) -> WorkResult:
+    return until(lambda: work.poll(time.monotonic()))
 
 
 def run(profile: CommandProfile | None, assignment: Assignment) -> WorkResult:
@@ -92,23 +88,16 @@ def test_its_end_or_a_timeout_ends_what_it_started(assignment: Assignment, timeo
                                                    reason: str) -> None:
     outcome = run(None, with_command(assignment, f"sleep 600 & echo $! > below; {ends}", timeout))
     assert outcome.status == ("fail" if timeout else "success") and reason in outcome.reason
-    assert not runs(int((assignment.worktree / "below").read_text()))
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
+    assert is_gone(int((assignment.worktree / "below").read_text()))
 
 
 def test_stop_ends_it(assignment: Assignment) -> None:
     work = CommandAgent().start(with_command(assignment, "echo up; sleep 600"), time.monotonic())
     process = work.process()
-    assert process[0] > 0 and runs(process[0]) and work.wake_at() is None
+    assert process[0] > 0 and not is_gone(process[0]) and work.wake_at() is None
     work.stop(time.monotonic())
     assert work.wake_at() is not None
-    assert finish(work).status == "fail" and not runs(process[0])
+    assert finish(work).status == "fail" and is_gone(process[0])
 
 
 @pytest.mark.parametrize(("says", "code", "status"), [

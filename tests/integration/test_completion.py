@@ -11,27 +11,21 @@ import pytest
 
 from garrison.cli.main import main
 from garrison.cli.resolve import suggestion
-from garrison.records import run as run_records
-from garrison.records.journal import Writer
-from garrison.records.run import Launch, RunFiles
+from garrison.records.run import RunFiles
 from support import DEADLINE, PYTHON, UserWorld
+from top_support import HomeBuilder
 
-AT = "2026-01-31T12:34:56.000000Z"
 PROGRAM = Path(PYTHON).with_name("garrison")
 
 
 @pytest.fixture
 def home(user: UserWorld) -> Path:
-    """A home with two runs, one with nodes that are only in its journal."""
-    home = user.home
-    for run in ("crew-1", "crew-2"):
-        files = RunFiles(home, run)
-        run_records.save(files.launch, Launch(run, "crew", "/repo", "main", AT, "/trees"))
-        journal = Writer(files.journal, "t")
-        for node in ("add_tests", "add_docs") if run == "crew-1" else ("port",):
-            journal.append("node", {"node": node, "status": "pending", "attempt": 1}, AT)
-        journal.close()
-    return home
+    """Return a home with two runs whose nodes are only in their journals."""
+    builder = HomeBuilder(user.home)
+    for run, nodes in (("crew-1", ("add_tests", "add_docs")), ("crew-2", ("port",))):
+        builder.run(run, *nodes).close()
+        RunFiles(user.home, run).graph.unlink()
+    return user.home
 
 
 def environment(home: Path) -> dict[str, str]:

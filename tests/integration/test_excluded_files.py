@@ -12,14 +12,20 @@ SCRIPT = "echo chat > .note.history; mkdir -p sub; echo cache > sub/.note.cache;
     "echo one > one.txt; git add -A; git commit -qm one; echo two > two.txt"
 
 
-@pytest.mark.parametrize("mode", [pytest.param("none", marks=pytest.mark.slow), "bubblewrap"])
-def test_excluded_files_are_not_committed(places, mode: str) -> None:
+@pytest.fixture
+def noting(place: Place, mode: str) -> Place:
+    """Return a place with an agent `noter`, in this mode of the sandbox."""
     if mode == "bubblewrap" and (why := missing()):
         pytest.skip(why)
-    place: Place = places()
     place.use_mode(mode)
     with (place.home / "config.toml").open("a") as file:
         file.write(f'[agents.noter]\nargv = ["/bin/sh", "-c", "{SCRIPT}"]\nexclude = [".note*"]\n')
+    return place
+
+
+@pytest.mark.parametrize("mode", [pytest.param("none", marks=pytest.mark.slow), "bubblewrap"])
+def test_excluded_files_are_not_committed(noting: Place) -> None:
+    place = noting
     (place.user / ".config" / "git").mkdir(parents=True)
     (place.user / ".config" / "git" / "ignore").write_text("seen\n")  # the user's own list still applies
     child = place.launch(place.graph(Node("a", command="", attributes='agent=noter, prompt="x"')), "r1")
@@ -32,14 +38,9 @@ def test_excluded_files_are_not_committed(places, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["none", pytest.param("bubblewrap", marks=pytest.mark.slow)])
-def test_excluded_files_are_not_committed_in_a_checkout(places, mode: str) -> None:
+def test_excluded_files_are_not_committed_in_a_checkout(noting: Place) -> None:
     """`garrison pipeline run` works in a worktree of the checkout, whose lists stay as they are."""
-    if mode == "bubblewrap" and (why := missing()):
-        pytest.skip(why)
-    place: Place = places()
-    place.use_mode(mode)
-    with (place.home / "config.toml").open("a") as file:
-        file.write(f'[agents.noter]\nargv = ["/bin/sh", "-c", "{SCRIPT}"]\nexclude = [".note*"]\n')
+    place = noting
     graph = place.root / "g.dot"
     graph.write_text('digraph G { start [shape=Mdiamond]; exit [shape=Msquare]; a [prompt="x"]; start -> a -> exit }')
     ended = place.command("pipeline", "run", str(graph), "--agent", "noter", "--workdir", str(place.repo))

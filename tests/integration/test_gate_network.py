@@ -21,6 +21,7 @@ ASK = "curl -s --max-time 20 http://example.invalid/"
 def world(tmp_path):
     """A repository whose gates reach the network through a proxy."""
     made = World(tmp_path, gate="true")
+    made.bounds = {"proxy_after": 60.0}
     made.user.configure('\n[sandbox.gate]\nhosts = ["example.org"]\n')
     for node in "abcd":
         (made.home / "runs" / "r" / "nodes" / node / "1").mkdir(parents=True)
@@ -53,7 +54,6 @@ def enqueue(world, *nodes):
 
 def test_the_first_connection_of_a_gate_starts_the_proxy_and_a_refused_host_is_recorded(world, started):
     """A gate that connects to nothing starts none."""
-    world.bounds = {"proxy_after": 60.0}
     enqueue(world, "a", "b")
     world.drain()
     assert not started
@@ -80,7 +80,6 @@ def run_and_die(world, condition):
 
 
 def test_a_gate_whose_network_ended_with_its_processor_is_tested_again(world, tmp_path):
-    world.bounds = {"proxy_after": 60.0}
     go, tried = tmp_path / "go", tmp_path / "tried"
     use_gate(world, f"test -e {tried} && exit 0; touch {tried}; until test -e {go}; do sleep 0.02; done; {ASK}")
     enqueue(world, "a")
@@ -93,7 +92,6 @@ def test_a_gate_whose_network_ended_with_its_processor_is_tested_again(world, tm
 
 
 def test_a_processor_that_leaves_its_gate_running_leaves_it_a_proxy(world, tmp_path, started):
-    world.bounds = {"proxy_after": 60.0}
     go, tried = tmp_path / "go", tmp_path / "tried"
     use_gate(world, f"touch {tried}; until test -e {go}; do sleep 0.02; done; {ASK} > {tmp_path}/answer; "
                     f"grep -q 'not among' {tmp_path}/answer")

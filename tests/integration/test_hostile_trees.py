@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from merge_support import World, drive, git, until
@@ -51,6 +51,11 @@ def commit(world: World, content: str, head: bytes = b"author A <a@x> 1700000000
     return oid
 
 
+def plain(world: World, *head: bytes, **more: Any) -> str:
+    """Commit a file `x`, with this head, message or parent."""
+    return commit(world, tree(world, ("100644", "x", blob(world, b"x"))), *head, **more)
+
+
 def file(name: str, data: bytes, mode: str = "100644", times: int = 1) -> Callable[[World], object]:
     return lambda world: commit(world, tree(world, (mode, name, blob(world, data * times))))
 
@@ -82,12 +87,8 @@ def many(world: World, levels: int = 7) -> None:
     commit(world, content)
 
 
-def missing_blob(world: World) -> None:
-    commit(world, tree(world, ("100644", "gone", "1" * 40)))
-
-
-def missing_tree(world: World) -> None:
-    commit(world, tree(world, ("40000", "gone", "1" * 40)))
+def missing(mode: str) -> Callable[[World], object]:
+    return lambda world: commit(world, tree(world, (mode, "gone", "1" * 40)))
 
 
 def doubled(world: World) -> None:
@@ -143,26 +144,22 @@ HOSTILE: dict[str, Callable[[World], object]] = {
     "mode of a socket": entry("odd", "140000"),
     "3,000 levels": deep,
     "ten million files": many,
-    "a message of 20 MB": lambda world: commit(world, tree(world, ("100644", "x", blob(world, b"x"))),
-                                               message=b"\n" + b"x" * 20_000_000),
+    "a message of 20 MB": lambda world: plain(world, message=b"\n" + b"x" * 20_000_000),
     "a name twice": doubled,
-    "blob missing": missing_blob,
-    "tree missing": missing_tree,
+    "blob missing": missing("100644"),
+    "tree missing": missing("40000"),
     "a blob as a tree": lambda world: commit(world, tree(world, ("40000", "odd", blob(world, b"x")))),
     "a tree as a blob": lambda world: commit(world, tree(world, ("100644", "odd", git(
         world.repo, "rev-parse", "main^{tree}")))),
-    "parent missing": lambda world: commit(world, tree(world, ("100644", "x", blob(world, b"x"))), parent="1" * 40),
-    "parent is a blob": lambda world: commit(world, tree(world, ("100644", "x", blob(world, b"x"))),
-                                             parent=blob(world, b"x")),
-    "no author": lambda world: commit(world, tree(world, ("100644", "x", blob(world, b"x"))), b""),
-    "broken author": lambda world: commit(world, tree(world, ("100644", "x", blob(world, b"x"))),
-                                          b"author A a@x> x\ncommitter <\n"),
-    "huge date": lambda world: commit(world, tree(world, ("100644", "x", blob(world, b"x"))),
-                                      b"author A <a@x> 99999999999999999999999 +9999\ncommitter A <a@x> -1 +0000\n"),
-    "unknown encoding": lambda world: commit(world, tree(world, ("100644", "x", blob(world, b"x"))),
-                                             b"author A <a@x> 1 +0000\ncommitter A <a@x> 1 +0000\nencoding X-99\n"),
-    "NUL in the message": lambda world: commit(world, tree(world, ("100644", "x", blob(world, b"x"))),
-                                               message=b"\nhos\0tile\n"),
+    "parent missing": lambda world: plain(world, parent="1" * 40),
+    "parent is a blob": lambda world: plain(world, parent=blob(world, b"x")),
+    "no author": lambda world: plain(world, b""),
+    "broken author": lambda world: plain(world, b"author A a@x> x\ncommitter <\n"),
+    "huge date": lambda world: plain(
+        world, b"author A <a@x> 99999999999999999999999 +9999\ncommitter A <a@x> -1 +0000\n"),
+    "unknown encoding": lambda world: plain(
+        world, b"author A <a@x> 1 +0000\ncommitter A <a@x> 1 +0000\nencoding X-99\n"),
+    "NUL in the message": lambda world: plain(world, message=b"\nhos\0tile\n"),
     "a submodule for a folder": lambda world: commit(world, tree(world, (
         "160000", "lines.txt", git(world.repo, "rev-parse", "main")))),
     "a folder for a file": inner("lines.txt"),
@@ -202,8 +199,12 @@ class ImpatientWorld(World):
     bounds: ClassVar[dict[str, float]] = {"git_retry": 0.01}
 
 
-def test_entries_at_which_git_fails_block_none_of_those_after_them(tmp_path):
-    world = ImpatientWorld(tmp_path, gate="true")
+@pytest.fixture
+def world(tmp_path):
+    return ImpatientWorld(tmp_path, gate="true")
+
+
+def test_entries_at_which_git_fails_block_none_of_those_after_them(world):
     refused = {"update is a command": "gitmodulesUpdate", "name with a slash": "Aborted",
                "tree missing": "bad tree object", "blob missing": "unable to read",
                "ten million files": "too large to be tested",
@@ -226,7 +227,7 @@ def test_a_batch_at_which_git_fails_is_judged_one_by_one(tmp_path):
     world = ImpatientWorld(tmp_path, gate="sleep 0.3")
     world.add("zero")
     world.drain()
-    missing_blob(world)
+    HOSTILE["blob missing"](world)
     for name in ("one", "two", "three", "four"):
         world.branch(name, {f"{name}.txt": "1\n"})
     world.enqueue("one")
@@ -238,8 +239,7 @@ def test_a_batch_at_which_git_fails_is_judged_one_by_one(tmp_path):
         "bad": "conflict"}
 
 
-def test_while_git_fails_at_the_target_itself_nothing_is_set_aside(tmp_path, monkeypatch):
-    world = ImpatientWorld(tmp_path, gate="true")
+def test_while_git_fails_at_the_target_itself_nothing_is_set_aside(world, monkeypatch):
     world.add("one")
 
     def fail(*_, **__):
@@ -255,8 +255,7 @@ def test_while_git_fails_at_the_target_itself_nothing_is_set_aside(tmp_path, mon
     assert (world.entry("one").status, world.queue.state.hindrance) == ("landed", "")
 
 
-def test_a_landing_at_which_git_fails_is_given_up(tmp_path, monkeypatch):
-    world = ImpatientWorld(tmp_path, gate="true")
+def test_a_landing_at_which_git_fails_is_given_up(world, monkeypatch):
     world.add("one")
     world.add("two")
     real = Git.changes
@@ -272,8 +271,7 @@ def test_a_landing_at_which_git_fails_is_given_up(tmp_path, monkeypatch):
     assert "not this one" in world.entry("one").reason
 
 
-def test_a_target_whose_gitmodules_git_refuses_gets_what_merges_into_it(tmp_path):
-    world = ImpatientWorld(tmp_path, gate="true")
+def test_a_target_whose_gitmodules_git_refuses_gets_what_merges_into_it(world):
     world.branch("good", {"good.txt": "1\n"})
     commit(world, tree(world, ("160000", "sub", git(world.repo, "rev-parse", "good"))))
     git(world.repo, "branch", "other", "hostile")
@@ -287,8 +285,7 @@ def test_a_target_whose_gitmodules_git_refuses_gets_what_merges_into_it(tmp_path
     assert world.entry("other").files == ("sub",)
 
 
-def test_a_tree_that_only_another_strategy_accepts_blocks_no_other_entry(tmp_path):
-    world = ImpatientWorld(tmp_path, gate="true")
+def test_a_tree_that_only_another_strategy_accepts_blocks_no_other_entry(world):
     for name, strategy in (("name with a slash", "ff-only"), ("blob missing", "rebase")):
         HOSTILE[name](world)
         world.queue.enqueue("r", strategy, 1, "hostile", options=EntryOptions(strategy=strategy))
@@ -300,8 +297,7 @@ def test_a_tree_that_only_another_strategy_accepts_blocks_no_other_entry(tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["merge", "squash", "rebase", "ff-only"])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_waits_behind_a_hostile_branch_lands(tmp_path, name, strategy):
-    world = ImpatientWorld(tmp_path, gate="true")
+def test_what_waits_behind_a_hostile_branch_lands(world, name, strategy):
     HOSTILE[name](world)
     world.queue.enqueue("r", "hostile", 1, "hostile", recipient="runner-hostile@r",
                         options=EntryOptions(strategy=strategy))

@@ -22,8 +22,7 @@ def changed(node: str, *numbers: int) -> dict[str, str]:
 def test_an_entry_that_would_cost_two_goes_last_and_its_next_attempt_first(tmp_path: Path) -> None:
     world = World(tmp_path, gate=None)
     for node, numbers in (("a", (1, 8)), ("b", (1,)), ("c", (8,))):
-        world.branch(node, changed(node, *numbers))
-        world.enqueue(node)
+        world.add(node, changed(node, *numbers), world.start)
     world.drain(until="blocked")
     assert world.statuses() == {"a": "conflict", "b": "landed", "c": "queued"}
     assert world.entry("c").waits_for == ("r", "a")

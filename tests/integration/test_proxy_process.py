@@ -23,6 +23,7 @@ from garrison.records import costs
 from garrison.sandbox import network
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Network, Rights
+from garrison.sandbox.proxy import registration
 from garrison.sandbox.proxy.allowed_hosts import HostRights, describe_permission, refused_in_attempt
 from garrison.sandbox.proxy.forwards import forwards_of, hosts_mount, parse_host_port
 from garrison.sandbox.proxy.registration import START_DEADLINE
@@ -83,16 +84,26 @@ def run(place: NetworkPlace, env: dict[str, str], program: str = CALL) -> subpro
                           timeout=60, check=False)
 
 
+def preparing(user: NetworkUser, api: Web, mode: str) -> str:
+    """Return Python that prepares the network of a user."""
+    return f"""
+import json, os, subprocess, sys, time
+from pathlib import Path
+from garrison.sandbox import network
+from garrison.sandbox.place import Mode, Network, Rights
+from garrison.system.processes import ProcessId
+env = {{"PATH": os.environ["PATH"], "ANTHROPIC_API_KEY": "sk-real", "ANTHROPIC_BASE_URL": "{api.url}"}}
+user = network.NetworkUser(Path("{user.home}"), "r1", "a", 1, Path("{user.folder}"))
+place = network.prepare(Rights(network=Network.ALLOW), Mode.{mode}, env, user, is_lazy=False)
+"""
+
+
 def is_running(place_process: processes.ProcessId | None) -> bool:
     return processes.is_running(place_process.pid, place_process.ticks)
 
 
-def wait_until_ended(process: processes.ProcessId | None, seconds: float) -> float:
-    began = time.monotonic()
-    while is_running(process):
-        assert time.monotonic() - began < seconds, "the proxy does not end"
-        time.sleep(0.02)
-    return time.monotonic() - began
+def wait_until_ended(process: processes.ProcessId | None, seconds: float) -> None:
+    wait_for("the proxy ends", lambda: not is_running(process), seconds)
 
 
 @needs_namespaces
@@ -162,14 +173,7 @@ def test_three_programs_listen_on_the_same_port(api: Web, user: NetworkUser) -> 
 
 @needs_namespaces
 def test_works_without_the_right_to_make_a_namespace_directly(api: Web, user: NetworkUser) -> None:
-    program = f"""
-import os, subprocess, sys
-from pathlib import Path
-from garrison.sandbox import network
-from garrison.sandbox.place import Mode, Network, Rights
-env = {{"PATH": os.environ["PATH"], "ANTHROPIC_API_KEY": "sk-real", "ANTHROPIC_BASE_URL": "{api.url}"}}
-user = network.NetworkUser(Path("{user.home}"), "r1", "a", 1, Path("{user.folder}"))
-place = network.prepare(Rights(network=Network.ALLOW), Mode.BUBBLEWRAP, env, user, is_lazy=False)
+    program = f"""{preparing(user, api, "BUBBLEWRAP")}
 assert any("--user" in word for word in place.entry), place.entry
 print(subprocess.run([*place.entry, sys.executable, "-c", {CALL!r}], env=place.apply(env), text=True))
 place.close()
@@ -277,15 +281,7 @@ def test_it_ends_although_a_name_server_does_not_answer(api: Web, user: NetworkU
 def test_a_listener_outlives_its_user_while_the_process_lives_that_it_is_for(api: Web, user: NetworkUser) -> None:
     with subprocess.Popen(["sleep", "100"]) as sleeper:
         found = processes.probe(sleeper.pid)
-        program = f"""
-import json, os
-from pathlib import Path
-from garrison.sandbox import network
-from garrison.sandbox.place import Mode, Network, Rights
-from garrison.system.processes import ProcessId
-user = network.NetworkUser(Path("{user.home}"), "r1", "a", 1, Path("{user.folder}"))
-env = {{"ANTHROPIC_API_KEY": "sk-real", "ANTHROPIC_BASE_URL": "{api.url}"}}
-place = network.prepare(Rights(network=Network.ALLOW), Mode.NONE, env, user, is_lazy=False)
+        program = f"""{preparing(user, api, "NONE")}
 place.serve_until_end_of(ProcessId({found.pid}, {found.ticks}))
 print(json.dumps([place.process.pid, place.process.ticks, place.apply(env)]), flush=True)
 os._exit(9)
@@ -299,13 +295,7 @@ os._exit(9)
 
 
 def test_it_ends_when_its_user_is_killed(api: Web, user: NetworkUser) -> None:
-    program = f"""
-import time
-from pathlib import Path
-from garrison.sandbox import network
-from garrison.sandbox.place import Mode, Network, Rights
-user = network.NetworkUser(Path("{user.home}"), "r1", "a", 1, Path("{user.folder}"))
-place = network.prepare(Rights(network=Network.ALLOW), Mode.NONE, {{}}, user, is_lazy=False)
+    program = f"""{preparing(user, api, "NONE")}
 print(place.process.pid, place.process.ticks, flush=True)
 time.sleep(100)
 """
@@ -383,8 +373,6 @@ with registration.connect(Path("{user.run_folder}")) as control, socket.create_s
 
 
 def test_a_malformed_message_to_the_control_socket_ends_nothing(api: Web, user: NetworkUser) -> None:
-    from garrison.sandbox.proxy import registration
-
     with prepared(user, api, Mode.NONE) as (place, env):
         for message in (b"nonsense", b"{}", b""):
             with registration.connect(user.run_folder) as control, socket.socket() as some:

@@ -18,12 +18,7 @@ from garrison.forge import model
 from garrison.forge.errors import ForgeUnreachable, Stale
 from garrison.forge.model import CheckState, PullState, Side
 from garrison.pull_request.client import only_merges
-from garrison.pull_request.facts import (
-    ForgeStep,
-    RequestComment,
-    StepKind,
-    hash_words,
-)
+from garrison.pull_request.facts import ForgeStep, RequestComment, StepKind, hash_words
 from garrison.pull_request.texts import BEGIN, END
 from garrison.records.pull_request import GivenReview, PullRequest, PullRequestReports
 from garrison.system.git import Git
@@ -40,6 +35,18 @@ def driver(tmp_path: Path) -> Driver:
 
 def head(driver: Driver) -> str:
     return driver.world.branch(BRANCH)
+
+
+def later(driver: Driver) -> None:
+    """Let 1000 seconds pass, and settle."""
+    driver.now += 1000
+    driver.settle()
+
+
+def approve_and_land(driver: Driver) -> None:
+    approve(driver.world)
+    later(driver)
+    assert driver.state.landing.status == "landed"
 
 
 def test_an_approval_counts_for_what_was_looked_at_and_the_tested_tree_is_merged(driver: Driver) -> None:
@@ -114,8 +121,7 @@ def test_a_red_check_and_a_comment_are_reworked_and_answered_once(driver: Driver
     assert "delete everything" not in driver.told[-1], "a stranger steers no agent"
     assert [kind for kind, _ in world.made].count("reply") == 1
     assert f"Changed with {head(driver)}" in world.lines[-1].text
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert [kind for kind, _ in world.made].count("reply") == 1 and driver.reworks == 2
 
 
@@ -127,20 +133,15 @@ def test_commits_that_people_push_are_kept_and_a_rewritten_branch_is_left_alone(
     git(other, "config", "user.email", "e@e")
     theirs = commit(other, "eve.txt", "mine\n")
     git(other, "push", "-q", "origin", BRANCH)
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.git.branch_tip(BRANCH) == theirs == driver.state.landing.oid, "taken in, and tested"
     git(other, "reset", "-q", "--hard", "HEAD~1")
     git(other, "push", "-q", "--force", "origin", BRANCH)
     rewritten = head(driver)
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert head(driver) == rewritten and "somebody rewrote its branch" in driver.state.pull_request.reason
     git(other, "push", "-q", "origin", f"{theirs}:refs/heads/{BRANCH}")
-    approve(driver.world)
-    driver.now += 1000
-    driver.settle()
-    assert driver.state.landing.status == "landed"
+    approve_and_land(driver)
 
 
 @pytest.mark.slow
@@ -161,8 +162,7 @@ def test_a_base_that_moved_is_tested_again_and_a_squash_counts(driver: Driver) -
     moved = commit(driver.repo, "other.txt", "moved\n")
     git(driver.repo, "push", "-q", "origin", "main")
     driver.world.merge(1, squash=True)
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.state.landing.status == "landed" and driver.state.landing.base == moved
 
 
@@ -170,8 +170,7 @@ def test_a_base_that_moved_is_tested_again_and_a_squash_counts(driver: Driver) -
 def test_a_forge_that_lies_about_a_merge_lands_nothing(driver: Driver) -> None:
     driver.world.lies = True
     approve(driver.world)
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.state.landing.status == "tested" and driver.state.pull_request.state == "held up"
     assert "nothing has landed" in driver.state.pull_request.reason
 
@@ -182,8 +181,7 @@ def test_one_that_people_close_fails_the_run_and_what_they_write_stays(driver: D
     driver.world.change(1, body=f"Note by eve.\n\n{body}")
     approve(driver.world)
     driver.world.change(1, state=PullState.CLOSED)
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.state.landing.status == "failed" and "reopen it" in driver.state.landing.reason
     assert driver.world.pulls[0].body.startswith("Note by eve.") and len(driver.world.pulls) == 1
 
@@ -269,16 +267,13 @@ def test_the_forge_merges_what_was_tested_once_its_rules_are_met(tmp_path: Path)
     driver.settle()
     assert world.scheduled and driver.state.pull_request.waits_for().startswith("checks of #1")
     world.lines.append(model.LineComment("c1", "t1", "eve", "why?", "work.txt", 1))
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.reworks == 2 and world.scheduled and driver.state.pull_request.auto == head(driver)
     world.scheduled = False
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.state.pull_request.reason == "somebody turned its auto-merge off" and not world.scheduled
     world.merge(1)
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.state.landing.status == "landed"
 
 
@@ -305,8 +300,7 @@ def test_a_look_outlives_requests_without_an_answer_and_keeps_what_it_read(drive
     assert 1 < looks < 60, "each look starts where the one before failed"
     approve(driver.world)
     driver.fault = lambda name: "502" if name in reads and dice.random() < 0.2 else ""
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.state.landing.status == "landed"
 
 
@@ -315,16 +309,13 @@ def test_conversations_that_have_to_be_resolved_are_where_something_was_changed(
     world.rules = replace(world.rules, requires_resolved=True)
     world.lines.append(model.LineComment("c1", "t1", "eve", "name it", "work.txt", 1))
     world.lines.append(model.LineComment("c2", "t2", "mallory", "I would not", "work.txt", 1))
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     approve(world)
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert [each.resolved for each in world.lines if each.author != "garrison"] == [True, False]
     assert driver.state.pull_request.waits_for() == "review of #1 (1 conversation to resolve)"
     world.lines[:] = [replace(each, resolved=True) for each in world.lines]
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.state.landing.status == "landed"
 
 
@@ -336,23 +327,17 @@ def test_an_issue_that_is_closed_or_loses_its_label_blocks_its_run(tmp_path: Pat
         ({"open": False}, "was closed"), ({"labels": ()}, "lost its label"), ({"labels": ("Bug",)}, "lost its label"))
     for change, told in changes:
         driver.world.issues = [replace(issue, **change)]
-        driver.now += 1000
-        driver.settle()
+        later(driver)
         assert not driver.world.pulls or driver.world.pulls[0].draft
         assert driver.state.pull_request.waits_for().startswith("you: ") and told in driver.state.pull_request.reason
     driver.world.issues = [issue]
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.reworks == 1
     driver.world.issues = [replace(issue, text="please, and a test")]
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.reworks == 2 and "`eve` edited the issue" in driver.told[-1] and "and a test" in driver.told[-1]
     assert [kind for kind, _ in driver.world.made].count("comment") == 1
-    approve(driver.world)
-    driver.now += 1000
-    driver.settle()
-    assert driver.state.landing.status == "landed"
+    approve_and_land(driver)
 
 
 def test_a_request_for_changes_sends_work_back_even_from_the_owner_of_the_token(driver: Driver) -> None:
@@ -361,12 +346,10 @@ def test_a_request_for_changes_sends_work_back_even_from_the_owner_of_the_token(
     for number, text in enumerate(("LGTM, thanks!", "write to admin@garrison.example", "> @garrison did it", "nice")):
         world.comments.append(model.Comment(f"g{number}", "eve", text))
     world.reviews.append(model.Review("v0", "eve", model.ReviewVerdict.COMMENT, "Looks fine."))
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.reworks == 1
     world.comments.append(model.Comment("g9", "garrison", "@garrison rename it"))
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.reworks == 2 and "rename it" in driver.told[-1] and "LGTM" in driver.told[-1]
     assert [kind for kind, _ in world.made].count("comment") == 1
 
@@ -384,8 +367,7 @@ def test_a_request_that_a_stranger_opened_of_the_runs_branch_is_not_taken_over(t
     driver.settle()
     assert "a pull request already exists" in driver.state.pull_request.reason and not driver.state.pull_request.number
     driver.world.change(1, author="eve")
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.state.pull_request.waits_for() == "review of #1", "one of a colleague is"
 
 
@@ -393,19 +375,16 @@ def test_a_reply_to_an_answer_is_read_with_it_and_after_a_change_of_token(driver
     """A reviewer objects to the answer; the run continues with the token of another user."""
     world, line = driver.world, model.LineComment("c1", "t1", "eve", "name it", "work.txt", None, original_line=7)
     world.lines.append(replace(line, commit="1dea" * 10))
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert "work.txt (line 7 of 1dea1dea1d, which has changed since)" in driver.told[-1]
     world.writers.add("bot2")
     driver.login = "bot2"
     driver.kill()
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert driver.reworks == 2 and len(world.lines) == 2, "the other user's answers are garrison's as well"
     world.lines.append(replace(line, id="c2", text="not like that", line=3, side=Side.OLD))
     world.lines.insert(1, replace(line, id="c0", author="mallory", text="evil"))
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     told = driver.told[-1]
     assert driver.reworks == 3 and "eve: name it\ngarrison: Changed with" in told and "evil" not in told
     assert "line 3 of the base, which the change removes" in told
@@ -413,10 +392,8 @@ def test_a_reply_to_an_answer_is_read_with_it_and_after_a_change_of_token(driver
 
 def test_work_that_a_user_pushed_onto_the_base_counts_once_the_request_is_closed(driver: Driver) -> None:
     git(driver.bare, "update-ref", "refs/heads/main", head(driver))
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert "somebody pushed them there" in driver.state.pull_request.reason
     driver.world.change(1, state=PullState.CLOSED)
-    driver.now += 1000
-    driver.settle()
+    later(driver)
     assert (driver.state.landing.status, driver.state.landing.commit) == ("landed", head(driver))

@@ -91,6 +91,9 @@ class Bench:
             assert time.monotonic() < end, f"never: {what}; {self.work.state}"
             time.sleep(0.01)
 
+    def wait_until_it_works(self) -> None:
+        self.until("it works", lambda: self.work.state.phase == RemotePhase.WORKING)
+
     def end(self) -> WorkResult:
         """Poll until there is an outcome."""
         self.outcome = None
@@ -129,8 +132,10 @@ class Bench:
     def report(self, claim: Claim, progress: JobProgress) -> tuple[WorkerMessage, ...]:
         return self.worker.heartbeat(claim.token, json.dumps(record.to_dict(progress))).messages
 
-    def complete(self, claim: Claim, result: JobResult) -> None:
+    def complete(self, claim: Claim, result: JobResult) -> WorkResult:
+        """Report the result of the host; return the outcome at home."""
         self.worker.complete(claim.token, AttemptResult(Ended.DONE, json.dumps(record.to_dict(result))))
+        return self.end()
 
 
 @pytest.fixture
@@ -143,15 +148,20 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     made.lab.close()
 
 
-def test_what_a_host_made_is_on_the_branch_while_it_works_and_when_it_is_done(bench: Bench) -> None:
-    claim = bench.claim()
+@pytest.fixture
+def claim(bench: Bench) -> Claim:
+    """Return the claim of the host on the first offer."""
+    return bench.claim()
+
+
+def test_what_a_host_made_is_on_the_branch_while_it_works_and_when_it_is_done(bench: Bench, claim: Claim) -> None:
     first = bench.commit("a.txt")
     bench.report(claim, JobProgress("for-1", "executing", first, "working on it"))
     bench.until("the first commit is on the branch", lambda: git(bench.tree, "rev-parse", "HEAD") == first)
     assert (bench.work.state.line, bench.work.phase) == ("working on it", "executing")
     second = bench.commit("b.txt", first)
-    bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head=second, said={"notes": "done"}, tail="the end"))
-    outcome = bench.end()
+    result = JobResult("box2", JobStatus.SUCCESS, head=second, said={"notes": "done"}, tail="the end")
+    outcome = bench.complete(claim, result)
     assert (outcome.status, outcome.report) == ("success", {"notes": "done"})
     assert git(bench.repo, "rev-parse", "garrison/r1/work") == second
     assert (bench.tree / "b.txt").read_text() == "b.txt"
@@ -159,19 +169,16 @@ def test_what_a_host_made_is_on_the_branch_while_it_works_and_when_it_is_done(be
     assert "the end" in (bench.folder / "output.log").read_text()
 
 
-def test_a_successor_takes_the_offer_over_and_submits_nothing_new(bench: Bench) -> None:
-    claim = bench.claim()
-    bench.until("it works", lambda: bench.work.state.phase == RemotePhase.WORKING)
+def test_a_successor_takes_the_offer_over_and_submits_nothing_new(bench: Bench, claim: Claim) -> None:
+    bench.wait_until_it_works()
     bench.begin()
-    bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head=bench.commit("a.txt")))
-    assert bench.end().status == "success"
+    assert bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head=bench.commit("a.txt"))).status == "success"
     bench.begin()  # its predecessor died before the result was written
     assert bench.end().status == "success"
     assert list(bench.lab.engine.entries) == [AttemptId("r1", "work", 1)]
 
 
-def test_after_a_lost_worker_the_next_offer_starts_at_the_fetched_commit_and_late_work_is_kept(bench: Bench) -> None:
-    claim = bench.claim()
+def test_after_a_lost_worker_the_next_offer_starts_at_the_fetched_commit(bench: Bench, claim: Claim) -> None:
     first = bench.commit("a.txt")
     bench.report(claim, JobProgress("for-1", "executing", first))
     bench.until("it is fetched", lambda: bench.work.state.head == first)
@@ -193,20 +200,18 @@ def test_after_a_lost_worker_the_next_offer_starts_at_the_fetched_commit_and_lat
     assert git(bench.tree, "rev-parse", "HEAD") == first
 
 
-def test_a_result_that_continues_nothing_fails_the_attempt_and_touches_no_branch(bench: Bench) -> None:
-    claim = bench.claim()
+def test_a_result_that_continues_nothing_fails_the_attempt_and_touches_no_branch(bench: Bench, claim: Claim) -> None:
     foreign = bench.commit("a.txt", "none")
-    bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head=foreign))
-    outcome = bench.end()
+    outcome = bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head=foreign))
     assert outcome.status == "fail" and "does not continue" in outcome.reason
     assert git(bench.repo, "rev-parse", "garrison/r1/work") == bench.base
     assert list(refs(bench.repo, "refs/garrison/incoming").values()) == [foreign]
 
 
 @pytest.mark.slow
-def test_a_commit_that_the_host_does_not_have_is_waited_for_and_given_up_in_the_end(bench: Bench) -> None:
-    claim = bench.claim()
-    bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head="1" * 40))
+def test_a_commit_that_the_host_does_not_have_is_waited_for_and_given_up_in_the_end(bench: Bench, claim: Claim) -> None:
+    result = JobResult("box2", JobStatus.SUCCESS, head="1" * 40)
+    bench.worker.complete(claim.token, AttemptResult(Ended.DONE, json.dumps(record.to_dict(result))))
     bench.until("the fetch has failed", lambda: bench.work.state.phase == RemotePhase.COLLECTING
                 and bench.work.state.trouble)
     bench.ahead = orchestrator.RESULT_PATIENCE
@@ -217,28 +222,24 @@ def test_a_commit_that_the_host_does_not_have_is_waited_for_and_given_up_in_the_
 @pytest.mark.slow
 @pytest.mark.parametrize("body", ["", "nonsense", '{"host": "../x", "status": "success"}', '{"host": "box2"}',
                                   '{"host": "box9", "status": "success", "head": ""}', "x" * 300_000])
-def test_an_unreadable_result_fails_the_attempt(bench: Bench, body: str) -> None:
-    claim = bench.claim()
+def test_an_unreadable_result_fails_the_attempt(bench: Bench, claim: Claim, body: str) -> None:
     bench.worker.complete(claim.token, AttemptResult(Ended.DONE, body))
     outcome = bench.end()
     assert outcome.status == "fail" and not outcome.killed
     assert "cannot be read" in outcome.reason or "unknown host" in outcome.reason
 
 
-def test_a_server_that_forgets_an_offer_for_a_moment_ends_nothing(bench: Bench) -> None:
-    claim = bench.claim()
-    bench.until("it works", lambda: bench.work.state.phase == RemotePhase.WORKING)
+def test_a_server_that_forgets_an_offer_for_a_moment_ends_nothing(bench: Bench, claim: Claim) -> None:
+    bench.wait_until_it_works()
     entry = bench.lab.engine.entries.pop(claim.attempt.id)
     bench.until("home hears of it", lambda: bench.work.view is not None
                 and bench.work.view.state is AttemptState.UNKNOWN)
     bench.lab.engine.entries[claim.attempt.id] = entry
-    bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head=bench.commit("a.txt")))
-    assert bench.end().status == "success"
+    assert bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head=bench.commit("a.txt"))).status == "success"
 
 
 @pytest.mark.slow
-def test_an_offer_that_stays_unknown_is_lost(bench: Bench) -> None:
-    claim = bench.claim()
+def test_an_offer_that_stays_unknown_is_lost(bench: Bench, claim: Claim) -> None:
     bench.lab.engine.entries.pop(claim.attempt.id)
     bench.until("home hears of it", lambda: bench.work.view and bench.work.view.state is AttemptState.UNKNOWN)
     bench.ahead = orchestrator.UNKNOWN_PATIENCE
@@ -247,25 +248,21 @@ def test_an_offer_that_stays_unknown_is_lost(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_other_fields_of_a_result_are_checked_and_cut(bench: Bench) -> None:
-    claim = bench.claim()
-    bench.complete(claim, JobResult("box2", JobStatus.FAIL, "\x1b[2Jno" + "x" * 5000, "gate", said={}, tail="y" * 9000))
-    outcome = bench.end()
+def test_other_fields_of_a_result_are_checked_and_cut(bench: Bench, claim: Claim) -> None:
+    result = JobResult("box2", JobStatus.FAIL, "\x1b[2Jno" + "x" * 5000, "gate", said={}, tail="y" * 9000)
+    outcome = bench.complete(claim, result)
     assert outcome.failure_kind == "" and outcome.reason.startswith("no") and len(outcome.reason) < 2100
     bench.begin()
     bench.work.close()
 
 
-def test_an_invalid_report_is_no_success(bench: Bench) -> None:
-    claim = bench.claim()
-    bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, said={"context_updates": "x"}))
-    outcome = bench.end()
+def test_an_invalid_report_is_no_success(bench: Bench, claim: Claim) -> None:
+    outcome = bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, said={"context_updates": "x"}))
     assert outcome.status == "fail" and "gave an invalid report: context_updates is not" in outcome.reason
 
 
-def test_no_host_gets_an_offer_while_another_works_on_the_one_before(bench: Bench) -> None:
-    claim = bench.claim()
-    bench.until("it works", lambda: bench.work.state.phase == RemotePhase.WORKING)
+def test_no_host_gets_an_offer_while_another_works_on_the_one_before(bench: Bench, claim: Claim) -> None:
+    bench.wait_until_it_works()
     give_up(bench.runtime, bench.launch, bench.task, "")
     bench.work.close()
     work = bench.begin()
@@ -276,19 +273,16 @@ def test_no_host_gets_an_offer_while_another_works_on_the_one_before(bench: Benc
 
 
 @pytest.mark.slow
-def test_invalid_or_invented_progress_disturbs_nothing(bench: Bench) -> None:
-    claim = bench.claim()
+def test_invalid_or_invented_progress_disturbs_nothing(bench: Bench, claim: Claim) -> None:
     for text in ("nonsense", '{"head": "--upload-pack=x"}', json.dumps({"head": "2" * 40, "line": "\x1b[2Jx"})):
         bench.worker.heartbeat(claim.token, text)
         bench.until("it was seen", lambda text=text: bench.work.view is not None and bench.work.view.progress == text)
     bench.until("the fetch has failed", lambda: bench.work.state.trouble)
-    bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head=bench.commit("a.txt")))
-    assert bench.end().status == "success"
+    assert bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head=bench.commit("a.txt"))).status == "success"
 
 
 @pytest.mark.slow
-def test_a_question_its_answer_and_a_message_of_the_user_reach_the_worker(bench: Bench) -> None:
-    claim = bench.claim()
+def test_a_question_its_answer_and_a_message_of_the_user_reach_the_worker(bench: Bench, claim: Claim) -> None:
     bench.report(claim, JobProgress("for-1", "executing", question_id="q1", question="Which?"))
     bench.until("it asks", lambda: bench.work.question)
     assert bench.work.question.text == "Which? (on box2)"
@@ -333,8 +327,7 @@ def test_a_limit_of_home_ends_the_work_and_names_the_remedy(bench: Bench) -> Non
     assert costs.total(costs.read_usage(bench.folder / "remote/usage.jsonl")) == costs.Spent(2.0, 3, 10, 5)
 
 
-def test_a_stopped_run_gets_back_what_its_worker_had_not_committed(bench: Bench) -> None:
-    claim = bench.claim()
+def test_a_stopped_run_gets_back_what_its_worker_had_not_committed(bench: Bench, claim: Claim) -> None:
     first = bench.commit("a.txt")
     bench.report(claim, JobProgress("for-1", "executing", first))
     bench.until("it is fetched", lambda: bench.work.state.head == first)
@@ -350,9 +343,8 @@ def test_a_stopped_run_gets_back_what_its_worker_had_not_committed(bench: Bench)
     assert list_late(bench.home) == []
 
 
-def test_an_abandoned_offer_is_cancelled_by_the_keeper(bench: Bench) -> None:
-    claim = bench.claim()
-    bench.until("it works", lambda: bench.work.state.phase == RemotePhase.WORKING)
+def test_an_abandoned_offer_is_cancelled_by_the_keeper(bench: Bench, claim: Claim) -> None:
+    bench.wait_until_it_works()
     give_up(bench.runtime, bench.launch, bench.task, "cancelled by a person")
     give_up(bench.runtime, bench.launch, bench.task, "cancelled by a person")
     state = read_remote(bench.folder)

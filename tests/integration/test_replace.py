@@ -24,7 +24,7 @@ from garrison.supervise.observer import Observer
 from garrison.system.clock import SystemClock
 from garrison.system.process_control import RealProcesses
 from garrison.values import replace
-from support import DEADLINE, until
+from support import DEADLINE, is_gone, until
 
 KEY = Key("runner", "a", "r1")
 
@@ -55,13 +55,6 @@ with observer.store.locked(Identity, life.key) if (folder / "locks").exists() el
     (folder / "ready").touch()
     time.sleep(600)
 """
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 class Scene:
@@ -96,16 +89,11 @@ class Scene:
 
     def close(self) -> None:
         for path in self.folder.iterdir():
-            if path.read_text().strip():
-                kill_if_there(int(path.read_text()))
+            with suppress(ProcessLookupError, ValueError):  # it has ended, or written no pid yet
+                os.kill(int(path.read_text()), signal.SIGKILL)
         for child in self.children:
             child.kill()
             child.wait()
-
-
-def kill_if_there(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -127,17 +115,16 @@ def test_an_incarnation_ends_with_all_it_started_and_nothing_else(scene: Scene, 
               "another run": scene.popen(["sleep", "600"], scene.marker(key=Key("runner", "a", "r11"))),
               "another home": scene.popen(["sleep", "600"], scene.marker(home="/elsewhere"))}
     active = scene.start()
-    assert active.pid is not None and all(runs(scene.pid(name)) for name in TOOLS)
+    assert not any(is_gone(scene.pid(name)) for name in TOOLS)
     if dead:
         os.kill(active.pid, signal.SIGKILL)
         until(lambda: scene.observer.judge(active).state == "dead")
     fenced = replace_incarnation(scene.observer, active, "silent for 300 s", 0.2)
-    assert not runs(active.pid)
-    gone = {name for name in TOOLS if not runs(scene.pid(name))}
+    assert is_gone(active.pid)
+    gone = {name for name in TOOLS if is_gone(scene.pid(name))}
     # A tool without a marker is known by its parent alone: of a life found dead it cannot be told any more.
     assert gone == set(TOOLS) - ({"tool without marker"} if dead else set())
-    assert all(runs(pid) for pid in decoys.values()), decoys
-    assert runs(scene.pid("other life"))
+    assert not any(is_gone(pid) for pid in [*decoys.values(), scene.pid("other life")]), decoys
     assert (fenced.status, fenced.reason) == ("crashed", "silent for 300 s") and fenced == scene.store.get(Identity,
                                                                                                            KEY)
     evidence = fenced.metadata["evidence"]
@@ -239,8 +226,7 @@ def test_a_process_that_ended_and_keeps_its_lock_is_killed_with_the_start_that_w
     leased = scene.store.get(Identity, KEY)
     until(lambda: scene.observer.judge(leased).state == "lapsed")
     replace_incarnation(scene.observer, leased, "not active by its start deadline", 0.2)
-    assert first.pid is not None and not runs(first.pid)
-    assert runs(scene.pid("other life"))
+    assert is_gone(first.pid) and not is_gone(scene.pid("other life"))
 
 
 def test_a_stopped_process_that_has_locked_its_record_is_replaced(scene: Scene) -> None:
@@ -254,4 +240,4 @@ def test_a_stopped_process_that_has_locked_its_record_is_replaced(scene: Scene) 
     replacing.start()
     replacing.join(DEADLINE)
     assert not replacing.is_alive()
-    assert not runs(identity.pid) and scene.store.get(Identity, KEY).status == "crashed"
+    assert is_gone(identity.pid) and scene.store.get(Identity, KEY).status == "crashed"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -17,20 +17,16 @@ from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.system import systemd
+from support import git
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(repo: Path, tmp_path: Path) -> Path:
     """A home with the unfinished runs r1, whose target branch is gone, and r2."""
-    repo = tmp_path / "repo"
-    repo.mkdir()
-    for words in (["init", "-q", "-b", "main"],
-                  ["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "--allow-empty", "-m", "one"]):
-        subprocess.run(["git", *words], cwd=repo, check=True)
-    tip = subprocess.run(["git", "rev-parse", "main"], cwd=repo, check=True, capture_output=True, text=True).stdout
+    tip = git(repo, "rev-parse", "main")
     for run, base in (("r1", "gone"), ("r2", "main")):
         run_records.save(RunFiles(tmp_path / "home", run).launch, Launch(
-            run, "p", str(repo), base, "2026-01-31T12:00:00.000000Z", str(tmp_path / "trees"), base_oid=tip.strip()))
+            run, "p", str(repo), base, "2026-01-31T12:00:00.000000Z", str(tmp_path / "trees"), base_oid=tip))
     return tmp_path / "home"
 
 
@@ -77,10 +73,8 @@ def test_the_second_of_two_launchers_is_refused(home: Path, monkeypatch: pytest.
 
 
 def test_a_full_disk_keeps_the_other_runs_from_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_world: object, _launch: object, _options: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(resume_all, "spawn_launcher", full)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(resume_all, "spawn_launcher", Mock(side_effect=full))
     words = resume_all.resume_all(home)
     assert [word.state for word in words] == ["refused", "refused"]
     assert "No space left" in words[1].line
@@ -92,9 +86,6 @@ def test_a_launcher_whose_dead_predecessor_was_replaced_names_the_one_that_has_t
     leased = launching.lease_launcher(world, "r2")
     world.store.update(type(leased), leased.key, lambda _: launching.replace(leased, spawn_deadline=leased.created_at))
 
-    def moved(*_: object) -> None:
-        raise Fenced("it moved on")
-
-    monkeypatch.setattr(launching, "replace_incarnation", moved)
+    monkeypatch.setattr(launching, "replace_incarnation", Mock(side_effect=Fenced("it moved on")))
     with pytest.raises(AlreadyAlive, match="another launcher of run r2"):
         launching.lease_launcher(world, "r2")

@@ -27,7 +27,7 @@ from garrison.system import processes
 from garrison.system.processes import ProcessId
 from garrison.system.unix_socket import short_path
 from sandbox_support import missing
-from support import wait_for
+from support import is_gone, wait_for
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 POSTGRES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), reverse=True)), None)
@@ -159,7 +159,7 @@ def test_a_killed_keeper_takes_the_service_along_and_the_next_one_has_its_data(h
         before = keeper(folder)
         below = processes.child_pids(before.pid)
         os.kill(before.pid, signal.SIGKILL)
-        wait_for("it is dead", lambda: not any(map(is_alive, (before.pid, *below))))
+        wait_for("it is dead", lambda: all(map(is_gone, (before.pid, *below))))
         user = user_of(tmp_path, folder)
         services.tend(home, user, os.environ)  # as the keeper of an agent's network does
         wait_for("it is back", lambda: read_state(folder).phase is Phase.READY and keeper(folder) != before)
@@ -190,7 +190,7 @@ def test_a_keeper_that_is_killed_at_any_step_leaves_nothing_and_the_next_one_wor
         assert read_state(folder).ends == 0
         last = keeper(folder)
     wait_for("nothing of it is left", lambda: not of_services(home))
-    assert not is_alive(last.pid) and not folder.exists()
+    assert is_gone(last.pid) and not folder.exists()
     assert not list((tmp_path / "templates").glob("*/*.part"))
 
 
@@ -212,11 +212,6 @@ def of_services(home: Path) -> list[int]:
     """Return the living processes of the services of a home, and those below them."""
     return [each.pid for each in processes.list_processes() if (each.marker or "").startswith(f"{home}:")
             or str(home.parent) in " ".join(map(os.fsdecode, processes.read_argv(each.pid)))]
-
-
-def is_alive(pid: int) -> bool:
-    found = processes.probe(pid)
-    return found is not None and not found.zombie
 
 
 def test_a_service_ends_with_the_last_of_its_users(home: Path, tmp_path: Path) -> None:

@@ -13,30 +13,28 @@ from garrison.directories import trees_root
 from garrison.sandbox import setups
 from garrison.sandbox.setups import SetupLayer
 from garrison.system.git import Git
-from support import git, make_repository
+from support import git
 
 
 @pytest.fixture
-def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repo(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a repository with two kept set-ups: one that the worktree run/node uses, and one that none uses."""
     for name in ("GARRISON_TREES", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    path = tmp_path / "project"
-    make_repository(path)
-    tree = trees_root() / Git(path).key / "run/node"
+    tree = trees_root() / Git(repo).key / "run/node"
     for digest in ("0123456789", "0199999999"):
         if tree.exists():
-            git(path, "worktree", "remove", "--force", str(tree))
-            git(path, "branch", "-D", "node")
-        git(path, "worktree", "add", "-q", "-b", "node", str(tree))
+            git(repo, "worktree", "remove", "--force", str(tree))
+            git(repo, "branch", "-D", "node")
+        git(repo, "worktree", "add", "-q", "-b", "node", str(tree))
         (tree / "modules").mkdir()
         (tree / "modules/x").write_bytes(b"x" * 10_000)
-        layer = SetupLayer("", digest, f"make {digest}", seconds=2.4, kept=True, commit=git(path, "rev-parse", "HEAD"))
-        setups.capture(Git(path), tree, tree.parent / ".node.sandbox/setup/home", (), layer,
+        layer = SetupLayer("", digest, f"make {digest}", seconds=2.4, kept=True, commit=git(repo, "rev-parse", "HEAD"))
+        setups.capture(Git(repo), tree, tree.parent / ".node.sandbox/setup/home", (), layer,
                        setups.store_of(tree.parent.parent))
-    monkeypatch.chdir(path)
-    return path
+    monkeypatch.chdir(repo)
+    return repo
 
 
 def call(*words: str) -> Result:

@@ -23,10 +23,14 @@ from garrison.system.git import Git
 def repository(path: Path, text: str) -> Git:
     path.mkdir()
     (path / "a.txt").write_text(text)
-    for words in (["init", "-q", "-b", "main"], ["add", "-A"],
-                  ["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qm", "one"]):
-        subprocess.run(["git", *words], cwd=path, check=True)
+    git(path, "init", "-q", "-b", "main")
+    commit_all(path)
     return Git(path)
+
+
+def commit_all(path: Path) -> None:
+    git(path, "add", "-A")
+    git(path, "commit", "-qm", "all")
 
 
 def test_a_slot_of_a_repository_that_was_made_again_is_made_again(tmp_path: Path) -> None:
@@ -44,8 +48,8 @@ def test_a_slot_of_a_repository_that_was_made_again_is_made_again(tmp_path: Path
 
 def test_of_a_slot_whose_removal_was_killed_nothing_is_left(tmp_path: Path) -> None:
     """Regression: its files stayed in `slot-1.left-1`, which nothing removed."""
-    git = repository(tmp_path / "repo", "text\n")
-    slot = acquire_slot(git, tmp_path / "trees")
+    kit = repository(tmp_path / "repo", "text\n")
+    slot = acquire_slot(kit, tmp_path / "trees")
     slot.prepare("main")
     (slot.path / ".git").unlink()
     slot.prepare("main")
@@ -55,32 +59,32 @@ def test_of_a_slot_whose_removal_was_killed_nothing_is_left(tmp_path: Path) -> N
 
 
 def test_idle_slots_are_removed_and_used_ones_stay(tmp_path: Path) -> None:
-    git = repository(tmp_path / "repo", "text\n")
+    kit = repository(tmp_path / "repo", "text\n")
     folder = tmp_path / "trees" / "key"
-    held, left = acquire_slot(git, folder), acquire_slot(git, folder)
+    held, left = acquire_slot(kit, folder), acquire_slot(kit, folder)
     for slot in (held, left):
         slot.prepare("main")
     left.release()
-    remove_idle_slots(git, folder)
+    remove_idle_slots(kit, folder)
     assert (held.path.is_dir(), left.path.exists()) == (True, False)
     held.release()
-    remove_idle_slots(git, folder)
+    remove_idle_slots(kit, folder)
     assert not folder.exists()
-    assert [tree.path for tree in git.worktrees()] == [tmp_path / "repo"]
+    assert [tree.path for tree in kit.worktrees()] == [tmp_path / "repo"]
 
 
-def count_calls(git: Git, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def count_calls(kit: Git, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
-    real = git.run
-    monkeypatch.setattr(git, "run", lambda *words, **more: (calls.append(words[0]), real(*words, **more))[1])
+    real = kit.run
+    monkeypatch.setattr(kit, "run", lambda *words, **more: (calls.append(words[0]), real(*words, **more))[1])
     return calls
 
 
 def test_git_cleans_a_slot_in_which_a_gate_left_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    git = repository(tmp_path / "repo", "text\n")
-    slot = acquire_slot(git, tmp_path / "trees")
+    kit = repository(tmp_path / "repo", "text\n")
+    slot = acquire_slot(kit, tmp_path / "trees")
     slot.prepare("main")
-    calls = count_calls(git, monkeypatch)
+    calls = count_calls(kit, monkeypatch)
     for left in ("", "new.txt", "folder/sub/new.txt", "a.txt/in/its/place", "empty"):
         if left == "a.txt/in/its/place":
             (slot.path / "a.txt").unlink()
@@ -100,18 +104,16 @@ def test_git_cleans_a_slot_in_which_a_gate_left_anything(tmp_path: Path, monkeyp
 
 def test_a_slot_knows_what_it_shows_from_the_difference_of_its_commits(tmp_path: Path,
                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    git = repository(tmp_path / "repo", "text\n")
-    slot = acquire_slot(git, tmp_path / "trees")
+    kit = repository(tmp_path / "repo", "text\n")
+    slot = acquire_slot(kit, tmp_path / "trees")
     slot.prepare("main")
     root = tmp_path / "repo"
     (root / "deep").mkdir()
     (root / "deep/b.txt").write_text("b\n")
     (root / "a.txt").unlink()
-    for words in (["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qm", "two"]):
-        subprocess.run(["git", *words], cwd=root, check=True)
-    slot.prepare(subprocess.run(["git", "rev-parse", "main"], cwd=root, check=True, capture_output=True,
-                                text=True).stdout.strip())
-    calls = count_calls(git, monkeypatch)
+    commit_all(root)
+    slot.prepare(git(root, "rev-parse", "main"))
+    calls = count_calls(kit, monkeypatch)
     (slot.path / "deep/b.txt").chmod(0o200)
     assert slot.find_altered() == "deep/b.txt with mode 200"
     (slot.path / "deep").chmod(0o500)
@@ -161,22 +163,22 @@ def test_a_slot_shows_exactly_the_commit_whatever_a_gate_did_in_it(world: World)
 
 
 def test_numbers_of_worktrees_are_unique_stable_and_free_after_a_crash(repo: Path, tmp_path: Path) -> None:
-    git, folder = Git(repo), tmp_path / "trees"
-    slot = acquire_slot(git, folder)
+    kit, folder = Git(repo), tmp_path / "trees"
+    slot = acquire_slot(kit, folder)
     trees = [folder / "r1" / f"n{number}" for number in range(8)]
     for tree in trees:
         tree.mkdir(parents=True)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda tree: claim_number(git, folder, tree), trees))
+        found = list(pool.map(lambda tree: claim_number(kit, folder, tree), trees))
     assert sorted(found) == list(range(2, 10)), "slot 1 is a gate's"
-    assert [claim_number(git, folder, tree) for tree in trees] == found
-    second = acquire_slot(git, folder)
+    assert [claim_number(kit, folder, tree) for tree in trees] == found
+    second = acquire_slot(kit, folder)
     assert second.number == 10
     shutil.rmtree(trees[3])  # as a crash leaves it
     (folder / "r2/other").mkdir(parents=True)
-    assert claim_number(git, folder, folder / "r2/other") == found[3]
+    assert claim_number(kit, folder, folder / "r2/other") == found[3]
     shutil.rmtree(trees[0])
-    remove_void_claims(git, folder)
+    remove_void_claims(kit, folder)
     assert len(list(folder.glob("number-*"))) == 7
     for one in (slot, second):
         one.release()
@@ -230,13 +232,12 @@ def test_a_slot_serves_the_next_branch_whatever_rights_the_last_one_took(shared:
              ("rm -rf sub; ln -s / sub; mkdir -p x/y; touch x/y/z; chmod 555 x/y", "")]
 
     def deed() -> None:
-        git = repository(shared / "repo", "text\n")
+        kit = repository(shared / "repo", "text\n")
         (shared / "repo/sub/in").mkdir(parents=True)
         (shared / "repo/sub/in/b.txt").write_text("b\n")
-        for words in (["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qm", "two"]):
-            subprocess.run(["git", *words], cwd=shared / "repo", check=True)
+        commit_all(shared / "repo")
         for command, altered in cases:
-            slot = acquire_slot(git, shared / "trees/key")
+            slot = acquire_slot(kit, shared / "trees/key")
             for again in range(2):
                 slot.prepare("main")
                 (slot.path / "sub/in/b.txt").write_text("the gate writes\n")
@@ -244,7 +245,7 @@ def test_a_slot_serves_the_next_branch_whatever_rights_the_last_one_took(shared:
                 subprocess.run(["sh", "-c", command], cwd=slot.path, check=False, stderr=subprocess.DEVNULL)
                 if again:  # a processor that was killed has not looked
                     slot.release()
-                    slot = acquire_slot(git, shared / "trees/key", slot.number)
+                    slot = acquire_slot(kit, shared / "trees/key", slot.number)
                 else:
                     assert slot.find_altered() == altered, command
             slot.prepare("main")
@@ -252,9 +253,9 @@ def test_a_slot_serves_the_next_branch_whatever_rights_the_last_one_took(shared:
             assert not (slot.path / "x").exists()
             subprocess.run(["sh", "-c", command], cwd=slot.path, check=False, stderr=subprocess.DEVNULL)
             slot.release()
-            remove_idle_slots(git, shared / "trees/key")
+            remove_idle_slots(kit, shared / "trees/key")
             assert not (shared / "trees/key").exists(), command
-            assert len(git.worktrees()) == 1
+            assert len(kit.worktrees()) == 1
 
     as_ordinary_user(deed)
 
@@ -274,20 +275,20 @@ def test_the_folder_of_a_run_is_removed_whatever_rights_a_command_took(shared: P
 
 def test_work_is_saved_and_its_worktree_removed_whatever_rights_the_agent_took(shared: Path) -> None:
     def deed() -> None:
-        git = repository(shared / "repo", "text\n")
+        kit = repository(shared / "repo", "text\n")
         for number, command in enumerate(("chmod 000 .", "chmod 000 a.txt d/e d", "chmod 555 d .")):
             tree, branch = shared / f"trees/{number}", f"node{number}"
-            git.add_worktree(tree, branch, "main")
+            kit.add_worktree(tree, branch, "main")
             (tree / "d/e").mkdir(parents=True)
             (tree / "d/e/made.txt").write_text("made\n")
             (tree / "a.txt").write_text("changed\n")
             subprocess.run(["sh", "-c", command], cwd=tree, check=True)
-            git.add_worktree(tree, branch, "main")  # a successor takes it over
-            made = git.commit_all(tree, "all")
+            kit.add_worktree(tree, branch, "main")  # a successor takes it over
+            made = kit.commit_all(tree, "all")
             assert made
-            assert git.changed_paths("main", made) == ["a.txt", "d/e/made.txt"]
+            assert kit.changed_paths("main", made) == ["a.txt", "d/e/made.txt"]
             subprocess.run(["sh", "-c", command], cwd=tree, check=True)
-            git.remove_worktree(tree)
+            kit.remove_worktree(tree)
             assert not tree.exists(), command
 
     as_ordinary_user(deed)

@@ -38,7 +38,7 @@ from garrison.system.clock import SystemClock
 from garrison.system.process_control import RealProcesses
 from garrison.system.processes import ProcessId, probe
 from garrison.values import replace
-from support import DEADLINE, until
+from support import DEADLINE, is_gone, until
 
 KEY = Key("runner", "a", "r1")
 
@@ -461,7 +461,7 @@ class Crowd:
         (self.fates / "over").touch()
         found = list(self.fates.glob("[0-9]*"))
         for path in found:
-            until(lambda path=path: not _runs(int(path.name)))
+            until(lambda path=path: is_gone(int(path.name)))
         return [int(path.read_text()) for path in found]
 
 
@@ -492,13 +492,6 @@ def together(path: Path) -> set[int]:
     that ends and one that starts, so of several pids only those shown twice count."""
     found = set(holders(path)) if path.exists() else set()
     return found if len(found) < 2 else found & set(holders(path))
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_incarnations_are_numbered_on_over_many_kills(scene: Scene) -> None:

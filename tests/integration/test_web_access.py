@@ -34,24 +34,19 @@ def judged(method: str, given: dict[str, str], path: str = "/api/runs", now: flo
     return found.status if isinstance(found, access.AccessDenied) else found
 
 
-def test_responses_do_not_wait_for_acknowledgements() -> None:
+async def test_responses_do_not_wait_for_acknowledgements() -> None:
     """Nagle's algorithm would delay the body of each response by 40 ms."""
-    async def accepted_option() -> int:
-        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-        class Accepted(asyncio.Protocol):
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                found.set_result(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    class Accepted(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            found.set_result(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
-        with open_socket(Endpoint()) as listener:
-            server = await asyncio.get_running_loop().create_server(Accepted, sock=listener)
-            async with server:
-                _, writer = await asyncio.open_connection(*listener.getsockname())
-                option = await found
-                writer.close()
-        return option
-
-    assert asyncio.run(accepted_option()) == 1
+    with open_socket(Endpoint()) as listener:
+        async with await asyncio.get_running_loop().create_server(Accepted, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            assert await found == 1
+            writer.close()
 
 
 @pytest.mark.parametrize("host", [None, "", "evil.example", "evil.example:8642", "127.0.0.1", "127.0.0.1:80",
@@ -62,9 +57,9 @@ def test_a_foreign_host_name_is_refused(host: str | None) -> None:
     assert judged("GET", HONEST, host="[::1]:8642") == judged("GET", HONEST, host="localhost:8642") == "write"
 
 
-@pytest.mark.parametrize("origin",
-                         ["null", "", "http://evil.example", "https://127.0.0.1:8642", "http://127.0.0.1:8643",
-                                    "http://127.0.0.1", "http://127.0.0.1:8642.evil.example", "file://"])
+@pytest.mark.parametrize("origin", [
+    "null", "", "http://evil.example", "https://127.0.0.1:8642", "http://127.0.0.1:8643", "http://127.0.0.1",
+    "http://127.0.0.1:8642.evil.example", "file://"])
 def test_a_foreign_origin_is_refused(origin: str) -> None:
     assert judged("GET", HONEST, origin=origin) == 403 and judged("POST", CHANGE, origin=origin) == 403
     assert judged("GET", HONEST, "/static/app.css", origin=origin) == 403
@@ -220,12 +215,8 @@ def test_a_public_address_needs_tls_or_plain_http(place: Endpoint, why: str) -> 
 
 
 def test_a_taken_port_is_refused_in_one_line() -> None:
-    first = open_socket(Endpoint())
-    try:
-        with pytest.raises(Refused, match=r"already in use; pass another --port"):
-            open_socket(Endpoint(port=first.getsockname()[1]))
-    finally:
-        first.close()
+    with open_socket(Endpoint()) as first, pytest.raises(Refused, match=r"already in use; pass another --port"):
+        open_socket(Endpoint(port=first.getsockname()[1]))
 
 
 # ---- over the wire

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,10 @@ from garrison.web import chat
 from scripted_crew import ScriptedCrew, delegation, delegations
 from web_support import READ, ServerEvent, Site, Stream, site
 
-Scene = Callable[[Site], Awaitable[None]]
 
-
-def on(home: Path, crew: ScriptedCrew, scene: Scene) -> None:
-    """Play a scene on a server whose butler is the crew's."""
-    async def whole() -> None:
-        async with site(home, open_butler=lambda at, name, _run: crew.orchestrator(
-                Conversation(at / "conversations", name))) as here:
-            await scene(here)
-    asyncio.run(whole())
+def crewed(home: Path, crew: ScriptedCrew) -> AbstractAsyncContextManager[Site]:
+    """Return a server whose butler is the crew's."""
+    return site(home, open_butler=lambda at, name, _run: crew.orchestrator(Conversation(at / "conversations", name)))
 
 
 async def say(here: Site, message: str, conversation: str = "default") -> Stream:
@@ -43,8 +36,8 @@ ORDER = ["agent_start(butler)", "agent_delegate(triage)", "agent_start(triage)",
 
 
 @pytest.mark.smoke
-def test_an_answer_is_streamed_in_order_and_kept(tmp_path: Path) -> None:
-    async def scene(here: Site) -> None:
+async def test_an_answer_is_streamed_in_order_and_kept(tmp_path: Path) -> None:
+    async with crewed(tmp_path, ScriptedCrew(delegations(delegation("triage")))) as here:
         told = await (await say(here, "what <b>waits</b>?")).rest()
         assert summarize(told) == ORDER and len({one.id for one in told}) == len(told)
         crew = (await here.get("/api/crew")).json
@@ -67,14 +60,11 @@ def test_an_answer_is_streamed_in_order_and_kept(tmp_path: Path) -> None:
                 assert first is not None and first.event == "reset"
             stream.close()
 
-    on(tmp_path, ScriptedCrew(delegations(delegation("triage"))), scene)
 
-
-def test_one_message_is_answered_at_a_time(tmp_path: Path) -> None:
+async def test_one_message_is_answered_at_a_time(tmp_path: Path) -> None:
     """The client disconnects; the answer is finished, and sent to one that reconnects. A hung one can be cancelled."""
-    asked = asyncio.Event()
-
-    async def scene(here: Site) -> None:
+    crew = ScriptedCrew(delegations(delegation("triage")), triage=lambda _prompt: None)
+    async with crewed(tmp_path, crew) as here:
         stream = await say(here, "one")
         first = await stream.next()
         busy = await here.post("/api/chat", {"message": "two"})
@@ -94,17 +84,13 @@ def test_one_message_is_answered_at_a_time(tmp_path: Path) -> None:
         entries = (await here.get("/api/conversations/default")).json["entries"]
         assert [one["note"] for one in entries] == ["", "cancelled"]
         back.close()
-        asked.set()
-
-    def hang(prompt: str) -> None:
-        return None
-
-    on(tmp_path, ScriptedCrew(delegations(delegation("triage")), triage=hang), scene)
-    assert asked.is_set()
 
 
-def test_an_invalid_message_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(here: Site) -> None:
+async def test_an_invalid_message_is_refused(tmp_path: Path) -> None:
+    def no_crew(place: Path, name: str, run: str) -> Any:
+        raise UsageError("no crew is there")
+
+    async with site(tmp_path, open_butler=no_crew) as here:
         for body in ({}, {"message": " "}, {"message": 1}, {"message": "x" * (chat.MESSAGE + 1)},
                      {"message": "x", "conversation": "../x"}, {"message": "x", "conversation": 1}):
             assert (await here.post("/api/chat", body)).status in (400, 404, 409), body
@@ -113,19 +99,10 @@ def test_an_invalid_message_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         told = await (await say(here, "hello")).rest()
         assert [one.data["type"] for one in told] == ["error", "done"] and "no crew" in told[0].data["message"]
 
-    def nobody(place: Path, name: str, run: str) -> Any:
-        raise UsageError("no crew is there")
 
-    async def whole() -> None:
-        async with site(tmp_path, open_butler=nobody) as here:
-            await scene(here)
-    asyncio.run(whole())
-
-
-def test_a_conversation_continued_elsewhere_is_read_again(tmp_path: Path) -> None:
+async def test_a_conversation_continued_elsewhere_is_read_again(tmp_path: Path) -> None:
     crew = ScriptedCrew()
-
-    async def scene(here: Site) -> None:
+    async with crewed(tmp_path, crew) as here:
         await (await say(here, "one")).rest()
         path = tmp_path / "conversations" / "default.jsonl"
         line = json.loads(path.read_bytes().splitlines()[0]) | {"content": "said on a terminal"}
@@ -134,17 +111,14 @@ def test_a_conversation_continued_elsewhere_is_read_again(tmp_path: Path) -> Non
         await (await say(here, "two")).rest()
         assert any("said on a terminal" in prompt for _, prompt in crew.prompts)
 
-    on(tmp_path, crew, scene)
 
-
-def test_a_long_conversation_is_read_in_pages_and_searched(tmp_path: Path) -> None:
+async def test_a_long_conversation_is_read_in_pages_and_searched(tmp_path: Path) -> None:
     talk = Conversation(tmp_path / "conversations")
     for number in range(250):
         content = "Straße {a} gesperrt" if number == 31 else f"word {number}"
         talk.add(ChatEntry(role="assistant" if number % 2 else "user", content=content,
                            at=datetime(2026, 1, 1, 0, 0, 59 - number % 60, tzinfo=UTC)))  # the clock was set back
-
-    async def scene(here: Site) -> None:
+    async with crewed(tmp_path, ScriptedCrew(delegations())) as here:
         async def page(query: str) -> Any:
             return (await here.get(f"/api/conversations/default{query}")).json
 
@@ -162,5 +136,3 @@ def test_a_long_conversation_is_read_in_pages_and_searched(tmp_path: Path) -> No
         for bad, word in (("before=1&after=2", "not both"), ("limit=0", "limit"), ("limit=501", "limit")):
             refused = await here.get(f"/api/conversations/default?{bad}")
             assert refused.status == 400 and word in refused.json["message"]
-
-    on(tmp_path, ScriptedCrew(delegations()), scene)

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -92,10 +91,6 @@ def server(tmp_path: Path) -> ServerSpec:
     return ServerSpec("notes", (sys.executable, "-P", str(path)))
 
 
-def children() -> list[Any]:
-    return [one for one in processes() if one.ppid == os.getpid() and "server.py" in one.argv]
-
-
 @pytest.mark.parametrize("victim", ["a", "b", "d"])
 def test_ac_003_killed_in_a_step_no_completed_step_runs_twice_and_none_is_lost(tmp_path: Path, victim: str) -> None:
     script = tmp_path / "victim.py"
@@ -112,25 +107,23 @@ def test_ac_003_killed_in_a_step_no_completed_step_runs_twice_and_none_is_lost(t
     assert not (tmp_path / "state/s1.json").exists()
 
 
-def test_ac_002_tools_of_a_server_that_crashes_or_hangs_in_mid_call_and_is_started_again(server: ServerSpec) -> None:
-    async def scene() -> None:
-        async with McpTools({"notes": server}) as tools:
-            assert sorted(tools) == ["notes.add", "notes.crash", "notes.fail", "notes.hang"]
-            agent = ResearchAgent(tools, AgentConfig(state_dir=str(Path(server.command[2]).parent / "state")))
-            result = await agent.execute_workflow(Workflow("w", "", [
-                WorkflowStep("one", "notes.add", {"text": "x"}),
-                WorkflowStep("two", "notes.add", {"text": "${one.text}y"})]))
-            assert result.results["two"] == {"count": 2, "text": "xy"}
-            with pytest.raises(McpError, match=r"notes\.fail: .*fail|no such note"):
-                await tools["notes.fail"]()
-            with pytest.raises(McpError, match=r"notes"):
-                await asyncio.wait_for(tools["notes.crash"](), DEADLINE)
-            assert (await asyncio.wait_for(tools["notes.add"](text="x"), DEADLINE))["count"] == 1
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(tools["notes.hang"](), 0.3)
-            assert (await asyncio.wait_for(tools["notes.add"](text="y"), DEADLINE))["count"] == 2
-    asyncio.run(scene())
-    assert children() == []
+async def test_ac_002_tools_of_a_server_that_crashes_or_hangs_in_mid_call_and_is_restarted(server: ServerSpec) -> None:
+    async with McpTools({"notes": server}) as tools:
+        assert sorted(tools) == ["notes.add", "notes.crash", "notes.fail", "notes.hang"]
+        agent = ResearchAgent(tools, AgentConfig(state_dir=str(Path(server.command[2]).parent / "state")))
+        result = await agent.execute_workflow(Workflow("w", "", [
+            WorkflowStep("one", "notes.add", {"text": "x"}),
+            WorkflowStep("two", "notes.add", {"text": "${one.text}y"})]))
+        assert result.results["two"] == {"count": 2, "text": "xy"}
+        with pytest.raises(McpError, match=r"notes\.fail: .*fail|no such note"):
+            await tools["notes.fail"]()
+        with pytest.raises(McpError, match=r"notes"):
+            await asyncio.wait_for(tools["notes.crash"](), DEADLINE)
+        assert (await asyncio.wait_for(tools["notes.add"](text="x"), DEADLINE))["count"] == 1
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(tools["notes.hang"](), 0.3)
+        assert (await asyncio.wait_for(tools["notes.add"](text="y"), DEADLINE))["count"] == 2
+    assert not [one for one in processes() if one.ppid == os.getpid() and "server.py" in one.argv]
 
 
 @pytest.fixture
@@ -141,10 +134,7 @@ def over_http(tmp_path: Path, server: ServerSpec) -> Iterator[tuple[ServerSpec, 
     child = subprocess.Popen([*server.command, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     spec = ServerSpec("notes", url=f"http://127.0.0.1:{port}/mcp")
     try:
-        until = time.monotonic() + DEADLINE
-        while not answers(spec):
-            assert child.poll() is None, "the server did not start"
-            assert time.monotonic() < until, "the server does not answer"
+        wait_for("the server answers", lambda: answers(spec) or child.poll() is not None)
         yield spec, child
     finally:
         child.kill()
@@ -222,15 +212,11 @@ def test_a_server_that_speaks_no_mcp_is_refused_in_a_line(kind: str, capfd: pyte
 
 @pytest.mark.parametrize("body", ["print('this is not a protocol', flush=True); import time; time.sleep(0.2)",
                                   "raise SystemExit('no notes here')"])
-def test_a_server_that_sends_garbage_or_exits_is_refused_in_one_line(tmp_path: Path, body: str) -> None:
-    spec = ServerSpec("odd", (sys.executable, "-c", body))
-
-    async def scene() -> None:
-        async with McpTools({"odd": spec}):
-            pass
+async def test_a_server_that_sends_garbage_or_exits_is_refused_in_one_line(body: str) -> None:
     said = "; its last output: no notes here" if "no notes" in body else ""
     with pytest.raises(McpError, match=rf"server odd \(.*\) did not start: .*{said}$") as caught:
-        asyncio.run(scene())
+        async with McpTools({"odd": ServerSpec("odd", (sys.executable, "-c", body))}):
+            pass
     assert "\n" not in str(caught.value)
 
 
@@ -290,7 +276,7 @@ def test_an_invalid_file_is_refused_in_one_line(tmp_path: Path, text: str, why: 
     assert "\n" not in said
 
 
-def test_tools_stay_in_their_directory_and_end_with_their_step(tmp_path: Path) -> None:
+async def test_tools_stay_in_their_directory_and_end_with_their_step(tmp_path: Path) -> None:
     from garrison.errors import UsageError
     from garrison.workflow.tools import CommandFailed, Toolbox
 
@@ -300,18 +286,15 @@ def test_tools_stay_in_their_directory_and_end_with_their_step(tmp_path: Path) -
     (tmp_path / "a.py").write_text("one\ntwo = 2\n")
     assert box.search(r"\d", "*.py")["hits"] == [{"path": "a.py", "line": 2, "text": "two = 2"}]
     assert box.list_files("*.py") == {"files": ["a.py"], "count": 1}
-
-    async def scene() -> None:
-        assert (await box.run(["echo", "x y"]))["stdout"] == "x y\n"
-        assert (await box.run("exit 3", check=False))["exit_code"] == 3
-        with pytest.raises(CommandFailed, match="exit code 3: oh"):
-            await box.run("echo oh >&2; exit 3")
-        hangs = asyncio.create_task(box.run("echo $$ > pid; sleep 1000 & wait"))
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
-            await asyncio.sleep(0.01)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(hangs, 0.05)
-    asyncio.run(scene())
+    assert (await box.run(["echo", "x y"]))["stdout"] == "x y\n"
+    assert (await box.run("exit 3", check=False))["exit_code"] == 3
+    with pytest.raises(CommandFailed, match="exit code 3: oh"):
+        await box.run("echo oh >&2; exit 3")
+    hangs = asyncio.create_task(box.run("echo $$ > pid; sleep 1000 & wait"))
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+        await asyncio.sleep(0.01)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(hangs, 0.05)
     pid = int((tmp_path / "pid").read_text())
     wait_for("the command's group to be gone", lambda: not any(pid in (one.ppid, one.pid) for one in processes()))
 

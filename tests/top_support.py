@@ -36,6 +36,7 @@ class HomeBuilder:
         self.store = Store(self.home)
         self.observer = observer_of(self.store)
         self._count = itertools.count(1)
+        self._journals: list[Writer] = []
 
     def now(self) -> str:
         return self.observer.clock.utc()
@@ -50,10 +51,20 @@ class HomeBuilder:
         files.graph.write_text("digraph crew { flow=dag; start [shape=Mdiamond]; exit [shape=Msquare]; "
                                f"{boxes}; {chain} }}")
         guardian = Writer(files.journal, "guardian-crew#1")
+        self._journals.append(guardian)
         guardian.append("run", {"status": "running"}, self.now())
         for node in nodes:
             guardian.append("node", {"node": node, "status": "pending", "attempt": 1}, self.now())
         return guardian
+
+    def close(self) -> None:
+        """End the processes, and close the journals."""
+        for sleeper in self.sleepers:
+            sleeper.kill()
+        for sleeper in self.sleepers:
+            sleeper.wait()
+        for journal_ in self._journals:
+            journal_.close()
 
     def label_of(self, number: int, own: str = "") -> str:
         """Return the attribute of a node's label: its own, and the one whose turn it is; '' for none."""
@@ -120,10 +131,7 @@ def home_builder(home: Path) -> Iterator[HomeBuilder]:
     try:
         yield builder
     finally:
-        for sleeper in builder.sleepers:
-            sleeper.kill()
-        for sleeper in builder.sleepers:
-            sleeper.wait()
+        builder.close()
 
 
 def build_busy_run(builder: HomeBuilder, run: str = "crew-1") -> None:

@@ -89,6 +89,8 @@ class Site:
 
     port: int
     tokens: Mapping[str, str]
+    opened: list[asyncio.StreamWriter] = field(default_factory=list)
+    """Its clients' ends of all connections: closed once the server has ended, unless a test closed them."""
 
     @property
     def host(self) -> str:
@@ -107,6 +109,7 @@ class Site:
     async def open(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"",
                    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, int, dict[str, str]]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.opened.append(writer)
         counted = (body or method == "POST") and "transfer-encoding" not in headers
         length = {"content-length": str(len(body))} if counted else {}
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in {**length, **headers}.items())]
@@ -156,6 +159,8 @@ async def site(home: Path, **options: Any) -> AsyncIterator[Site]:
         stop.set()
         async with asyncio.timeout(PATIENCE):
             await task
+        for writer in made.opened:
+            writer.close()
 
 
 __all__ = ["READ", "WRITE", "Answer", "ServerEvent", "Site", "Stream", "site"]

@@ -31,3 +31,11 @@ def builder(tmp_path: Path) -> Iterator[HomeBuilder]:
 def world(tmp_path: Path) -> World:
     """Return a repository with a merge queue and a gate."""
     return World(tmp_path)
+
+
+@pytest.fixture
+def world_of_user(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Return it with this process in its repository, as its user."""
+    world.user.enter(monkeypatch)
+    monkeypatch.chdir(world.repo)
+    return world

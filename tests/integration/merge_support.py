@@ -152,6 +152,12 @@ def finish(processor: MergeProcessor) -> None:
     processor.close()
 
 
+def compact(world: World) -> None:
+    processor = world.processor()
+    processor.writer.compact()
+    processor.close()
+
+
 def wait(fd: int, seconds: float) -> None:
     poller = select.poll()
     if fd >= 0:
@@ -161,12 +167,10 @@ def wait(fd: int, seconds: float) -> None:
 
 def until(condition, what: str):
     deadline = time.monotonic() + DEADLINE
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(0.01)
-    raise AssertionError(f"never: {what}")
+    return found
 
 
 def check(world: World, *, foreign: int = 0) -> None:

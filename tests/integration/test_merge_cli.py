@@ -7,7 +7,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from merge_support import World, await_gate, check, drive, git, until
+from merge_support import await_gate, check, drive, git, until
 
 from garrison.cli import merge_queue_process, original_calls
 from garrison.cli.main import main
@@ -28,11 +28,8 @@ from support import DEADLINE
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
-    world = World(tmp_path)
-    world.user.enter(monkeypatch)
-    monkeypatch.chdir(world.repo)
-    return world
+def world(world_of_user):
+    return world_of_user
 
 
 def call(*arguments):

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
-from merge_support import World, check, drive, git
+from merge_support import World, check, drive, git, run_in_child
 
 from garrison.system import failpoint
 from garrison.system.git.repository import DURABLE, GitResult, Repository
 
 
 def _die_at(world: World, point: str) -> None:
-    failpoint.here = lambda name: os.kill(os.getpid(),
-    signal.SIGKILL) if name == point else None
+    failpoint.here = lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == point else None
     drive(world.processor())
 
 
@@ -31,10 +29,7 @@ def candidate_killed_at(world: World, point: str) -> list[Path]:
     world.enqueue("a")
     world.drain()
     world.enqueue("b")
-    child = get_context("fork").Process(target=_die_at, args=(world, point))
-    child.start()
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
+    assert run_in_child(_die_at, world, point) == -signal.SIGKILL
     commit = git(world.repo, "for-each-ref", "--format=%(objectname)", "refs/garrison/mq/").splitlines()
     entry = world.entry("b")
     names = git(world.repo, "rev-list", "--objects", *commit, "^main", f"^{entry.oid}").splitlines()

@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from merge_support import FORK, World, check, drive, finish, git, run_in_child
+from merge_support import FORK, World, check, compact, drive, finish, git, run_in_child
 
 from garrison.merge import commands, recovery
 from garrison.merge import processor as merge_processor
@@ -170,9 +170,7 @@ def _write_as_another(world: World, what: str) -> None:
     if what == "configured":
         commands.reconfigure(queue, strategy="squash")
     elif what == "compacted":
-        processor = world.processor()
-        processor.writer.compact()
-        processor.close()
+        compact(world)
     elif what == "crowd":
         for number in range(12):
             world.branch(f"node{number}", {f"{number}": "x\n"})
@@ -214,14 +212,10 @@ def _die_amid_merges(world: World) -> None:
 
 def test_leftovers_of_a_killed_conflict_check_are_removed(world):
     scratch = world.queue.git.scratch
-    process = FORK.Process(target=_die_amid_merges, args=(world,))
-    process.start()
-    process.join(DEADLINE)
-    assert process.exitcode == -signal.SIGKILL
-    left, mine = list(scratch.glob("objects-*")), scratch / f"objects-{os.getpid()}-x"
-    assert len(left) == 1
+    assert run_in_child(_die_amid_merges, world) == -signal.SIGKILL
+    (left,), mine = scratch.glob("objects-*"), scratch / f"objects-{os.getpid()}-x"
     mine.mkdir()
-    (scratch / f"ref-{process.pid}-1").touch()
+    (scratch / f"ref-{left.name.split('-')[1]}-1").touch()
     world.processor().close()
     assert list(scratch.glob("objects-*")) == [mine]
     assert list(scratch.glob("ref-*")) == []

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from merge_support import World, check, git
+from merge_support import check, git
 from test_merge_cli import call
 
 from garrison.cli.doctor import doctor as garrison_doctor
@@ -20,13 +20,10 @@ from garrison.merge.records import LandingStarted, VerdictGiven
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
-    world = World(tmp_path)
-    world.user.enter(monkeypatch)
-    monkeypatch.chdir(world.repo)
+def world(world_of_user):
     for name in ("one", "two", "three"):
-        world.branch(name, {f"{name}.txt": "x\n"})
-    return world
+        world_of_user.branch(name, {f"{name}.txt": "x\n"})
+    return world_of_user
 
 
 def run_json(*arguments, code=0):

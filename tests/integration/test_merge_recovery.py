@@ -7,7 +7,7 @@ import shutil
 import signal
 
 import pytest
-from merge_support import World, git, run_in_child
+from merge_support import World, compact, git, run_in_child
 
 from garrison.errors import RecordCorrupt, Refused
 from garrison.merge import commands, entry, recovery
@@ -101,9 +101,7 @@ def test_a_landing_whose_record_is_lost_is_signalled_to_its_runner(world):
 
 
 def test_archived_parts_are_read_where_the_rest_is_gone(world):
-    processor = world.processor()
-    processor.writer.compact()
-    processor.close()
+    compact(world)
     world.queue.path.unlink()
     known, told = repair(world)
     assert known == BEFORE
@@ -113,9 +111,7 @@ def test_archived_parts_are_read_where_the_rest_is_gone(world):
 @pytest.mark.parametrize("aside", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_journal_that_was_started_again_is_joined_with_the_earlier_records(world, aside):
     if aside:
-        processor = world.processor()
-        processor.writer.compact()
-        processor.close()
+        compact(world)
     world.queue.path.unlink()
     world.branch("four", {"four": "x\n"})
     world.queue = MergeQueue(world.home, world.repo)

@@ -250,12 +250,8 @@ async def test_beyond_this_machine_a_ticket_opens_one_browser_over_tls(node: Nod
     trusting = ssl.create_default_context(cafile=str(cert))
     told: list[str] = []
 
-    opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     address = Address(listen="0.0.0.0", hostname="Box.Test", tls=(cert, key)).check()
     preview = Preview(tmp_path, PreviewTarget("web", "r1", 3000), address, Fake(node), told.append)
-    running = asyncio.create_task(preview.run(opened.set_result))
-    url = urlsplit(await asyncio.wait_for(opened, 30))
-    assert (url.scheme, url.hostname) == ("https", "box.test") and url.port is not None
 
     def request(path: str, *more: str, host: str = "box.test") -> str:
         return "\n".join((f"GET {path} HTTP/1.1", f"Host: {host}:{url.port}", "Connection: close", *more, "", ""))
@@ -263,26 +259,39 @@ async def test_beyond_this_machine_a_ticket_opens_one_browser_over_tls(node: Nod
     async def browse(path: str, *more: str, host: str = "box.test") -> str:
         return (await ask(url.port or 0, request(path, *more, host=host), (trusting, host))).decode()
 
-    assert b" 200 " not in await ask(url.port, request("/"))  # no word in the clear
-    assert (await browse("/")).startswith("HTTP/1.1 401")
-    ticket = f"/?{url.query}"
-    assert (await browse(ticket, host="other.test")).startswith("HTTP/1.1 401"), "a ticket for another name"
-    answer = await browse(ticket)
-    lines = [line for line in answer.splitlines() if line.lower().startswith("set-cookie: ")]
-    assert answer.startswith("HTTP/1.1 303") and "location: /\n" in answer.lower().replace("\r", "")
-    cookie, *attributes = (part.strip() for part in lines[0][len("set-cookie: "):].split(";"))
-    assert set(attributes) == {"Path=/", "Secure", "HttpOnly", "SameSite=Lax"} and cookie.startswith("__Host-")
-    assert (await browse(ticket)).startswith("HTTP/1.1 401"), "a second use"
-    seen = await browse("/", f"Cookie: b=2; {cookie}")
-    assert json.loads(seen.partition("\r\n\r\n")[2])["headers"]["cookie"] == "b=2"
-    name, _, value = cookie.partition("=")
-    assert (await browse("/", f"Cookie: {cookie}", host="other.test")).startswith("HTTP/1.1 421")
-    for other in (f"{name}={'x' * len(value)}", f"{name[:-5]}1{name[-4:]}={value}", f"{name}="):
-        assert (await browse("/", f"Cookie: {other}")).startswith("HTTP/1.1 401"), other
-    following = urlsplit(told[-1].rpartition(" ")[2])
-    assert following.query != url.query and (await browse(f"/?{following.query}")).startswith("HTTP/1.1 303")
-    assert [each.url for each in list_previews(tmp_path, "r1")] == [f"https://box.test:{url.port}/"]
-    running.cancel()
+    async with opened(preview) as (shown, _):
+        url = urlsplit(shown)
+        assert (url.scheme, url.hostname) == ("https", "box.test") and url.port is not None
+        assert b" 200 " not in await ask(url.port, request("/"))  # no word in the clear
+        assert (await browse("/")).startswith("HTTP/1.1 401")
+        ticket = f"/?{url.query}"
+        assert (await browse(ticket, host="other.test")).startswith("HTTP/1.1 401"), "a ticket for another name"
+        answer = await browse(ticket)
+        lines = [line for line in answer.splitlines() if line.lower().startswith("set-cookie: ")]
+        assert answer.startswith("HTTP/1.1 303") and "location: /\n" in answer.lower().replace("\r", "")
+        cookie, *attributes = (part.strip() for part in lines[0][len("set-cookie: "):].split(";"))
+        assert set(attributes) == {"Path=/", "Secure", "HttpOnly", "SameSite=Lax"} and cookie.startswith("__Host-")
+        assert (await browse(ticket)).startswith("HTTP/1.1 401"), "a second use"
+        seen = await browse("/", f"Cookie: b=2; {cookie}")
+        assert json.loads(seen.partition("\r\n\r\n")[2])["headers"]["cookie"] == "b=2"
+        name, _, value = cookie.partition("=")
+        assert (await browse("/", f"Cookie: {cookie}", host="other.test")).startswith("HTTP/1.1 421")
+        for other in (f"{name}={'x' * len(value)}", f"{name[:-5]}1{name[-4:]}={value}", f"{name}="):
+            assert (await browse("/", f"Cookie: {other}")).startswith("HTTP/1.1 401"), other
+        following = urlsplit(told[-1].rpartition(" ")[2])
+        assert following.query != url.query and (await browse(f"/?{following.query}")).startswith("HTTP/1.1 303")
+        assert [each.url for each in list_previews(tmp_path, "r1")] == [f"https://box.test:{url.port}/"]
+
+
+@asynccontextmanager
+async def opened(preview: Preview) -> AsyncIterator[tuple[str, asyncio.Task[None]]]:
+    """Run a preview; yield its address and its task once it is open."""
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(preview.run(url.set_result))
+    try:
+        yield await asyncio.wait_for(url, 60), running
+    finally:
+        running.cancel()
 
 
 class Fake(PreviewSource):
@@ -306,17 +315,14 @@ async def test_a_preview_waits_for_a_late_server_serves_it_and_ends_with_the_nod
     while node.look() is None:
         time.sleep(0.01)
 
-    opened = asyncio.Event()
-    urls: list[str] = []
     preview = Preview(tmp_path, PreviewTarget("web", "r1"), Address(), subject, told.append)
-    running = asyncio.create_task(preview.run(lambda url: (urls.append(url), opened.set())[1]))
-    await asyncio.wait_for(opened.wait(), 30)
-    port = int(urls[0].rstrip("/").rpartition(":")[2])
-    assert (await ask(port, head(port))).startswith(b"HTTP/1.1 200")
-    assert [each.url for each in list_previews(tmp_path, "r1")] == urls
-    subject.why = "web has ended"
-    node.close()
-    await asyncio.wait_for(running, 30)
+    async with opened(preview) as (url, running):
+        port = int(url.rstrip("/").rpartition(":")[2])
+        assert (await ask(port, head(port))).startswith(b"HTTP/1.1 200")
+        assert [each.url for each in list_previews(tmp_path, "r1")] == [url]
+        subject.why = "web has ended"
+        node.close()
+        await asyncio.wait_for(running, 30)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
     assert told == ["web does not listen on a port yet; waiting for it", "web has ended; its preview is closed"]
@@ -409,30 +415,24 @@ async def test_a_node_on_another_machine_is_shown_through_ssh(by_ssh: bool, node
     node.serve("127.0.0.1", 3000)
     store = on_a_host(node, tmp_path, request.getfixturevalue("ssh_host") if by_ssh else "")
     told: list[str] = []
-    subject = NodeAnywhere(store, PreviewTarget("web", "r1", 3000), lambda: "")
-    try:
-        opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        preview = Preview(store.home, PreviewTarget("web", "r1", 3000), Address(), subject, told.append)
-        running = asyncio.create_task(preview.run(opened.set_result))
-        url = await asyncio.wait_for(opened, 60)
-        port = int(url.rstrip("/").rpartition(":")[2])
-        with closing(NodeAnywhere(store, PreviewTarget("web", "r1"), str)) as other:
-            assert [each.port for each in other.look_once(20.0).listeners if each.port != network.PORT] == [3000]
-        assert url == f"http://web-r1.localhost:{port}/" == next(iter(list_previews(store.home, "r1"))).url
-        for number in range(3):  # each by its own connection
-            answer = await ask(port, head(port, f"/{number}"))
-            seen = json.loads(answer.partition(b"\r\n\r\n")[2])
-            assert (seen["line"], seen["headers"]["host"]) == (f"GET /{number} HTTP/1.1", "localhost:3000")
-        assert (await ask(port, f"GET / HTTP/1.1\nHost: evil.example:{port}\n\n")).startswith(b"HTTP/1.1 421")
-        first = subject.far_end
-        os.kill(first, signal.SIGKILL)  # the preview stays, and finds the node again
-        until = time.monotonic() + 60
-        while subject.far_end in (0, first) or not (await ask(port, head(port))).startswith(b"HTTP/1.1 200"):
-            assert time.monotonic() < until, told
-            await asyncio.sleep(0.2)
-        running.cancel()
-    finally:
-        subject.close()
+    target = PreviewTarget("web", "r1", 3000)
+    with closing(NodeAnywhere(store, target, str)) as subject:
+        async with opened(Preview(store.home, target, Address(), subject, told.append)) as (url, _):
+            port = int(url.rstrip("/").rpartition(":")[2])
+            with closing(NodeAnywhere(store, PreviewTarget("web", "r1"), str)) as other:
+                assert [each.port for each in other.look_once(20.0).listeners if each.port != network.PORT] == [3000]
+            assert url == f"http://web-r1.localhost:{port}/" == next(iter(list_previews(store.home, "r1"))).url
+            for number in range(3):  # each by its own connection
+                answer = await ask(port, head(port, f"/{number}"))
+                seen = json.loads(answer.partition(b"\r\n\r\n")[2])
+                assert (seen["line"], seen["headers"]["host"]) == (f"GET /{number} HTTP/1.1", "localhost:3000")
+            assert (await ask(port, f"GET / HTTP/1.1\nHost: evil.example:{port}\n\n")).startswith(b"HTTP/1.1 421")
+            first = subject.far_end
+            os.kill(first, signal.SIGKILL)  # the preview stays, and finds the node again
+            until = time.monotonic() + 60
+            while subject.far_end in (0, first) or not (await ask(port, head(port))).startswith(b"HTTP/1.1 200"):
+                assert time.monotonic() < until, told
+                await asyncio.sleep(0.05)
     left = subprocess.run(["pgrep", "-f", f"relay {tmp_path}"], capture_output=True, text=True, check=False).stdout
     assert not left.strip()
     assert not list(tmp_path.rglob("*.sock"))

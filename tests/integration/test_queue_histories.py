@@ -9,7 +9,6 @@ import contextlib
 import os
 import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 from merge_support import World, await_gate, drive, finish, git, until
@@ -180,7 +179,9 @@ def test_the_users_edits_stay_wherever_the_target_is_checked_out(world, tmp_path
     if where == "elsewhere":
         tree = tmp_path / "w"
         git(world.repo, "worktree", "add", "-q", str(tree), "main")
-    _edit(tree, edits)
+    (tree / edits[3:]).write_text("mine\n")
+    if edits.startswith("A"):
+        git(tree, "add", edits[3:])
     world.add("one", {"one.txt": "1\n", "lines.txt": "changed\n"})
     world.add("two", {"two.txt": "2\n"})
     blocks = where != "nowhere" and edits != "A  staged"
@@ -189,22 +190,11 @@ def test_the_users_edits_stay_wherever_the_target_is_checked_out(world, tmp_path
     assert world.statuses() == {"one": "landing_blocked" if blocks else "landed", "two": "landed"}
     assert git(tree, "status", "--porcelain").strip() == edits.strip()
     if blocks:
-        _undo(tree)
+        git(tree, "clean", "-fdq")
+        git(tree, "reset", "-q", "--hard")
         told = {}
         world.drain()
     sound(world, edits=told, trees=[str(tree)])
-
-
-def _edit(tree: Path, edits: str) -> None:
-    name = edits[3:]
-    (tree / name).write_text("mine\n")
-    if edits.startswith("A"):
-        git(tree, "add", name)
-
-
-def _undo(tree: Path) -> None:
-    git(tree, "clean", "-fdq")
-    git(tree, "reset", "-q", "--hard")
 
 
 def test_a_concurrent_gc_removes_nothing_that_is_needed(tmp_path):

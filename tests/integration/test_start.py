@@ -26,6 +26,7 @@ from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key, format_marker
 from garrison.records.store import Store
 from garrison.supervise.incarnation import (
+    Incarnation,
     SpawnRequest,
     StartRefused,
     fence,
@@ -82,6 +83,11 @@ class Scene:
 
     def start(self, deadline: float = 30.0, wish: SpawnRequest | None = None) -> Identity:
         return start_incarnation(self.observer, wish or SpawnRequest(KEY), deadline, self.spawn)
+
+    def register(self) -> Incarnation:
+        """Lease the first incarnation, and become it in this process."""
+        start_incarnation(self.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
+        return register(self.observer, KEY, 1, time.sleep)
 
     def active(self) -> Identity | None:
         found = self.store.read(Identity, KEY)
@@ -153,8 +159,7 @@ def test_an_incarnation_from_lease_to_end(scene: Scene) -> None:
 
 
 def test_an_incarnation_writes_while_it_is_the_current_one(scene: Scene) -> None:
-    leased = start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
-    life = register(scene.observer, KEY, 1, time.sleep)
+    life = scene.register()
     assert (life.token, life.marker) == ("runner-a@r1#1", f"{scene.home}:r1:runner-a#1")
     life.ready()
     assert "ready_at" in scene.store.get(Identity, KEY).metadata
@@ -162,7 +167,7 @@ def test_an_incarnation_writes_while_it_is_the_current_one(scene: Scene) -> None
     assert scene.store.get(Hook, KEY).last_committed_node == "c"
     life.end("done", Departure.DONE, 0)
     ended = scene.store.get(Identity, KEY)
-    assert (ended.status, ended.reason, ended.exit, ended.agent_id) == ("terminated", "done", 0, leased.agent_id)
+    assert (ended.status, ended.reason, ended.exit, ended.agent_id) == ("terminated", "done", 0, life.identity.agent_id)
     assert holders(scene.store.life_path(KEY)) == []
     assert scene.start().incarnation == 2
 
@@ -197,8 +202,7 @@ def test_the_hook_is_linked_by_spawner_or_child(scene: Scene) -> None:
 @pytest.mark.parametrize("status", ["crashed", "parked"])
 def test_a_fenced_incarnation_writes_nothing(scene: Scene, status: str) -> None:
     """TERM is answered by an orderly end: that must not turn a verdict into `terminated`, which is never restarted."""
-    start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
-    life = register(scene.observer, KEY, 1, time.sleep)
+    life = scene.register()
     fence(scene.observer, life.identity, "silent")
     if status == "parked":
         scene.store.update(Identity, KEY, lambda old: replace(old or life.identity, status="parked"))
@@ -211,8 +215,7 @@ def test_a_fenced_incarnation_writes_nothing(scene: Scene, status: str) -> None:
 
 
 def test_a_superseded_incarnation_writes_nothing(scene: Scene) -> None:
-    start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
-    life = register(scene.observer, KEY, 1, time.sleep)
+    life = scene.register()
     scene.store.update(Identity, KEY, lambda old: replace(old or life.identity, incarnation=2))
     scene.store.update(Hook, KEY, lambda old: replace(old, incarnation=2) if old else Hook("", "", "", "", "", ""))
     before = on_disk(scene.home)

@@ -58,7 +58,6 @@ async def test_an_answer_is_streamed_in_order_and_kept(tmp_path: Path) -> None:
             if old:
                 first = await stream.next()
                 assert first is not None and first.event == "reset"
-            stream.close()
 
 
 async def test_one_message_is_answered_at_a_time(tmp_path: Path) -> None:
@@ -83,7 +82,6 @@ async def test_one_message_is_answered_at_a_time(tmp_path: Path) -> None:
         assert (await here.post("/api/chat/default/cancel", {})).status == 409
         entries = (await here.get("/api/conversations/default")).json["entries"]
         assert [one["note"] for one in entries] == ["", "cancelled"]
-        back.close()
 
 
 async def test_an_invalid_message_is_refused(tmp_path: Path) -> None:

@@ -68,7 +68,6 @@ async def test_a_thousand_clients_follow_a_run(tmp_path: Path, builder: HomeBuil
     async with site(tmp_path) as here:
         await asyncio.to_thread(follow, here.port, here.tokens["write"])
         assert (await here.get("/api/home")).status == 200
-    guardian.close()
 
 
 async def test_a_page_beyond_the_limit_is_refused_with_advice(tmp_path: Path) -> None:
@@ -82,8 +81,6 @@ async def test_a_page_beyond_the_limit_is_refused_with_advice(tmp_path: Path) ->
         async with asyncio.timeout(PATIENCE):
             while (again := await here.stream("/api/events?runs=1")).status != 200:
                 again.close()
-        for one in (again, *opened):
-            one.close()
 
 
 async def test_a_connection_beyond_the_limit_gets_an_error_page(tmp_path: Path) -> None:
@@ -160,7 +157,6 @@ async def test_a_thousand_half_open_requests_shut_no_client_out(tmp_path: Path, 
         followed.close()
         for _, writer in crowd:
             writer.close()
-    guardian.close()
 
 
 async def test_the_head_of_each_request_has_a_deadline(tmp_path: Path) -> None:
@@ -185,8 +181,6 @@ async def test_the_head_of_each_request_has_a_deadline(tmp_path: Path) -> None:
         stream = await here.stream("/api/events?runs=1")
         assert (await stream.until("runs")).data["runs"] == []
         assert (await followed.until("runs")).data["runs"] == [] and not followed.reader.at_eof()
-        for one in (stream, followed):
-            one.close()
 
 
 async def test_a_refused_request_is_answered_before_its_body(tmp_path: Path) -> None:

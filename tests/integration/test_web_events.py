@@ -94,7 +94,6 @@ async def test_a_snapshot_then_changes_and_observations(tmp_path: Path, builder:
                   if one["who"] == "launch"):
             pass  # an observation that had started before
         writer.close()
-        stream.close()
     assert not (await asyncio.to_thread(lambda: [one for one in stream.seen if one.event == "bye"]))
 
 
@@ -107,7 +106,6 @@ async def test_a_client_misses_nothing_while_the_server_is_dead(tmp_path: Path, 
         at_work(builder, guardian, "a")
         deaths(builder, "r1", "a", 3)
         seen = await changes(stream, 4)
-        stream.close()
     for one in seen:
         shown = apply_patch(shown, one.data["patch"])
     deaths(builder, "r1", "a", 2)
@@ -131,9 +129,6 @@ async def test_a_client_misses_nothing_while_the_server_is_dead(tmp_path: Path, 
             other = await here.stream("/api/events?run=r1", after=wrong)
             first = await other.next()
             assert first is not None and (first.event, first.data.get("missed")) == ("snapshot", True)
-            other.close()
-        again.close()
-        stream.close()
 
 
 def test_a_client_can_continue_from_any_event_id(tmp_path: Path, builder: HomeBuilder) -> None:
@@ -211,7 +206,6 @@ async def test_a_failed_observation_is_retried(
                 await asyncio.sleep(0.05)
         fails[0] = False
         assert (await stream.until("beat")).data["layers"][0]["who"] == "launch"
-        stream.close()
 
 
 async def test_a_hundred_clients_get_the_same_events(tmp_path: Path, builder: HomeBuilder, guardian: Writer) -> None:
@@ -222,8 +216,6 @@ async def test_a_hundred_clients_get_the_same_events(tmp_path: Path, builder: Ho
             at_work(builder, guardian, node)
         found = await asyncio.gather(*(changes(stream, 3) for stream in streams))
         assert {tuple(one.id for one in told) for told in found} == {tuple(one.id for one in found[0])}
-        for stream in streams:
-            stream.close()
 
 
 async def test_a_client_that_does_not_read_is_disconnected(tmp_path: Path, builder: HomeBuilder,
@@ -237,7 +229,6 @@ async def test_a_client_that_does_not_read_is_disconnected(tmp_path: Path, build
                         builder.now())
             await stream.until("change")
         await asyncio.to_thread(_drained, slow)
-        stream.close()
 
 
 async def _deaf(here: Site) -> socket.socket:
@@ -363,4 +354,3 @@ async def test_without_inotify_a_heartbeat_finds_new_records(tmp_path: Path, mon
         at_work(builder, guardian, "a")
         log.write_text("hello")
         assert (await stream.until("change")).data["node"] == "a" and (await waiting).json["text"] == "hello"
-        stream.close()

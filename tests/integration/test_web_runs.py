@@ -44,7 +44,6 @@ async def test_the_first_run_of_a_home_is_listed_at_once(tmp_path: Path, builder
         assert [one["run"] for one in (await stream.until("runs")).data["runs"]] == ["r1"]
         builder.run("r2", "a").close()
         assert {one["run"] for one in (await stream.until("runs")).data["runs"]} == {"r1", "r2"}
-        stream.close()
 
 
 async def test_the_first_event_can_be_had_alone_and_the_stream_continues_after_it(tmp_path: Path,
@@ -63,8 +62,6 @@ async def test_the_first_event_can_be_had_alone_and_the_stream_continues_after_i
         stream = await here.stream("/api/events?run=r1", after=first.removeprefix("id: "))
         found = await stream.next()
         assert found is not None and found.event == "change", "nothing again, nothing missed"
-        stream.close()
-    guardian.close()
 
 
 async def test_the_disk_usage_of_a_run_has_its_own_address(tmp_path: Path, builder: HomeBuilder) -> None:
@@ -90,7 +87,6 @@ async def test_one_stream_of_several_runs_continues_in_each(tmp_path: Path, buil
         two = await stream.until("change")
         assert (one.data["run"], two.data["run"]) == ("r1", "r2")
         assert two.id == f"{one.data['id']},{two.data['id']}", "its position in both"
-        stream.close()
     begin(builder, second, "b")
     begin(builder, first, "b")
     async with site(tmp_path) as here:
@@ -101,10 +97,6 @@ async def test_one_stream_of_several_runs_continues_in_each(tmp_path: Path, buil
         half = await here.stream(BOTH, after=f"{one.data['id']},")
         assert (await half.until("change")).data["run"] == "r1"
         assert (await half.until("snapshot")).data["run"] == "r2", "whose events it has not seen"
-        for open_ in (again, half):
-            open_.close()
-    for journal in (first, second):
-        journal.close()
 
 
 async def test_a_missing_run_does_not_affect_the_others(tmp_path: Path, builder: HomeBuilder) -> None:
@@ -116,8 +108,6 @@ async def test_a_missing_run_does_not_affect_the_others(tmp_path: Path, builder:
         assert (await stream.until("snapshot")).data["run"] == "r2"
         begin(builder, guardian, "a")
         assert (await stream.until("change")).data["run"] == "r2"
-        stream.close()
-    guardian.close()
 
 
 async def test_a_removed_run_is_gone_and_its_name_can_be_reused(tmp_path: Path, builder: HomeBuilder) -> None:
@@ -131,8 +121,6 @@ async def test_a_removed_run_is_gone_and_its_name_can_be_reused(tmp_path: Path, 
         builder.run("r1", "new").close()
         again = await here.stream("/api/events?run=r1&runs=1")
         assert "new" in (await again.until("snapshot")).data["nodes"]
-        for open_ in (stream, again):
-            open_.close()
 
 
 def make_ad_hoc(files: RunFiles) -> None:
@@ -191,7 +179,6 @@ def test_list_and_metrics_count_open_questions(tmp_path: Path, builder: HomeBuil
     guardian.append("gate", {"place": "b#2", "node": "b", "kind": "signal", "text": "", "type": "single_select",
                              "default": "", "deadline": "", "signal": "deployed", "options": []}, builder.now())
     assert waiting(reader) == [2, 2, 2], "a signal is not a user's answer"
-    guardian.close()
 
 
 async def test_a_page_is_sent_the_status_of_an_ad_hoc_run_when_it_changes(tmp_path: Path, builder: HomeBuilder) -> None:
@@ -204,7 +191,6 @@ async def test_a_page_is_sent_the_status_of_an_ad_hoc_run_when_it_changes(tmp_pa
         while (beat := await stream.until("beat")).data.get("status") is None:
             pass  # an observation that had started before
         assert beat.data["status"] == "running"
-        stream.close()
 
 
 async def test_a_fault_of_the_server_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -483,7 +483,7 @@ def test_a_long_journal_is_compacted_and_still_resumed(tmp_path: Path) -> None:
     found = read_run(RunDirectory(tmp_path / "r"))
     assert found.snapshot is not None
     assert len(found.events) < 4
-    result = run(run_dir=tmp_path / "r", resume=True, handlers={"work": counting})
+    result = run(run_dir=tmp_path / "r", resume=True, handlers={"work": counting}, snapshot_every=4)
     assert (result.status, result.context["n"]) == ("success", 12)
 
 

@@ -59,7 +59,7 @@ from garrison.sandbox.proxy.forwards import (
     read_resets,
     watch_resets,
 )
-from garrison.sandbox.proxy.registration import ApiAccess, ProxyClient, Registration
+from garrison.sandbox.proxy.registration import START_DEADLINE, ApiAccess, ProxyClient, Registration
 from garrison.sandbox.rights import read_rights
 from garrison.system import processes
 from garrison.system.git.submodules import connect_as_user
@@ -237,7 +237,8 @@ def begin_ahead(rights: Rights, mode: Mode) -> NamespaceInMaking | None:
 
 
 def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUser, *,
-            is_lazy: bool = True, begun: NamespaceInMaking | None = None) -> NetworkPlace:
+            is_lazy: bool = True, begun: NamespaceInMaking | None = None,
+            start_seconds: float = START_DEADLINE) -> NetworkPlace:
     """Prepare the network of one confined tree; Refused or UsageError with one line if that is impossible.
 
     Args:
@@ -246,6 +247,7 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
         is_lazy: whether the proxy is started at the first connection; a tree that outlives its starter needs it at
             once.
         begun: a namespace that was begun ahead, to be used unless forwards need another.
+        start_seconds: how long the proxy may take to start, unless it is lazy.
     """
     forwards = (*forwards_of(rights.host_ports), *user.forwards) if rights.network is not Network.OPEN else ()
     if not needs_proxy(rights, mode, env, has_forwards=bool(forwards)):
@@ -279,7 +281,7 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
         return place
     try:
         assert place.client is not None
-        place.client.connect()
+        place.client.connect(start_seconds)
     except GarrisonError:
         place.close()
         raise

@@ -170,9 +170,9 @@ class ProxyClient:
     _retry_at: float = 0.0
     _check_at: float = 0.0
 
-    def connect(self) -> None:
+    def connect(self, within: float = START_DEADLINE) -> None:
         """Have the listener served, by a proxy that this starts if there is none; Refused if that is impossible."""
-        deadline = time.monotonic() + START_DEADLINE
+        deadline = time.monotonic() + within
         started: processes.Child | None = None
         while True:
             try:

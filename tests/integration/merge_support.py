@@ -85,6 +85,16 @@ class World:
         finally:
             processor.close()
 
+    def drained(self) -> dict[str, str]:
+        """Process the queue until it is empty; return the status of each node's latest entry."""
+        self.drain()
+        return self.statuses()
+
+    def results(self) -> list[str]:
+        """Process the queue until it is empty; return the status of each entry, oldest first."""
+        self.drain()
+        return [entry.status for entry in self.queue.entries()]
+
     def land(self, *nodes: str) -> None:
         """Process the queue until it is empty, and check that these nodes landed."""
         self.drain()

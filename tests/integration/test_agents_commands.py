@@ -24,7 +24,7 @@ GUARDIAN = Key("guardian", "crew", "r1")
 
 def make(home: Path, run: str, nodes: dict[str, list[str]], *, adhoc: bool = False,
          more: tuple[tuple[str, dict[str, Any]], ...] = ()) -> None:
-    """A run as its guardian left it."""
+    """Record a run as its guardian left it."""
     files = RunFiles(home, run)
     files.root.mkdir(parents=True)
     run_records.save(files.launch, Launch(run, "crew", "/repo", "main", AT, "/trees", adhoc=adhoc))

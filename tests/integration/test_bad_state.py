@@ -17,7 +17,7 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """One command in this process: its exit code, stdout and stderr."""
+    """Return a function that calls one command in this process: its exit code, stdout and stderr."""
     doors = {"identity": identities.main, "hook": hooks.main, "signal": signals.main}
 
     def run(*words: object) -> tuple[int, str, str]:

@@ -37,7 +37,7 @@ def bash(place: Place, block: str) -> subprocess.CompletedProcess[str]:
 
 
 def typed(place: Place, *arguments: str) -> list[str]:
-    """Print a section and run each of its blocks, with an orchestrator's work in the worktree; their outputs."""
+    """Print a section and run each of its blocks, with an orchestrator's work in the worktree; return their outputs."""
     section = place.command("prompt", *arguments, "--repo-root", place.repo)
     assert section.returncode == 0, section.stderr
     found = []
@@ -51,7 +51,7 @@ def typed(place: Place, *arguments: str) -> list[str]:
 
 @pytest.fixture(params=[pytest.param("an empty home", marks=pytest.mark.slow), "a home with runs"])
 def place(place: Place, request: pytest.FixtureRequest) -> Iterator[Place]:
-    """A home, with a run at work, a silent one and one that has ended: their names are those that are typed by hand."""
+    """Yield a home with a running, a silent and an ended run, whose names are those typed by hand."""
     if request.param == "an empty home":
         yield place
         return
@@ -74,7 +74,7 @@ def place(place: Place, request: pytest.FixtureRequest) -> Iterator[Place]:
 
 @pytest.fixture
 def feature(place):
-    """A branch `feature` with a commit, and a queue whose gate is recorded."""
+    """Yield a branch `feature` with a commit, and a queue whose gate is recorded."""
     git(place.repo, "branch", "feature")
     git(place.repo, "worktree", "add", "-q", str(place.root / "w"), "feature")
     (place.root / "w/new.txt").write_text("new\n")

@@ -61,13 +61,11 @@ def of(messages: list[dict[str, Any]], kind: str, **fields: Any) -> list[dict[st
 
 
 def blocks(messages: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """Return the content blocks of a kind."""
     return [block for one in messages if isinstance(one.get("content"), list) for block in one["content"]
             if block["kind"] == kind]
 
 
 def requests(folder: Path) -> list[dict[str, Any]]:
-    """Return the requests that the model received."""
     return [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
 
 
@@ -108,7 +106,7 @@ def test_tools_really_run_and_a_session_is_resumed_with_its_transcript(tmp_path:
 
 
 def check_usage(messages: list[dict[str, Any]]) -> None:
-    """Whole usage by message id comes from the stream's events; the assistant message has only the first word on it."""
+    """Check that whole usage by message id comes from stream events: the assistant message has only the first word."""
     events = [one["event"] for one in of(messages, "StreamEvent")]
     began = next(event["message"]["id"] for event in events if event["type"] == "message_start")
     ended = next(event["usage"] for event in events if event["type"] == "message_delta")

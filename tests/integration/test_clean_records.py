@@ -27,7 +27,6 @@ DAY = 86400.0
 
 
 def touched(path: Path, days: float) -> Path:
-    """Make a file that was used so many days ago."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}")
     os.utime(path, (time.time() - days * DAY, time.time() - days * DAY))

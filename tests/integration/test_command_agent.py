@@ -195,7 +195,6 @@ def test_what_ends_a_command_after_its_orchestrators_death_is_not_recorded(assig
 
 
 def prints(*lines: object, then: str = "") -> str:
-    """Return shell that prints lines of JSON."""
     return "".join(f"printf '%s\\n' '{json.dumps(line)}'; " for line in lines) + then
 
 

@@ -33,7 +33,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def offered(home: Path, words: list[str], script: str) -> list[str]:
-    """What bash's own completion function leaves in COMPREPLY for `words`, the last one being typed."""
+    """Return what bash's own completion function leaves in COMPREPLY for `words`, the last one being typed."""
     quoted = " ".join(f"'{word}'" for word in words)
     program = (f"{script}\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}\n"
                "_garrison_completion garrison; printf '%s\\n' \"${COMPREPLY[@]}\"")

@@ -61,7 +61,6 @@ def write(repo: Path, files: dict[str, str]) -> None:
 
 
 def patch(repo: Path, files: dict[str, str], target: Path) -> None:
-    """Write the patch that changes these files."""
     write(repo, files)
     git(repo, "add", "-A")
     target.write_text(git(repo, "diff", "--cached") + "\n")

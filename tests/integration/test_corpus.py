@@ -78,7 +78,7 @@ FINDINGS = {
 
 
 def plain(attrs: Mapping[str, object]) -> dict[str, object]:
-    """The attributes whose text needs no escape, without those that Graphviz or a subgraph's label adds."""
+    """Return the attributes whose text needs no escape, without those that Graphviz or a subgraph's label adds."""
     return {key: value for key, value in attrs.items()
             if key not in ("name", "_gvid", "class") and re.fullmatch(r"[\w .:,-]+", str(value))}
 

@@ -30,7 +30,7 @@ class Project:
     """A fresh git repository with a copy of the example project."""
 
     def clear_locks(self) -> None:
-        """What a git that was killed with its agent left; a runner clears that before a successor starts."""
+        """Remove what a git that was killed with its agent left, as a runner does before a successor starts."""
         for lock in [*(self.path / ".git").glob("*.lock"), *(self.path / ".git/refs/heads").glob("*.lock")]:
             lock.unlink()
 
@@ -74,7 +74,6 @@ class Project:
         self.git("switch", "--quiet", "--create", name, start)
 
     def land(self, task: str) -> None:
-        """Merge a branch into main as garrison does."""
         self.git("switch", "--quiet", "main")
         self.git("merge", "--quiet", "--no-ff", "-m", f"A task\n\nGarrison-Node: {task}\nGarrison-Run: r1", task)
 
@@ -132,7 +131,7 @@ def test_nothing_is_accepted_before_the_work_is_done(project: Project, plan: Run
 
 @pytest.fixture(scope="module")
 def branches(tmp_path_factory: pytest.TempPathFactory, plan: RunPlan) -> Project:
-    """Each task on its own branch, started as in the graph, gate and acceptance green there."""
+    """Return a project with each task on its own branch, started as in the graph, gate and acceptance green there."""
     project = Project(tmp_path_factory.mktemp("branches") / "ledger")
     for task in (*TASKS, "add_monthly", "add_stats"):
         project.branch(task, "add_currency" if task == "convert_report" else "main")

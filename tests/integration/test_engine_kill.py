@@ -44,7 +44,7 @@ class Life:
         self.folder = RunDirectory(root / "run")
 
     def work(self, call: Call) -> Outcome:
-        """Fails in the first attempt of each second visit of a node that may be retried, and counts."""
+        """Fail in the first attempt of each second visit of a node that may be retried, and count."""
         line = f"{call.run.run} {call.place.id} {call.attempt}\n".encode()
         descriptor = os.open(self.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(descriptor, line)
@@ -109,7 +109,6 @@ def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_retries: None) 
 
 
 def children() -> Iterator[int]:
-    """Yield the pids of this process's children, also of those that have ended."""
     for each in psutil.Process().children():
         yield each.pid
 

@@ -19,7 +19,7 @@ ASK = "curl -s --max-time 20 http://example.invalid/"
 
 @pytest.fixture
 def world(tmp_path):
-    """A repository whose gates reach the network through a proxy."""
+    """Return a repository whose gates reach the network through a proxy."""
     made = World(tmp_path, gate="true")
     made.bounds = {"proxy_after": 60.0}
     made.user.configure('\n[sandbox.gate]\nhosts = ["example.org"]\n')
@@ -30,7 +30,7 @@ def world(tmp_path):
 
 @pytest.fixture
 def started(monkeypatch):
-    """Proxies that were started."""
+    """Return the list of started proxies."""
     found = []
     start = registration.start_proxy
 

@@ -266,8 +266,7 @@ def test_a_landing_at_which_git_fails_is_given_up(world, monkeypatch):
         return real(self, old, new)
 
     monkeypatch.setattr(Git, "changes", fail)
-    world.drain()
-    assert [entry.status for entry in world.queue.entries()] == ["conflict", "landed"]
+    assert world.results() == ["conflict", "landed"]
     assert "not this one" in world.entry("one").reason
 
 
@@ -280,8 +279,7 @@ def test_a_target_whose_gitmodules_git_refuses_gets_what_merges_into_it(world):
     world.start = world.tip()
     world.enqueue("other")
     world.enqueue("good")
-    world.drain()
-    assert [entry.status for entry in world.queue.entries()] == ["conflict", "landed"]
+    assert world.results() == ["conflict", "landed"]
     assert world.entry("other").files == ("sub",)
 
 
@@ -290,8 +288,7 @@ def test_a_tree_that_only_another_strategy_accepts_blocks_no_other_entry(world):
         HOSTILE[name](world)
         world.queue.enqueue("r", strategy, 1, "hostile", options=EntryOptions(strategy=strategy))
     world.add("good")
-    world.drain()
-    assert [entry.status for entry in world.queue.entries()] == ["conflict", "conflict", "landed"]
+    assert world.results() == ["conflict", "conflict", "landed"]
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ def write(path: Path, body: Any) -> None:
 
 @pytest.fixture
 def old(place: Place) -> Path:
-    """A repository in which the original worked: whole-second times, no runs, roles without names, missing ids."""
+    """Return a repository in which the original worked: whole-second times, no runs, roles without names, no ids."""
     repo, state = place.repo, place.repo / ".claude/state"
     git(repo, "branch", "worktree-impl_auth")
     git(repo, "worktree", "add", "-q", str(place.root / "w"), "worktree-impl_auth")

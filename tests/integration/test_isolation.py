@@ -47,7 +47,6 @@ needs_landlock = pytest.mark.skipif(isolation.landlock_refusal() is not None, re
 
 
 def isolated(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the program to its end."""
     return subprocess.run([*ISOLATED, *map(str, arguments)], env={**os.environ, **env}, capture_output=True, text=True,
                           check=False, timeout=DEADLINE)
 

@@ -152,8 +152,7 @@ def test_a_gate_that_fails_once_rejects_no_entry(tmp_path):
 
 def test_an_entry_that_conflicts_with_its_batch_waits_until_the_batch_has_landed(world):
     enqueue_all(world, *"abcd", a={"lines.txt": "a\n"}, c={"lines.txt": "c\n"})
-    world.drain()
-    assert world.statuses() == {"first": "landed", "a": "landed", "b": "landed", "c": "conflict", "d": "landed"}
+    assert world.drained() == {"first": "landed", "a": "landed", "b": "landed", "c": "conflict", "d": "landed"}
     assert world.entry("c").files == ("lines.txt",)
     assert runs_of(world) == [["first"], ["a", "b", "d"]]
     check(world)

@@ -31,7 +31,6 @@ def world(tmp_path):
 
 
 def running(world):
-    """Return a processor whose gate runs."""
     processor = world.processor()
     await_gate(processor)
     return processor
@@ -102,8 +101,7 @@ def test_a_manual_pause_outlasts_verdicts_target_moves_and_processors(world):
     assert world.statuses()["one"] in ("testing", "candidate")
     assert commands.resume(world.queue).is_manual
     assert commands.resume(world.queue) is None
-    world.drain()
-    assert world.statuses() == {"one": "landed"}
+    assert world.drained() == {"one": "landed"}
     check(world, foreign=1)
 
 
@@ -111,8 +109,7 @@ def test_retry_is_another_attempt_at_the_same_commit_even_if_the_branch_is_gone(
     world.open.touch()
     oid = world.branch("one", {"bad": "x\n"})
     first = world.enqueue("one")
-    world.drain()
-    assert world.statuses() == {"one": "rejected"}
+    assert world.drained() == {"one": "rejected"}
     git(world.repo, "branch", "-qD", "one")
     commands.reconfigure(world.queue, gate=f"git rev-parse 'HEAD^{{tree}}' >> {world.witness}")
     again = commands.retry(world.queue, first.id)
@@ -136,8 +133,7 @@ def test_a_dependent_entry_waits_and_names_what_it_waits_for(world):
     assert world.statuses() == {"bad": "rejected", "two": "queued", "one": "landed"}
     world.branch("bad", {"good": "x\n"})
     world.enqueue("bad", attempt=2)
-    world.drain()
-    assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed", "landed", "landed"]
+    assert world.results() == ["rejected", "landed", "landed", "landed"]
     landed = [entry.id for entry in sorted(world.queue.entries(), key=lambda entry: entry.landed_at) if entry.landed_at]
     assert landed[0] == one.id
     assert landed[-1] == two.id
@@ -183,8 +179,7 @@ def test_an_entry_waits_for_approval_from_the_first_and_is_approved_or_rejected_
     one = world.queue.enqueue("r", "one", 1, "one", options=held)
     assert (one.status, one.reason, one.awaits_approval) == ("held", "waiting for approval", True)
     world.enqueue("two")
-    world.drain()
-    assert world.statuses() == {"one": "held", "two": "landed"}
+    assert world.drained() == {"one": "held", "two": "landed"}
     assert commands.approve(world.queue, one.id).status == "queued"
     assert world.queue.enqueue("r", "one", 1, "one", options=held).status == "queued", "it needs no second approval"
     assert commands.approve(world.queue, one.id).status == "queued", "repeating it changes nothing"
@@ -218,11 +213,9 @@ def test_nothing_but_an_approval_lets_work_land_that_waits_for_one(world):
     assert (again.attempt, again.awaits_approval) == (3, True)
     commands.cancel(world.queue, again.id, "withdrawn")
     assert world.queue.enqueue_by_hand("one", "one", run="r").awaits_approval
-    world.drain()
-    assert world.statuses() == {"one": "held"}
+    assert world.drained() == {"one": "held"}
     commands.approve(world.queue, world.queue.entries()[-1].id)
-    world.drain()
-    assert world.statuses() == {"one": "landed"}
+    assert world.drained() == {"one": "landed"}
 
 
 def test_work_that_needs_approval_needs_it_without_the_queues_journal(world):

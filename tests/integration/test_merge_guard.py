@@ -118,7 +118,6 @@ def test_the_users_own_hooks_still_run(tmp_path, path):
 
 
 def git_refuses(world, *arguments):
-    """Return why git refuses a command."""
     done = subprocess.run(["git", *arguments], cwd=world.repo, capture_output=True, text=True, check=False)
     return done.stderr if done.returncode else ""
 

@@ -60,7 +60,6 @@ def test_a_crew_of_click_features_lands_as_many_as_do_not_conflict(tmp_path: Pat
     git(world.repo, "checkout", "-q", "main")
     for number in (3, 1, 2, 6):
         world.enqueue(f"feature{number}")
-    world.drain()
-    assert world.statuses() == {"feature3": "conflict", **dict.fromkeys(
+    assert world.drained() == {"feature3": "conflict", **dict.fromkeys(
         ("feature1", "feature2", "feature6"), "landed")}
     check(world)

@@ -28,8 +28,7 @@ def test_green_entries_land_in_order_and_their_runners_are_signalled(world):
     world.branch("two", {"two.txt": "2\n"})
     world.enqueue("one")
     world.enqueue("two")
-    world.drain()
-    assert [entry.status for entry in world.queue.entries()] == ["landed", "landed"]
+    assert world.results() == ["landed", "landed"]
     assert git(world.repo, "show", "main:one.txt") == "1"
     assert git(world.repo, "status", "--porcelain") == ""
     assert (world.repo / "two.txt").read_text() == "2\n"
@@ -67,8 +66,7 @@ def test_a_conflict_names_its_files_and_other_entries_land(world):
     world.add("one", {"lines.txt": "changed\n"})
     world.add("two", {"lines.txt": "otherwise\n", "more.txt": "m\n"})
     world.add("three", {"three.txt": "3\n"})
-    world.drain()
-    assert [entry.status for entry in world.queue.entries()] == ["landed", "conflict", "landed"]
+    assert world.results() == ["landed", "conflict", "landed"]
     assert world.entry("two").files == ("lines.txt",)
     failed = [o for o in world.queue.state.outcomes if o.type == "MERGE_FAILED"]
     assert failed[0].payload["files"] == ["lines.txt"]
@@ -82,8 +80,7 @@ def test_a_red_gate_rejects_only_after_the_target_was_known_to_pass(tmp_path):
     first = world.add("bad", {"bad": "x\n"})
     assert world.enqueue("bad") == first
     world.add("good", {"good": "x\n"})
-    world.drain()
-    assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed"]
+    assert world.results() == ["rejected", "landed"]
     assert "failed (exit 1)" in world.entry("bad").reason and "the very reason" in world.entry("bad").reason
     assert [outcome.type for outcome in world.queue.state.outcomes if outcome.entry.node == "bad"] == [
         "VALIDATION_FAILED", "MERGE_FAILED"]
@@ -140,8 +137,7 @@ def test_a_broken_gate_is_the_entrys_fault_if_the_target_passes(tmp_path):
                   timeout=1.5)
     for name in ends:
         world.add(name, {name: "x\n"})
-    world.drain()
-    assert [entry.status for entry in world.queue.entries()] == ["rejected"] * 3
+    assert world.results() == ["rejected"] * 3
     check(world)
 
 
@@ -444,8 +440,7 @@ def test_stale_compiled_python_never_decides(tmp_path):
     world.branch("two", {"m.py": "x = '2'\n", "want": "2\n"}, start="one")
     world.enqueue("one")
     world.enqueue("two")
-    world.drain()
-    assert [entry.status for entry in world.queue.entries()] == ["landed", "landed"]
+    assert world.results() == ["landed", "landed"]
 
 
 def test_a_rebuilt_candidate_is_the_same_commit(world):

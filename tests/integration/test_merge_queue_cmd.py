@@ -27,14 +27,12 @@ def world(world_of_user):
 
 
 def run_json(*arguments, code=0):
-    """Return what a command prints as JSON."""
     done = call(*arguments)
     assert done.exit_code == code, done.stderr
     return json.loads(done.stdout)
 
 
 def doctor(*arguments):
-    """Return the findings of `garrison doctor`."""
     return json.loads(CliRunner().invoke(garrison_doctor, list(arguments)).stdout)
 
 

@@ -53,8 +53,7 @@ def test_the_verdict_of_a_red_batch_says_who_is_suspect(tmp_path: Path) -> None:
     for node, files in changes.items():
         world.branch(node, files)
         world.enqueue(node)
-    world.drain()
-    assert world.statuses() == {
+    assert world.drained() == {
         "first": "landed", "docs": "landed", "sum": "landed", "net": "rejected", "more": "landed"}
     verdicts = [stored.data for stored in journal.read_all(world.queue.path) if stored.kind == "verdict"]
     red = next(data for data in verdicts if data["result"] == "red" and len(data["entries"]) == 4)

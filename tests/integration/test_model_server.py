@@ -30,14 +30,13 @@ MORE = "a turn that is long enough to be in several pieces"
 
 
 def body(prompt: str = "go", *more: dict[str, Any], stream: bool = True, **fields: Any) -> dict[str, Any]:
-    """A request for the model."""
     return {"model": "claude-test", "max_tokens": 100, "stream": stream,
             "messages": [{"role": "user", "content": prompt}, *more], **fields}
 
 
 def call(server: ModelServer, given: dict[str, Any], path: str = "/v1/messages?beta=true", method: str = "POST",
          timeout: float = 10) -> tuple[http.client.HTTPResponse, bytes]:
-    """One request; the response and its whole body."""
+    """Make one request; return the response and its whole body."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=timeout)
     try:
         connection.request(method, path, json.dumps(given), {"content-type": "application/json", "x-api-key": "secret",
@@ -50,7 +49,7 @@ def call(server: ModelServer, given: dict[str, Any], path: str = "/v1/messages?b
 
 
 def events(data: bytes) -> list[dict[str, Any]]:
-    """The events of a stream; each must be named as its data says."""
+    """Return the events of a stream; each must be named as its data says."""
     found = []
     for block in data.decode().strip().split("\n\n"):
         name, line = block.split("\n")
@@ -60,13 +59,12 @@ def events(data: bytes) -> list[dict[str, Any]]:
 
 
 def said(data: bytes) -> str:
-    """The text that a stream's deltas make."""
+    """Return the text of a stream's deltas."""
     return "".join(event["delta"].get("text", "") for event in events(data) if event["type"] == "content_block_delta")
 
 
 @pytest.fixture
 def playing() -> Iterator[Any]:
-    """Starts servers, and ends them."""
     made: list[ModelServer] = []
 
     def play(script: Any, **options: Any) -> ModelServer:
@@ -79,7 +77,7 @@ def playing() -> Iterator[Any]:
 
 
 def faulty(kind: str, value: Any = True, **options: Any) -> Player:
-    """A script whose turn goes wrong once."""
+    """Return a script whose turn goes wrong once."""
     return lambda asked: say(MORE, faults=(Fault(kind, value, **options),))
 
 

@@ -64,7 +64,7 @@ class Double:
 
 @contextmanager
 def double(context: ssl.SSLContext | None = None, *, hangs: bool = False) -> Iterator[Double]:
-    """A service on the loopback interface; with a `context`, a proxy behind which every host is that service."""
+    """Yield a service on the loopback interface; with a `context`, a proxy behind which every host is that service."""
     freed = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -180,7 +180,7 @@ def test_a_hanging_service_delays_no_other_message(tmp_path: Path) -> None:
 
 @contextmanager
 def push_service(folder: Path) -> Iterator[tuple[Double, dict[str, str]]]:
-    """A push service behind a proxy, and the environment in which it is reached."""
+    """Yield a push service behind a proxy, and the environment in which it is reached."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HOST)])
     now = datetime.datetime.now(datetime.UTC)
@@ -202,7 +202,7 @@ def decoded(text: str) -> bytes:
 
 
 def decrypted(body: bytes) -> str:
-    """What a browser with the keys of the example reads in a push (RFC 8291, written from its text)."""
+    """Return what a browser with the keys of the example reads in a push (RFC 8291, written from its text)."""
     salt, (size, length) = body[:16], struct.unpack("!LB", body[16:21])
     sender, sealed = body[21:21 + length], body[21 + length:]
     assert size >= len(sealed) and length == 65

@@ -42,7 +42,7 @@ RED = "acceptance `make test` failed (exit 1): 2 failed"
 
 
 def upper(home: HomeBuilder, run: str) -> None:
-    """Launcher and guardian are alive."""
+    """Start launcher and guardian."""
     home.incarnation("launch", "launch", run)
     home.incarnation("guardian", "crew", run)
 

@@ -33,7 +33,7 @@ GATE = f"""digraph {{ {ENDS} gate [shape=hexagon, label="Ship it?"]; ship [type=
 
 @pytest.fixture(autouse=True)
 def _without_a_sandbox(user: UserWorld) -> None:
-    """The tests look for the pids that tools write, which mean nothing outside of a sandbox."""
+    """Run tools without a sandbox: their pids must mean something outside."""
     user.use_mode("none")
 
 

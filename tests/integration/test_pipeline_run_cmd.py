@@ -40,7 +40,7 @@ Call = Callable[..., Result]
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_retries: None) -> Iterator[Call]:
-    """`garrison pipeline …` in a directory with loop.dot and gate.dot."""
+    """Yield a function that calls `garrison pipeline …` in a directory with loop.dot and gate.dot."""
     monkeypatch.chdir(tmp_path)
     Path("loop.dot").write_text(LOOP)
     Path("gate.dot").write_text(GATE)

@@ -234,7 +234,6 @@ async def test_a_port_of_the_machine_that_is_another_programs_is_not_reached(tmp
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a certificate for box.test, and its key."""
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl")
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
@@ -361,7 +360,7 @@ PasswordAuthentication no
 
 @pytest.fixture
 def ssh_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A real ssh server of this user on loopback; its destination."""
+    """Yield the destination of a real ssh server of this user on loopback."""
     if missing := [name for name in ("/usr/sbin/sshd", "ssh", "ssh-keygen") if shutil.which(name) is None]:
         pytest.skip(f"there is no {missing[0]}")
     folder = tmp_path / "ssh"
@@ -393,7 +392,7 @@ def ssh_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def on_a_host(node: Node, tmp_path: Path, destination: str) -> Store:
-    """Make a home whose node `web` of run r1 is, as web of run r7, on a host; what `node` serves is the host's."""
+    """Return a home whose node `web` of run r1 runs on a host, as web of run r7; what `node` serves is the host's."""
     there, here = tmp_path / "there", tmp_path / "here"
     folder = here / "runs/r1/nodes/web/1"
     folder.mkdir(parents=True)

@@ -387,7 +387,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 10) as end:
 
 @contextlib.contextmanager
 def upper() -> Iterator[int]:
-    """A server of this machine that answers in capitals; its port."""
+    """Yield the port of a server of this machine that answers in capitals."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         def serve() -> None:
             with contextlib.suppress(OSError):

@@ -85,8 +85,7 @@ def test_every_kind_of_conflict_names_its_files(world):
     world.drain()  # if it waited with the others, it would go last: it conflicts with all
     for node in (*kinds, "case", "mode"):
         world.enqueue(node, by_hand=True)
-    world.drain()
-    assert world.statuses() == {**dict.fromkeys(kinds, "conflict"), **dict.fromkeys(("ours", "case", "mode"), "landed")}
+    assert world.drained() == {**dict.fromkeys(kinds, "conflict"), **dict.fromkeys(("ours", "case", "mode"), "landed")}
     files = {node: set(world.entry(node).files) for node in kinds}
     assert {node: told for node, told in files.items() if not told} == {"stranger": set()}
     assert "in common" in world.entry("stranger").reason
@@ -117,8 +116,7 @@ def test_histories_of_every_shape_land_once(world, together):
     nodes = ["there", "cross", "octopus", "empty", "twin", "same", "alike", "far"]
     for node in nodes:
         world.enqueue(node)
-    world.drain()
-    assert world.statuses() == dict.fromkeys(nodes, "landed")
+    assert world.drained() == dict.fromkeys(nodes, "landed")
     assert [world.entry(node).reason for node in ("there", "same")] == [
         "already in main, where this queue did not put it: not tested here", "already in main"]
     sound(world)
@@ -133,8 +131,7 @@ def test_the_enqueued_commit_lands_whatever_became_of_the_branch(world):
     git(world.repo, "branch", "-D", "deleted", "both")
     git(world.repo, "reflog", "expire", "--expire=now", "--all")
     git(world.repo, "gc", "-q", "--prune=now")
-    world.drain()
-    assert world.statuses() == dict.fromkeys(pinned, "landed")
+    assert world.drained() == dict.fromkeys(pinned, "landed")
     assert set(git(world.repo, "log", "--first-parent", "--format=%P", f"{world.start}..main").split()) >= \
         set(pinned.values())
     assert git(world.repo, "cat-file", "-t", "main:another", check=False) == ""

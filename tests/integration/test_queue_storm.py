@@ -103,8 +103,7 @@ def test_a_gate_that_misbehaves_on_one_entry_is_that_entrys_fault_and_leaves_not
                                            for name, gate in odd.items()), timeout=1.5)
     for name in (*odd, "fine"):
         world.add(name, {name: "x\n"})
-    world.drain()
-    assert world.statuses() == {
+    assert world.drained() == {
         **dict.fromkeys(odd, "rejected"), "fine": "landed"}
     check(world)
 

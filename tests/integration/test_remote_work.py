@@ -76,7 +76,7 @@ class Bench:
         self.begin()
 
     def begin(self) -> RemoteWork:
-        """Make the work of an incarnation of the orchestrator."""
+        """Create the work of an incarnation of the orchestrator."""
         assignment = Assignment(self.task, self.tree, self.folder, {"PATH": "/usr/bin:/bin"})
         assignment.write_prompt("Do it.")
         self.work = RemoteWork(self.runtime, self.launch, self.task, self.git, assignment, time.monotonic())
@@ -113,7 +113,6 @@ class Bench:
         return claims[0]
 
     def commit(self, name: str, parent: str = "") -> str:
-        """Make a commit in the clone of the host."""
         index = {"GIT_INDEX_FILE": str(self.root / "index")}
         (self.root / "index").unlink(missing_ok=True)
         start = parent or self.base

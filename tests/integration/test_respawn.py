@@ -22,7 +22,7 @@ from support import git
 
 @pytest.fixture
 def home(repo: Path, tmp_path: Path) -> Path:
-    """A home with the unfinished runs r1, whose target branch is gone, and r2."""
+    """Return a home with the unfinished runs r1, whose target branch is gone, and r2."""
     tip = git(repo, "rev-parse", "main")
     for run, base in (("r1", "gone"), ("r2", "main")):
         run_records.save(RunFiles(tmp_path / "home", run).launch, Launch(

@@ -78,7 +78,7 @@ class Box:
         return json.loads(done.stdout)
 
     def refused(self, script: str, *args: object, code: int = 1, env: dict[str, str] | None = None) -> str:
-        """One JSON line on stderr, stdout empty; returns the message."""
+        """Return the message of a refused command: one JSON line on stderr, with stdout empty."""
         done = self.run(script, *args, env=env)
         assert (done.returncode, done.stdout) == (code, ""), done
         assert done.stderr.count("\n") == 1, done.stderr
@@ -379,7 +379,7 @@ def test_notes_appear_in_the_wisdom_block(box: Box) -> None:
 
 @pytest.fixture
 def scripts(box: Box, monkeypatch: pytest.MonkeyPatch) -> Box:
-    """The scripts importable, as agents' prompts import them."""
+    """Make the scripts importable, as agents' prompts import them."""
     for name, value in box.env.items():
         monkeypatch.setenv(name, value)
     for name in ("GARRISON_RUN", "GARRISON_LIFE", "GARRISON_INCARNATION", "GARRISON_NODE", "GARRISON_ATTEMPT"):

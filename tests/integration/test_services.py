@@ -58,7 +58,7 @@ with socket.create_server(("127.0.0.1", int(sys.argv[2]))) as listener:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home with a service that counts its connections; its template starts at 10."""
+    """Return a home with a service that counts its connections; its template starts at 10."""
     made = tmp_path / "home"
     made.mkdir()
     (tmp_path / "counter.py").write_text(COUNTER)
@@ -79,7 +79,7 @@ env = {{ COUNTER = "127.0.0.1:{{port}}" }}
 
 @contextlib.contextmanager
 def provided(home: Path, tmp_path: Path, name: str, **more: object) -> Iterator[Path]:
-    """Services for a user; the folder of the first."""
+    """Yield the folder of a user's first service."""
     own = processes.probe(os.getpid())
     user = ServiceUser("r1", tmp_path / name / "services", tmp_path / "run", tmp_path / "templates",
                        **{"process": own.id, **more})

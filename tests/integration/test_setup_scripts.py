@@ -53,7 +53,7 @@ def program(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What set-up needs of a checkout, and nothing else."""
+    """Return a checkout with only what set-up needs."""
     root = tmp_path / "a checkout"
     (root / "scripts").mkdir(parents=True)
     for name in ("scripts/_setup.sh", "scripts/test", "pyproject.toml", "requirements.lock"):
@@ -86,7 +86,7 @@ def calls(root: Path) -> int:
 
 
 def section(root: Path, first: str, last: str) -> set[str]:
-    """Names that a step from level `first` to `last` installs."""
+    """Return the packages that a step from level `first` to `last` installs."""
     (root / ".venv").mkdir(exist_ok=True)
     done = shell(root, f'requirements {first} {last}; cat "$root/.venv/garrison-requirements.txt"')
     assert done.returncode == 0, done.stderr
@@ -131,7 +131,7 @@ class TestLock:
 
 
 def needed(name: str) -> set[str]:
-    """Names of the locked packages that an installed one needs on this machine."""
+    """Return the locked packages that an installed one needs on this machine."""
     try:
         requirements = [Requirement(each) for each in metadata.requires(name) or ()]
     except metadata.PackageNotFoundError:  # of another platform

@@ -28,7 +28,7 @@ FUTURE = iso(SystemClock().time() + 100_000)  # further than the longest run of 
 
 @pytest.fixture
 def gone() -> Iterator[tuple[int, int]]:
-    """A zombie's pid and ticks."""
+    """Yield a zombie's pid and ticks."""
     child = subprocess.Popen([sys.executable, "-c", "pass"], stdout=subprocess.PIPE)
     ticks = RealProcesses().probe(child.pid)
     assert ticks is not None and child.stdout is not None

@@ -66,7 +66,7 @@ class Scene:
         return pid
 
     def child(self, incarnation: int) -> int:
-        """A process that becomes life `incarnation` and waits to be killed; its exit code is register's."""
+        """Fork a process that becomes life `incarnation` and waits to be killed; its exit code is register's."""
         def wait(seconds: float) -> None:
             (self.home / "waiting").touch()
             time.sleep(seconds)
@@ -105,7 +105,7 @@ class Scene:
 
 
 def leave(work: Callable[[], int]) -> NoReturn:
-    """What a forked child does: `work`, and nothing of pytest's."""
+    """Do `work` in a forked child, and nothing of pytest's."""
     code = 70
     try:
         signal.alarm(round(DEADLINE))  # whatever happens, nothing is left behind

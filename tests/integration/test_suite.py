@@ -44,7 +44,7 @@ def stand_in(root: Path, name: str, script: str = "") -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout with the suite and a stand-in for each program that it runs."""
+    """Return a checkout with the suite and a stand-in for each program that it runs."""
     root = tmp_path / "checkout"
     for name in ("tests/suite.py", "scripts/test", ".ci/run"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -65,14 +65,14 @@ def run(root: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[
 
 
 def calls(root: Path, *having: str) -> list[list[str]]:
-    """The calls of programs that have all these words."""
+    """Return the calls of programs that have all these words."""
     path = root / "calls"
     found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [words for words in found if all(any(part in word for word in words) for part in having)]
 
 
 def outcomes(*failed: str, skipped: tuple[str, ...] = ()) -> str:
-    """Python that writes a pytest run's outcomes, as conftest.py does."""
+    """Return Python that writes a pytest run's outcomes, as conftest.py does."""
     text = json.dumps({"failed": failed, "skipped": skipped})
     return f'pathlib.Path(words[words.index("--outcomes") + 1]).write_text({text!r})'
 
@@ -354,12 +354,12 @@ class Supervised:
         return self.process
 
     def living(self) -> list[int]:
-        """Those of the test's processes that live."""
+        """Return those of the test's processes that live."""
         pids = [int(path.read_text()) for path in self.pids.iterdir() if path.name != "ready"]
         return [pid for pid in pids if (found := read_process(pid)) is not None and "sleep 987" in found.argv]
 
     def worker(self) -> int:
-        """The worker's pid: a fork of the supervisor, and its child."""
+        """Return the worker's pid: a fork of the supervisor, and its child."""
         program = read_process(self.process.pid)
         [pid] = [one.pid for one in processes("supervise") if one.ppid == self.process.pid and program
                  and one.argv == program.argv]

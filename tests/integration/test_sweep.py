@@ -39,7 +39,7 @@ def start(tmp_path: Path, life: str, script: str) -> Child:
 
 
 def said(tmp_path: Path, name: str) -> int:
-    """The pid that a script wrote to a file, once it is there in full."""
+    """Return the pid that a script wrote to a file, once it is there in full."""
     return int(until(lambda: (path := tmp_path / name).exists() and path.read_text().strip()))
 
 

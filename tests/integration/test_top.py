@@ -134,7 +134,6 @@ async def until(pilot: Any, good: Callable[[], Any]) -> None:
 
 
 def screen(app: Top) -> str:
-    """Return the text of the screen as Textual drew it."""
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 

@@ -79,7 +79,7 @@ class Scene:
         return self.watcher.inspect(self.identity, self.observer.judge(self.identity), self.agent)
 
     def pass_(self, seconds: int, *, beats: bool = True, computes: int = 0, **steps: float) -> list[Inspection]:
-        """Let time pass, look each second; what was seen."""
+        """Let time pass, look each second; return what was seen."""
         found = []
         for _ in range(seconds):
             self.clock.advance(1.0)
@@ -218,7 +218,7 @@ def test_a_silent_agent_hangs_only_if_its_node_limits_silence(tmp_path: Path) ->
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts a shell with a sleeping child, in a session of its own; all of it is killed at the end."""
+    """Yield a starter of shells with a sleeping child, each in its own session; all are killed at the end."""
     started = []
 
     def start(script: str = "sleep 60 & wait", **env: str) -> subprocess.Popen[bytes]:

@@ -263,7 +263,7 @@ async def _doors(here: Site) -> None:
 
 
 async def _pages_for_people(here: Site) -> None:
-    """A browser gets a page with one line on what to do."""
+    """Check that a browser gets a page with one line on what to do."""
     for path, more, status, word in (
             ("/?token=old", {}, 401, "<code>garrison serve</code> printed last"), ("/nothing", {}, 404, "start page"),
             ("/api/runs", {"authorization": None}, 401, "<code>garrison serve</code>"),

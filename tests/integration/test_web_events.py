@@ -28,13 +28,12 @@ NODES = ("a", "b", "c")
 
 
 def none_left(**_: Any) -> None:
-    """In place of an inotify instance."""
     raise OSError(24, "Too many open files")
 
 
 @pytest.fixture
 def guardian(builder: HomeBuilder) -> Iterator[Writer]:
-    """The journal of the guardian of `r1`, a run under way."""
+    """Return the journal of the guardian of `r1`, a run under way."""
     writer = builder.run("r1", *NODES)
     yield writer
     writer.close()
@@ -45,7 +44,7 @@ def at_work(builder: HomeBuilder, guardian: Writer, node: str) -> None:
 
 
 def deaths(builder: HomeBuilder, run: str, node: str, number: int) -> None:
-    """A runner's journal grows by as many deaths of its agent."""
+    """Append deaths of an agent to its runner's journal."""
     writer = Writer(RunFiles(builder.home, run).process_journal(f"runner-{node}"), f"runner-{node}@{run}#1")
     first = sum(1 for entry in writer.entries if entry.kind == "death")
     for life in range(first + 1, first + number + 1):
@@ -232,7 +231,7 @@ async def test_a_client_that_does_not_read_is_disconnected(tmp_path: Path, build
 
 
 async def _deaf(here: Site) -> socket.socket:
-    """A client that asks for the events and reads none."""
+    """Return a client that asks for the events and reads none."""
     slow = socket.socket()
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     slow.setblocking(False)
@@ -243,7 +242,7 @@ async def _deaf(here: Site) -> socket.socket:
 
 
 def _drained(slow: socket.socket) -> None:
-    """It reads at last: what had gone out, then that it was too slow, then the end."""
+    """Read at last: what had gone out, then that the client was too slow, then the end."""
     slow.setblocking(True)
     slow.settimeout(PATIENCE)
     data = b""

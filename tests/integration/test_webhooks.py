@@ -33,7 +33,7 @@ GITLAB = {"x-gitlab-token": SECRET}
 
 
 def delivery(server: Site, headers: dict[str, str]) -> dict[str, str]:
-    """A forge sends no bearer, no origin, and its own content type."""
+    """Return the headers of a forge: no bearer, no origin, and its own content type."""
     return {"host": server.host, "content-type": "application/json", **headers}
 
 

@@ -86,8 +86,7 @@ def test_a_gate_whose_network_ended_with_its_processor_is_tested_again(world, tm
     run_and_die(world, lambda _: tried.exists())
     processor = world.processor()
     go.touch()
-    finish(processor)
-    assert world.entry("a").status == "landed"
+    finish(processor, "a")
     assert world.entry("a").tests == 2
 
 
@@ -143,7 +142,6 @@ def test_nothing_is_left_of_the_network_of_a_gate_after_both_die(world, tmp_path
         adopted = next(iter(processor.gates.active.values()))
         until(lambda: adopted.is_cut or not processor.step(), "the successor's notice")
     go.touch()
-    finish(processor)
-    assert world.entry("a").status == "landed"
+    finish(processor, "a")
     until(lambda: not processes.is_running(proxy.pid, proxy.ticks), "the proxy's end")
     until(lambda: not has_proxy(world.home / "runs" / "r"), "the last proxy's end")

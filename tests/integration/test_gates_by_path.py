@@ -157,15 +157,11 @@ def test_the_whole_gate_runs_for_one_in_n_entries_and_a_pre_flight_resets_the_co
 
 def test_the_entries_of_a_batch_together_select_the_gates_and_each_that_is_red_is_found(tmp_path):
     world = Mono(tmp_path, every=50)
-    world.declare(50, RULES.replace("echo", "sleep 0.3; echo"))
-    world.start = world.tip()
-    for name in ("first", "second"):  # so that the queue knows how long its gates take
-        world.add(name, {f"go/{name}": "x\n"})
-        world.drain()
+    world.bounds = {"short_gate": 0.0}
+    world.add("first", {"go/first": "x\n"})  # so that the queue knows how long its gates take
+    world.drain()
     for name, file in (("a", "py/a"), ("b", "js/b"), ("c", "go/bad"), ("d", "go/d")):
-        world.branch(name, {file: "x\n"})
-    for name in "abcd":
-        world.enqueue(name)
+        world.add(name, {file: "x\n"}, world.start)
     world.drain()
     assert [world.entry(name).status for name in "abcd"] == ["landed", "landed", "rejected", "landed"]
     assert any(len(gates) == 3 for gates in (run.gates for run in world.attestations().runs)), "none was a batch"
@@ -174,11 +170,12 @@ def test_the_entries_of_a_batch_together_select_the_gates_and_each_that_is_red_i
 
 def test_a_run_of_gates_by_path_is_adopted_by_the_next_processor(tmp_path):
     world = Mono(tmp_path)
-    world.declare(10, RULES.replace("echo go", "sleep 1; echo go"))
+    world.declare(10, RULES.replace("echo go", f"until test -e {tmp_path}/open; do sleep 0.02; done; echo go"))
     world.add("slow", {"go/x": "x\n"})
     processor = world.processor()
     await_gate(processor)
     processor.close()
+    (tmp_path / "open").touch()
     world.drain()
     assert (world.entry("slow").status, world.gates_ran()) == ("landed", ["go"])
 

@@ -223,8 +223,8 @@ def test_entries_at_which_git_fails_block_none_of_those_after_them(world):
     assert told[-1] == world.queue.state.hindrance == ""
 
 
-def test_a_batch_at_which_git_fails_is_judged_one_by_one(tmp_path):
-    world = ImpatientWorld(tmp_path, gate="sleep 0.3")
+def test_a_batch_at_which_git_fails_is_judged_one_by_one(world):
+    world.bounds = {**world.bounds, "short_gate": 0.0}
     world.add("zero")
     world.drain()
     HOSTILE["blob missing"](world)

@@ -177,8 +177,7 @@ def test_after_a_foreign_move_entries_are_tested_again_on_the_new_tip(tmp_path):
     git(world.repo, "add", "-A")
     git(world.repo, "commit", "-qm", "someone else")
     (tmp_path / "go").touch()
-    finish(processor)
-    assert world.entry("one").status == "landed"
+    finish(processor, "one")
     assert world.entry("one").tests == 2
     check(world, foreign=2)
 
@@ -315,8 +314,7 @@ def test_the_verdict_of_a_gate_that_leaves_processes_wakes_the_processor(tmp_pat
     while isinstance(done := processor.step(), Wait):
         wait(done.fd, DEADLINE)
         assert time.monotonic() - began < DEADLINE / 2, "the verdict did not wake it"
-    finish(processor)
-    assert world.entry("one").status == "landed"
+    finish(processor, "one")
     check(world)
 
 

@@ -38,8 +38,7 @@ def test_lines_that_many_branches_add_to_a_changelog_all_land_in_the_order_of_th
     for name in names:
         world.queue.enqueue("r", name, 1, name, options=EntryOptions(strategy=strategy))
     assert find_conflicts(world.queue).conflicts == ()
-    world.drain()
-    assert [world.entry(name).status for name in names] == ["landed"] * 6
+    world.land(*names)
     assert show(world, "CHANGELOG.md") == START + "\n".join(f"- {name}" for name in names)
     assert [world.entry(name).united for name in names] == [(), *[("CHANGELOG.md",)] * 5]
     check(world)
@@ -54,8 +53,7 @@ def test_the_targets_attributes_decide_and_not_those_of_a_branch_or_a_checkout(w
     git(world.repo, "update-index", "--assume-unchanged", ".gitattributes")
     for name in "abc":
         world.enqueue(name)
-    world.drain()
-    assert [world.entry(name).status for name in "abc"] == ["landed"] * 3
+    world.land(*"abc")
     assert (show(world, "log.txt"), world.entry("b").united) == ("old\na\nb", ("log.txt",))
     world.enqueue("d")
     world.drain()

@@ -204,8 +204,7 @@ def test_a_concurrent_gc_removes_nothing_that_is_needed(tmp_path):
     git(world.repo, "reflog", "expire", "--expire=now", "--all")
     git(world.repo, "gc", "-q", "--prune=now")
     (tmp_path / "go").touch()
-    finish(processor)
-    assert world.statuses() == {"one": "landed"}
+    finish(processor, "one")
     sound(world, logged=False)
 
 
@@ -236,8 +235,7 @@ def test_a_candidate_that_gc_removed_is_built_again(world, when):
     commit = world.entry("one").commit
     (world.repo / ".git/objects" / commit[:2] / commit[2:]).unlink()
     until(lambda: _patiently(processor) and world.entry("one").is_final, "a landing")
-    finish(processor)
-    assert world.statuses() == {"one": "landed"}
+    finish(processor, "one")
     sound(world)
 
 
@@ -255,8 +253,7 @@ def test_during_gc_nothing_is_built(world, monkeypatch):
     (world.repo / ".git/gc.pid").write_text(f"{child.pid} here")
     assert "git gc runs" in processor.step().text
     child.communicate(b"\n")
-    finish(processor)
-    assert world.statuses() == {"one": "landed"}
+    finish(processor, "one")
     (world.repo / ".git/gc.pid").unlink()
     sound(world)
 
@@ -275,8 +272,7 @@ def test_a_slot_that_git_cannot_prepare_is_no_verdict(world, monkeypatch):
 
     monkeypatch.setattr(Slot, "prepare", trouble)
     until(lambda: _patiently(processor) and world.entry("one").is_final, "a landing")
-    finish(processor)
-    assert world.statuses() == {"one": "landed"}
+    finish(processor, "one")
     sound(world)
 
 

@@ -31,9 +31,9 @@ def life(tmp_path: Path) -> Iterator[str]:
     processes.reap()
 
 
-def start(tmp_path: Path, life: str, script: str) -> Child:
-    child = processes.spawn(["/bin/sh", "-c", script], cwd=tmp_path, log=tmp_path / "log",
-                            env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
+def start(tmp_path: Path, life: str, script: str, *program: str, **more: bool) -> Child:
+    child = processes.spawn([*(program or ("/bin/sh",)), "-c", script], cwd=tmp_path, log=tmp_path / "log",
+                            env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life}, **more)
     child.close()
     return child
 
@@ -79,12 +79,10 @@ def test_the_whole_tree_goes_even_what_has_its_own_session_or_lost_its_parent(tm
 
 def test_of_a_closed_tree_no_other_process_is_read(tmp_path: Path, life: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gate in a namespace of processes: what lost its parent is below its wrapper, which is a subreaper."""
-    child = processes.spawn(["/bin/sh", "-c", """
+    child = start(tmp_path, life, """
         sh -c 'setsid sh -c "trap : TERM; echo \\$\\$ > a; while :; do sleep 0.1; done" & exit 0'
         sh -c 'echo $$ > b; sleep 60; :' &
-        sleep 60"""], cwd=tmp_path, log=tmp_path / "log", env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life},
-                            subreaper=True)
-    child.close()
+        sleep 60""", subreaper=True)
     found = [said(tmp_path, name) for name in "ab"]
     monkeypatch.setattr(process_control, "list_processes", None)
     kill_tree(child.id, life, grace=0.2, is_closed=True)
@@ -119,9 +117,7 @@ def test_term_is_sent_once(tmp_path: Path, life: str) -> None:
             "open('ready','w').write('1\\n')\n"
             "while not __import__('os').path.exists('heard'): time.sleep(0.005)\n"
             "time.sleep(0.6)\n")  # longer than two scans are apart
-    child = processes.spawn([sys.executable, "-c", code], cwd=tmp_path, log=tmp_path / "log",
-                            env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
-    child.close()
+    child = start(tmp_path, life, code, sys.executable)
     said(tmp_path, "ready")
     kill_tree(child.id, life, grace=20)
     assert (tmp_path / "heard").read_text() == "."
@@ -145,9 +141,7 @@ def test_one_that_forks_all_the_time_is_caught_up_with(tmp_path: Path, life: str
             "    if os.fork():\n"
             "        time.sleep(0.05); os._exit(0)\n"
             "    os.setsid(); open('born','a').write('.'); time.sleep(0.02)\n")
-    child = processes.spawn([sys.executable, "-c", code], cwd=tmp_path, log=tmp_path / "log",
-                            env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
-    child.close()
+    child = start(tmp_path, life, code, sys.executable)
     until(lambda: (path := tmp_path / "born").exists() and path.stat().st_size > 5)
     assert len(kill_tree(child.id, life, grace=0.1)) > 1
     assert processes.find_marked(life) == []
@@ -166,9 +160,7 @@ def test_one_that_forks_and_goes_during_each_scan_is_caught(tmp_path: Path, life
             "        time.sleep(0.002)\n"
             "    if os.fork(): os._exit(0)\n"
             "    os.setsid()\n")
-    child = processes.spawn([sys.executable, "-c", code], cwd=tmp_path, log=tmp_path / "log",
-                            env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
-    child.close()
+    start(tmp_path, life, code, sys.executable)
     until((tmp_path / "at0").exists)
     real, hops, hopped = processes.list_pids, iter(range(4)), []
 

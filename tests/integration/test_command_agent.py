@@ -84,7 +84,7 @@ def test_a_failure_shows_its_last_lines(assignment: Assignment) -> None:
 
 @pytest.mark.parametrize(("timeout", "ends", "reason"), [
     (0.5, "sleep 600", "` timed out after "), (None, "exit 0", "")])
-def test_its_end_or_a_timeout_ends_what_it_started(assignment: Assignment, timeout: float | None, ends: str,
+def test_the_end_or_timeout_of_a_command_ends_its_children(assignment: Assignment, timeout: float | None, ends: str,
                                                    reason: str) -> None:
     outcome = run(None, with_command(assignment, f"sleep 600 & echo $! > below; {ends}", timeout))
     assert outcome.status == ("fail" if timeout else "success") and reason in outcome.reason
@@ -175,7 +175,7 @@ def test_a_command_that_a_signal_ended_is_repeated(assignment: Assignment, endin
     assert (made.worktree / "ledger").read_text() == "ran\n" * 2
 
 
-def test_what_ends_a_command_after_its_orchestrators_death_is_not_recorded(assignment: Assignment) -> None:
+def test_an_exit_code_after_the_death_of_the_orchestrator_is_not_recorded(assignment: Assignment) -> None:
     """A program that exits with 0 or 1 when it is terminated, while all that the dead one left is being killed."""
     script = ("import sys, time; from pathlib import Path; from garrison.agents.base import Assignment; "
               "from garrison.agents.command import CommandAgent; from garrison.records.run import Task; "

@@ -94,7 +94,7 @@ def test_the_death_of_one_that_is_not_our_child_wakes(made: EventLoop, tmp_path:
     assert made.wait(LONG).processes == {ProcessId(pid, found.ticks)}
 
 
-def test_one_that_is_gone_or_whose_pid_was_recycled_is_reported_at_once_and_once(made: EventLoop,
+def test_a_gone_process_or_a_recycled_pid_is_reported_at_once_and_once(made: EventLoop,
                                                                                 tmp_path: Path) -> None:
     child = started(tmp_path, "exit 0")
     assert signal.SIGCHLD in collect(made, signal.SIGCHLD), "a child's end is a signal as well"
@@ -224,7 +224,7 @@ def test_descriptors_are_not_inherited_and_close_gives_everything_back(tmp_path:
         pass
 
 
-def test_without_inotify_the_timer_serves_and_no_watch_of_epoll_is_needed(
+def test_without_inotify_and_epoll_the_timer_is_enough(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def used_up(*_: object, **__: object) -> None:
         raise OSError(24, "Too many open files")

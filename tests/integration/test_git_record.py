@@ -73,7 +73,7 @@ def test_a_change_is_reported_once_with_the_running_nodes_and_restored(run):
     assert (run.folder / "files/hooks/pre-commit").stat().st_mode & 0o077 == 0
 
 
-def test_what_appeared_while_agents_were_at_work_is_not_trusted_by_a_later_launch(run):
+def test_changes_made_while_agents_worked_are_not_trusted_by_a_later_launch(run):
     run.plant()
     run.watch.poll(["a"])
     run.launch()

@@ -294,7 +294,7 @@ def test_a_tree_that_only_another_strategy_accepts_blocks_no_other_entry(world):
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["merge", "squash", "rebase", "ff-only"])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_waits_behind_a_hostile_branch_lands(world, name, strategy):
+def test_entries_after_a_hostile_branch_land(world, name, strategy):
     HOSTILE[name](world)
     world.queue.enqueue("r", "hostile", 1, "hostile", recipient="runner-hostile@r",
                         options=EntryOptions(strategy=strategy))

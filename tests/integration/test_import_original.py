@@ -97,6 +97,6 @@ def test_the_originals_times() -> None:
     {"role": "x", "name": "a", "created_at": AT}, {"role": "runner", "name": "../a", "created_at": AT},
     {"role": "runner", "name": "a", "created_at": AT, "status": "odd"},
     {"role": "runner", "name": "a", "created_at": AT, "metadata": 7}])
-def test_what_is_no_identity_is_refused(body: dict[str, Any]) -> None:
+def test_an_invalid_identity_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises((ValueError, KeyError, TypeError, GarrisonError)):
         import_original.to_identity(body)

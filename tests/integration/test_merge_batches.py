@@ -89,7 +89,7 @@ def test_a_commit_that_only_a_later_entry_makes_green_is_not_on_the_targets_line
     check(world)
 
 
-def test_what_is_tested_together_and_how_it_lands_is_as_configured(world):
+def test_batch_size_and_history_are_as_configured(world):
     """In a row if the queue wants a chain, one by one if it wants no batch, and alone for a straight history."""
     commands.reconfigure(world.queue, batch_history="chain")
     enqueue_all(world, *"abc")
@@ -127,7 +127,7 @@ def test_only_the_culprit_is_rejected_after_runs_of_its_own(world, bad):
     check(world)
 
 
-def test_of_two_entries_red_only_together_the_second_is_rejected(tmp_path):
+def test_the_second_of_two_entries_red_only_together_is_rejected(tmp_path):
     world = World(tmp_path, gate="! { test -e a.txt && test -e d.txt; }")
     enqueue_all(world, *"abcde")
     world.drain()

@@ -200,7 +200,7 @@ def test_an_entry_waits_for_approval_from_the_first_and_is_approved_or_rejected_
         commands.approve(world.queue, world.enqueue("four").id)
 
 
-def test_nothing_but_an_approval_lets_work_land_that_waits_for_one(world):
+def test_work_that_waits_for_approval_lands_only_after_it(world):
     """Neither a release, nor a retry, nor an enqueue by hand replaces the approval of a user."""
     world.open.touch()
     one = world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(approval=True))

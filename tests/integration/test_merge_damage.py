@@ -69,7 +69,7 @@ def test_one_damaged_object_alone_is_found(world: World, which: int) -> None:
     check(world)
 
 
-def test_what_lands_is_synced_when_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_landed_objects_and_refs_are_synced_when_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measured on ext4: 4 ms more for a commit, 16 ms more for the ref."""
     real, written = Repository.run, []
 

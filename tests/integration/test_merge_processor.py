@@ -46,7 +46,7 @@ def test_green_entries_land_in_order_and_their_runners_are_signalled(world):
     assert (world.tip(), world.gates()) == before, "the target has it already"
 
 
-def test_of_an_endless_gate_log_the_beginning_and_the_end_stay(tmp_path):
+def test_an_endless_gate_log_keeps_its_beginning_and_its_end(tmp_path):
     world = World(tmp_path, gate="echo begins; yes | head -c 9000000; echo ends; test ! -e bad")
     world.add("bad", {"bad": "x\n"})
     world.drain()

@@ -60,7 +60,7 @@ def test_the_targets_attributes_decide_and_not_those_of_a_branch_or_a_checkout(w
     assert (world.entry("d").status, world.entry("d").files) == ("conflict", ("notes.txt",))
 
 
-def test_what_is_numbered_changed_removed_or_binary_is_an_ordinary_conflict(world):
+def test_numbered_changed_removed_or_binary_lines_conflict_as_usual(world):
     """Each pair in its own folder."""
     pairs = [
         ({"CHANGES.md": "1. old\n2. a\n"}, {"CHANGES.md": "1. old\n2. b\n"}),

@@ -132,7 +132,7 @@ def test_a_run_waits_with_code_3_and_continues_once_answered(call: Call, tmp_pat
     assert call("resume", run).exit_code == 0
 
 
-def test_what_cannot_be_taken_back_is_confirmed_at_every_way_to_answer(
+def test_an_irreversible_answer_is_confirmed_in_every_way_to_answer(
         call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gate is asked at a terminal again after a no; a program has to say `--yes`; nothing else answers it."""
     assert call("run", "gate.dot", "--auto-approve").exit_code == 0

@@ -176,7 +176,7 @@ def test_a_forge_that_lies_about_a_merge_lands_nothing(driver: Driver) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_people_close_fails_the_run_and_what_they_write_stays(driver: Driver) -> None:
+def test_a_closed_pull_request_fails_the_run_and_keeps_the_users_text(driver: Driver) -> None:
     body = driver.world.pulls[0].body
     driver.world.change(1, body=f"Note by eve.\n\n{body}")
     approve(driver.world)
@@ -223,7 +223,7 @@ def test_the_storm_finds_answers_that_are_not_looked_for(tmp_path: Path, monkeyp
     assert any("made" in each for each in found), found
 
 
-def test_what_people_do_between_a_look_and_a_step_is_not_overwritten_or_merged(driver: Driver) -> None:
+def test_changes_of_users_between_a_poll_and_a_step_are_not_overwritten_or_merged(driver: Driver) -> None:
     """They write into the text, give it another base, move the base, and delete the comment that is to be answered."""
     world, client = driver.world, driver.open()
     known = driver.state.pull_request

@@ -153,7 +153,7 @@ def claim(bench: Bench) -> Claim:
     return bench.claim()
 
 
-def test_what_a_host_made_is_on_the_branch_while_it_works_and_when_it_is_done(bench: Bench, claim: Claim) -> None:
+def test_commits_of_a_host_are_on_the_branch_while_it_works_and_when_it_is_done(bench: Bench, claim: Claim) -> None:
     first = bench.commit("a.txt")
     bench.report(claim, JobProgress("for-1", "executing", first, "working on it"))
     bench.until("the first commit is on the branch", lambda: git(bench.tree, "rev-parse", "HEAD") == first)

@@ -208,7 +208,7 @@ class TestPython:
 
 
 class TestEnvironment:
-    def test_it_is_made_once_and_again_when_its_inputs_its_place_or_its_python_are_others(
+    def test_it_is_made_once_and_again_when_its_inputs_its_place_or_its_python_change(
             self, checkout: Path, tmp_path: Path) -> None:
         assert "making .venv" in set_up(checkout)
         assert set_up(checkout) == ""
@@ -358,7 +358,7 @@ class TestSystemPackages:
                                       "is_root() { true; }")
         assert out.splitlines()[-1] == "apt-get install -y --no-install-recommends tmux bubblewrap"
 
-    def test_without_git_nothing_goes_on(self, checkout: Path) -> None:
+    def test_without_git_set_up_stops(self, checkout: Path) -> None:
         script = 'have() { [ "$1" = apk ]; }; in_container() { false; }; system_packages'
         done = shell(checkout, script)
         assert (done.returncode, done.stderr) == (1, "set-up: git is missing; type: sudo apk add git\n")
@@ -408,7 +408,7 @@ class TestSetUpForTests:
         assert "installed" in done.stderr
         assert calls(checkout) == 1
 
-    def test_without_git_nothing_goes_on(self, checkout: Path) -> None:
+    def test_without_git_set_up_stops(self, checkout: Path) -> None:
         script = MAKE + "system_packages() { die 'git is missing'; }\nset_up_for_tests\necho on"
         done = shell(checkout, script)
         assert (done.returncode, done.stdout) == (1, "")

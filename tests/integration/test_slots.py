@@ -46,7 +46,7 @@ def test_a_slot_of_a_repository_that_was_made_again_is_made_again(tmp_path: Path
     slot.release()
 
 
-def test_of_a_slot_whose_removal_was_killed_nothing_is_left(tmp_path: Path) -> None:
+def test_a_slot_whose_removal_was_killed_leaves_nothing(tmp_path: Path) -> None:
     """Regression: its files stayed in `slot-1.left-1`, which nothing removed."""
     kit = repository(tmp_path / "repo", "text\n")
     slot = acquire_slot(kit, tmp_path / "trees")

@@ -234,14 +234,14 @@ if any(word.endswith("again.json") for word in words):
         assert "-n" not in again
         assert f"tests/test_a.py::test_c  (not in {UNSTEADY}: repair it, or list it" in done.stdout
 
-    def test_one_that_is_listed_does_not(self, checkout: Path) -> None:
+    def test_a_listed_one_that_passes_alone_does_not_fail_the_run(self, checkout: Path) -> None:
         self.failing(checkout, "tests/test_a.py::test_b[1]")
         done = run(checkout)
         assert done.returncode == 0, done.stdout
         assert f"tests/test_a.py::test_b[1]  (listed since {date.today()}: waits too short)" in done.stdout
         assert re.search(r"pytest +\d+ s  ok, unsteady tests, listed", done.stdout)
 
-    def test_one_that_fails_alone_too_fails_though_it_is_listed(self, checkout: Path) -> None:
+    def test_one_that_also_fails_alone_fails_the_run_though_it_is_listed(self, checkout: Path) -> None:
         self.failing(checkout, "tests/test_a.py::test_b", alone=1)
         done = run(checkout)
         assert done.returncode == 1

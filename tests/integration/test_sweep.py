@@ -77,7 +77,7 @@ def test_the_whole_tree_goes_even_what_has_its_own_session_or_lost_its_parent(tm
     assert all(is_gone(pid) for pid in [child.pid, *found])
 
 
-def test_of_a_closed_tree_no_other_process_is_read(tmp_path: Path, life: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_closed_tree_no_other_process_is_read(tmp_path: Path, life: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gate in a namespace of processes: what lost its parent is below its wrapper, which is a subreaper."""
     child = start(tmp_path, life, """
         sh -c 'setsid sh -c "trap : TERM; echo \\$\\$ > a; while :; do sleep 0.1; done" & exit 0'
@@ -133,7 +133,7 @@ def test_other_incarnations_below_it_survive_with_their_children(tmp_path: Path,
     assert len(processes.find_marked(other)) == 2
 
 
-def test_one_that_forks_all_the_time_is_caught_up_with(tmp_path: Path, life: str) -> None:
+def test_a_process_that_keeps_forking_is_killed(tmp_path: Path, life: str) -> None:
     code = ("import os,time,signal\n"
             "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
             "end = time.time() + 60\n"
@@ -147,7 +147,7 @@ def test_one_that_forks_all_the_time_is_caught_up_with(tmp_path: Path, life: str
     assert processes.find_marked(life) == []
 
 
-def test_one_that_forks_and_goes_during_each_scan_is_caught(tmp_path: Path, life: str,
+def test_a_process_that_forks_and_exits_during_each_scan_is_killed(tmp_path: Path, life: str,
                                                             monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: on a busy machine each process was gone when it was read, and none was found."""
     code = ("import os,time,signal\n"

@@ -249,7 +249,7 @@ def test_the_tree_below_ends_at_other_incarnations(tree: Callable[..., subproces
     assert descendants(2**22 + 1, "mine") == []
 
 
-def test_whether_a_tree_has_run_at_all_shows_however_little_it_did(tree: Callable[..., subprocess.Popen[bytes]],
+def test_any_activity_of_a_process_tree_changes_its_fingerprint(tree: Callable[..., subprocess.Popen[bytes]],
                                                                    tmp_path: Path) -> None:
     (told := tmp_path / "told").touch()
     code = "import signal; signal.signal(10, print); print(flush=True); [signal.pause() for _ in range(9)]"

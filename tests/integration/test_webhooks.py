@@ -74,7 +74,7 @@ UNPROVEN: list[dict[str, str]] = [
 ]
 
 
-async def test_without_the_proof_nothing_is_woken(tmp_path: Path, wakes: Wakes) -> None:
+async def test_an_unproven_delivery_wakes_nothing(tmp_path: Path, wakes: Wakes) -> None:
     async with site(tmp_path, webhooks=Webhooks(tmp_path, SECRET)) as server:
         for headers in UNPROVEN:
             answer = await server.ask("POST", WEBHOOK, delivery(server, headers), BODY)
@@ -93,7 +93,7 @@ async def test_there_is_no_webhook_without_a_secret(tmp_path: Path, wakes: Wakes
     assert wakes.times == 0
 
 
-async def test_nothing_of_a_body_is_believed(tmp_path: Path, wakes: Wakes) -> None:
+async def test_the_body_of_a_delivery_is_ignored(tmp_path: Path, wakes: Wakes) -> None:
     """Whatever it says, a signed delivery wakes the runs and does nothing else."""
     async with site(tmp_path, webhooks=Webhooks(tmp_path, SECRET, gap=0.0)) as server:
         bodies = (b"", b"\0" * 1000, b"[" * 5000, b'{"ref": "../../etc"}', b"\xff\xfe not json")

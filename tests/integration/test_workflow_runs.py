@@ -305,7 +305,7 @@ HOSTILE = (f"for n in {' '.join(PLANTED)}; do ln -sfn {{own}}/secret $n; ln -sfn
            "mkdir -p n/.git; echo bad > n/.git/config; true")
 
 
-def test_what_a_workflow_or_session_runs_is_confined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_a_workflow_or_session_are_confined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It sees the folder alone; no link that it plants is followed, and no tool writes what git obeys."""
     folder, own, home = tmp_path / "folder", tmp_path / "own", tmp_path / "folder/home"
     own.mkdir()

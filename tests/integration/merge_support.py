@@ -122,7 +122,7 @@ class World:
 
 
 def leave_daemon(pids: Path) -> str:
-    """Return shell that leaves two processes behind, with neither parent, nor session, nor variable of its own; it
+    """Return shell that leaves two processes behind, with no parent, session or variable in common with it; it
     appends the pid of the first to `pids`."""
     daemon = f"(env -i setsid sh -c 'echo $$ >> {pids}; sleep 600 & sleep 600' >/dev/null 2>&1 &)"
     return f"{daemon}; while ! test -s {pids}; do sleep 0.01; done"

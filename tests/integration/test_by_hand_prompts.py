@@ -168,7 +168,7 @@ if result['success']:
 else:
     write_signal('guardian', 'runner', 'MERGE_FAILED', {{'node_id': result['entry']['node_id'], 'error': result['error']}}, '{scripts}/../pipelines/signals')
 print(result)
-"""  # noqa: E501  # as people have it in their prompts
+"""  # noqa: E501  # as users have it in their prompts
 """What a prompt of the original tells a guardian to run, on MERGE_READY."""
 
 

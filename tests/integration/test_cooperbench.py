@@ -74,7 +74,7 @@ def source(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> TaskRepos
     return build(task, tmp_path_factory.mktemp("state") / "task")
 
 
-def test_each_feature_has_a_suite_in_a_file_of_its_own(source: TaskRepository) -> None:
+def test_each_feature_has_a_suite_in_its_own_file(source: TaskRepository) -> None:
     assert [one.name for one in source.task.features] == ["1", "2", "3", "4", "10"]
     assert source.refused == ()
     assert source.has_combined

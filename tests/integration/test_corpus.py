@@ -31,9 +31,9 @@ pytestmark = pytest.mark.skipif(not ENTRIES, reason="the corpus of foreign graph
 
 
 def test_every_foreign_graph_is_read_and_judged_alike() -> None:
-    """What lint lets pass can be prepared, compiled and drawn; preparing adds only what the stylesheet says.
+    """What lint lets pass can be prepared, compiled and drawn; preparing adds only what the stylesheet sets.
 
-    Of those that are refused some want a manager or a session of their own, some are broken, none is one by mistake.
+    Some of the refused ones need a manager or a session, some are broken, none is refused by mistake.
     """
     assert {entry["file"] for entry in ENTRIES} == {str(path.relative_to(CORPUS)) for path in CORPUS.glob("*/*.dot")}
     assert len(ENTRIES) == 103

@@ -417,7 +417,7 @@ def test_an_interrupted_removal_leaves_no_half_of_a_run(home: Home, monkeypatch:
 
 @pytest.mark.parametrize("by", ["garrison doctor", "merge-queue doctor"])
 def test_a_rebuilt_queue_has_the_gate_of_its_latest_run_again(home: Home, by: str) -> None:
-    """Without it a processor takes the new journal for one that was lost, and rebuilds it once more."""
+    """Without it a processor takes the new journal for one that was lost, and rebuilds it again."""
     for run, gate, at in (("r1", "make old", AT), ("r2", "make test", AT.replace("2026", "2027"))):
         launch = replace(home.run(run, "running"), gate=gate, created_at=at)
         run_records.save(home.runtime.files(run).launch, launch)

@@ -1,4 +1,4 @@
-"""Isolation seen from inside: what the environment holds, that only loopback is reachable, and what is printed."""
+"""Isolation seen from inside: what the environment contains, that only loopback is reachable, and what is printed."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_only_whole_untracked_directories_are_hidden(repo):
     assert hide_setup_output(Git(repo), repo) == []
 
 
-def test_a_directory_with_ignore_rules_of_its_own_is_hidden_whole(repo):
+def test_a_directory_with_its_own_ignore_rules_is_hidden_whole(repo):
     (repo / "env").mkdir()
     (repo / "env/.gitignore").write_text("cache")
     (repo / "env/tool").write_text("made\n")

@@ -141,7 +141,7 @@ def test_no_turn_is_made_while_the_fingerprint_is_the_same(process: Quiet, turns
 
 
 class RunsGit(Quiet):
-    """Idle process whose turn waits for a child of its own, as one that asks git does."""
+    """Idle process whose turn waits for its own child, as one that runs git does."""
 
     def turn(self) -> bool:
         subprocess.run(["true"], check=True)

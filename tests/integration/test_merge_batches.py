@@ -1,4 +1,4 @@
-"""Batches on real repositories with real gates: halved when red, landed by one swap, adopted, changed by people."""
+"""Batches on real repositories with real gates: halved when red, landed by one swap, adopted, changed by users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def quick_gates_are_worth_a_batch(monkeypatch):
 
 
 def enqueue_all(world: World, *nodes: str, **changes: dict[str, str | None]) -> None:
-    """Enqueue these nodes, each with a file of its own or `changes`; one landed before, so that the gate is known."""
+    """Enqueue these nodes, each with its own file or `changes`; one landed before, so that the gate is known."""
     world.add("first", {"first": "1\n"})
     world.drain()
     for node in nodes:
@@ -113,7 +113,7 @@ def test_batch_size_and_history_are_as_configured(world):
 
 
 @pytest.mark.parametrize("bad", ["c", *(pytest.param(end, marks=pytest.mark.slow) for end in "af")])
-def test_only_the_culprit_is_rejected_after_runs_of_its_own(world, bad):
+def test_only_the_culprit_is_rejected_after_its_own_runs(world, bad):
     enqueue_all(world, *"abcdef", **{bad: {"bad": "x\n"}})
     world.drain()
     assert {node for node, status in world.statuses().items() if status != "landed"} == {bad}

@@ -87,7 +87,7 @@ def test_daemons_of_gate_and_setup_end_with_them_wherever_they_hide(world, tmp_p
     assert not [row for row in processes.list_processes() if row.ppid in left]
 
 
-def test_a_preflight_whose_gate_was_ended_by_a_signal_tries_once_more(world, tmp_path, monkeypatch):
+def test_a_preflight_whose_gate_was_ended_by_a_signal_is_repeated_once(world, tmp_path, monkeypatch):
     monkeypatch.setenv("GARRISON_BEAT_TIMEOUT", "1")
     for number in ("KILL", "INT", "STOP"):
         tries = tmp_path / number

@@ -1,4 +1,4 @@
-"""Messages to services and phones: the real program beside doubles of ntfy, a JSON service and a push service.
+"""Messages to services and phones: the real program and doubles of ntfy, a JSON service and a push service.
 
 The push service is one as RFC 8030, 8291 and 8292 describe it: behind TLS and a proxy on the loopback interface, under
 the name that the endpoint has, so that no check of endpoints is relaxed for it.

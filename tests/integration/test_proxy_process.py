@@ -138,7 +138,7 @@ def test_the_namespace_has_nothing_but_the_proxy(api: Web, user: NetworkUser) ->
 
 
 @needs_namespaces
-def test_under_landlock_no_network_is_a_namespace_of_its_own(user: NetworkUser) -> None:
+def test_under_landlock_no_network_means_an_own_namespace(user: NetworkUser) -> None:
     """Landlock itself restricts TCP, not UDP."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind(("127.0.0.1", 0))

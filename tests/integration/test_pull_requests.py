@@ -126,7 +126,7 @@ def test_a_red_check_and_a_comment_are_reworked_and_answered_once(driver: Driver
 
 
 @pytest.mark.slow
-def test_commits_that_people_push_are_kept_and_a_rewritten_branch_is_left_alone(driver: Driver) -> None:
+def test_commits_that_users_push_are_kept_and_a_rewritten_branch_is_left_alone(driver: Driver) -> None:
     other = driver.repo.parent / "other"
     git(driver.repo.parent, "clone", "-q", "-b", BRANCH, str(driver.bare), str(other))
     git(other, "config", "user.name", "eve")
@@ -256,7 +256,7 @@ def test_an_answer_that_is_not_listed_yet_is_not_given_again(driver: Driver) -> 
     world.lines.append(listed)
     assert [each.answered for each in client.look(known).comments] == [False], "nothing was answered"
     client.take(reply, known, "")
-    world.lines[:] = [listed]  # by that replica once more
+    world.lines[:] = [listed]  # by that replica again
     assert [each.answered for each in client.look(known).comments] == [True]
 
 

@@ -1,4 +1,4 @@
-"""The scripts and `garrison` as black boxes, each test in a home of its own.
+"""The scripts and `garrison` as black boxes, each test in its own home.
 
 A command runs in this process, by the function that its script calls, as the first test checks; tests of processes
 use real ones.
@@ -858,7 +858,7 @@ def test_a_closed_pipe_is_no_error(box: Box) -> None:
 
 def test_find_stale_respawns_only_with_the_option_and_only_what_needs_it(box: Box,
                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    """`find-stale --respawn` resumes all runs once; what that does has tests of its own."""
+    """`find-stale --respawn` resumes all runs once; resuming has its own tests."""
     from garrison.launch import resume as resume_all
 
     for status in ("stopped", "done"):

@@ -153,6 +153,6 @@ def test_the_watchdog_of_systemd_is_notified_on_request(tmp_path: Path, monkeypa
         assert notify_watchdog({"WATCHDOG_USEC": "1", "WATCHDOG_PID": "7"}, 7)
         assert manager.recv(100) == b"WATCHDOG=1"
         assert not notify_watchdog({}, 7)
-        assert not notify_watchdog({"WATCHDOG_USEC": "1", "WATCHDOG_PID": "8"}, 7), "it was somebody else's"
+        assert not notify_watchdog({"WATCHDOG_USEC": "1", "WATCHDOG_PID": "8"}, 7), "it was another process's"
         assert notify_watchdog({"WATCHDOG_USEC": "1"}, 7)
         assert manager.recv(100) == b"WATCHDOG=1"

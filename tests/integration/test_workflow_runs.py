@@ -128,7 +128,7 @@ async def test_ac_002_tools_of_a_server_that_crashes_or_hangs_in_mid_call_and_is
 
 @pytest.fixture
 def over_http(tmp_path: Path, server: ServerSpec) -> Iterator[tuple[ServerSpec, subprocess.Popen[bytes]]]:
-    """Yield a server in a process of its own, once it answers."""
+    """Yield a server in its own process, once it answers."""
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as probe:
         port = probe.server_port
     child = subprocess.Popen([*server.command, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -13,8 +13,9 @@ from top_support import HomeBuilder, home_builder
 
 
 @pytest.fixture(autouse=True)
-def user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> UserWorld:
-    """Return the user that this process and its children run as."""
+def user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, unsynced: None) -> UserWorld:
+    """Return the user that this process and its children run as. This process syncs no file: that takes milliseconds a
+    record, and only a power cut could show it."""
     made = UserWorld(tmp_path_factory.mktemp("u"))
     made.enter(monkeypatch)
     return made

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from garrison.records.journal import Reader, Writer, read_all
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
@@ -19,9 +17,6 @@ from garrison.system.clock import SystemClock
 from support import DEADLINE
 
 TARGET = Key("guardian", "p", "r1")
-
-
-pytestmark = pytest.mark.usefixtures("unsynced")  # this is about kills, not power cuts
 
 
 def fork(work: Callable[[], None]) -> int:

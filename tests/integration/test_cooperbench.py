@@ -91,7 +91,9 @@ def test_a_copy_is_collected_like_its_original(path: str, name: str) -> None:
     assert own_name(path, "3") == name
 
 
-def test_pairs_are_classed_by_merges_and_suites(source: TaskRepository, tmp_path: Path) -> None:
+def test_pairs_are_classed_by_merges_and_suites(source: TaskRepository, tmp_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # which takes most of a start of pytest
     runs: list[bool] = []
     suites = Suites(suite_command(sys.executable), tmp_path, {}, lambda _, green: runs.append(green))
     assert source.merged("gold/1", "gold/2") == ""

@@ -89,10 +89,8 @@ def _rig(at: int, how: str) -> None:
 
 
 @pytest.fixture
-def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_retries: None) -> Iterator[Callable[[str], Life]]:
+def lives(tmp_path: Path, quick_retries: None) -> Iterator[Callable[[str], Life]]:
     """Yield a maker of runs, each in its own directory."""
-    for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, lambda _descriptor: None)
     made, before = 0, set(children())
 
     def make(graph: str) -> Life:

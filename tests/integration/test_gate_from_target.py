@@ -21,8 +21,7 @@ def test_a_branch_that_changes_its_gate_is_tested_with_the_targets_and_the_verdi
     git(world.repo, "reset", "-q", "--hard")
     gate(world)
     cheat = {"ci/gate.sh": "exit 0\n", "bad": "x\n"}
-    world.branch("cheat", cheat)
-    world.enqueue("cheat")
+    world.add("cheat", cheat)
     world.drain()
     assert world.entry("cheat").status == "landed"  # the escape, without the setting
     git(world.repo, "reset", "-q", "--hard", "main~1")

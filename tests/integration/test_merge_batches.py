@@ -25,8 +25,7 @@ def enqueue_all(world: World, *nodes: str, **changes: dict[str, str | None]) -> 
     world.add("first", {"first": "1\n"})
     world.drain()
     for node in nodes:
-        world.branch(node, changes.get(node, {f"{node}.txt": "1\n"}), start=world.start)
-        world.enqueue(node)
+        world.add(node, changes.get(node), world.start)
 
 
 def records(world: World, kind: str) -> list[dict]:
@@ -160,10 +159,8 @@ def test_a_conflict_is_reported_while_another_entry_is_tested(tmp_path):
     enqueue_all(world, "a", "slow", a={"lines.txt": "a\n"}, slow={"slow": "x\n"})
     processor = world.processor()
     until(lambda: processor.step() and world.entry("slow").status == "testing", "the slow gate")
-    world.branch("late", {"lines.txt": "late\n"}, start=world.start)
-    world.branch("fine", {"fine.txt": "1\n"}, start=world.start)
-    world.enqueue("late")
-    world.enqueue("fine")
+    world.add("late", {"lines.txt": "late\n"}, world.start)
+    world.add("fine", start=world.start)
     objects = git(world.repo, "count-objects")
     until(lambda: processor.step() and world.entry("late").status == "conflict", "the answer")
     assert world.entry("late").files == ("lines.txt",)

@@ -148,8 +148,6 @@ def test_an_edit_made_during_the_swap_is_kept_and_the_checkout_follows_later(wor
 
 def test_a_move_cut_off_between_files_is_finished(world):
     """read-tree was killed after it wrote files and before its index."""
-    git(world.repo, "checkout", "-q", "--detach", "main")
-    git(world.repo, "checkout", "-q", "main")
     new = git(world.repo, "rev-parse", "one")
     checkout = Checkout(world.queue.git, world.repo)
     assert checkout.lock() is None

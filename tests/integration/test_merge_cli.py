@@ -106,16 +106,6 @@ def test_drain_works_all_and_another_gate_is_refused(world):
     assert call("process", "--drain").stderr.endswith(f"garrison: 2 entries did not land: {', '.join(ids)}\n")
 
 
-def test_errors_are_one_line_and_usage_is_2(world):
-    refused = call("enqueue", "one", "no-such-branch")
-    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
-    assert refused.stderr.startswith("garrison: ")
-    assert "no branch no-such-branch" in refused.stderr
-    assert call("enqueue", "bad name", "main").exit_code == 2
-    assert call("process", "--once", "--drain").exit_code == 2
-    assert call("enqueue", "one", "main", "--target", "nowhere").exit_code == 1
-
-
 def test_process_waits_for_a_running_processor_and_names_it(world):
     open_ = world.witness.with_name("open")
     world.queue.configure(QueueConfig(f"until test -e {open_}; do sleep 0.02; done"))

@@ -66,8 +66,7 @@ def test_killed_at_every_step_of_batches_twice(world, point):
     world.add("first", {"first": "1\n"})
     world.drain()
     for node in ("one", "two", "bad", "three"):
-        world.branch(node, {node: "x\n"}, start=world.start)
-        world.enqueue(node)
+        world.add(node, {node: "x\n"}, world.start)
     assert victim(world, point) == -signal.SIGKILL
     victim(world, point)
     assert world.results() == ["landed"] * 3 + ["rejected", "landed"]

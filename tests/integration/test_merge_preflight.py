@@ -88,7 +88,7 @@ def test_daemons_of_gate_and_setup_end_with_them_wherever_they_hide(world, tmp_p
 
 
 def test_a_preflight_whose_gate_was_ended_by_a_signal_is_repeated_once(world, tmp_path, monkeypatch):
-    monkeypatch.setenv("GARRISON_BEAT_TIMEOUT", "1")
+    monkeypatch.setenv("GARRISON_BEAT_TIMEOUT", "0.5")
     for number in ("KILL", "INT", "STOP"):
         tries = tmp_path / number
         once = f"echo x >> {tries}.{{}}; test $(wc -l < {tries}.{{}}) -gt {{}} || kill -{number} $$"

@@ -32,7 +32,7 @@ def test_green_entries_land_in_order_and_their_runners_are_signalled(world):
     assert git(world.repo, "show", "main:one.txt") == "1"
     assert git(world.repo, "status", "--porcelain") == ""
     assert (world.repo / "two.txt").read_text() == "2\n"
-    outcomes = world.processor_outcomes = [(o.entry.node, o.type) for o in world.queue.state.outcomes]
+    outcomes = [(o.entry.node, o.type) for o in world.queue.state.outcomes]
     assert outcomes == [("one", "VALIDATION_PASSED"), ("one", "MERGE_COMPLETE"),
                         ("two", "VALIDATION_PASSED"), ("two", "MERGE_COMPLETE")]
     assert world.entry("one").landed_at
@@ -92,7 +92,7 @@ def test_a_red_gate_rejects_only_after_the_target_was_known_to_pass(tmp_path):
 
 
 def test_a_stopped_gate_or_setup_is_ended_in_time_and_repeated(tmp_path, monkeypatch):
-    monkeypatch.setenv("GARRISON_BEAT_TIMEOUT", "1")
+    monkeypatch.setenv("GARRISON_BEAT_TIMEOUT", "0.5")
     gate, setup = (f"test -e {tmp_path}/{stage} || {{ touch {tmp_path}/{stage}; kill -STOP $$; }}"
                    for stage in ("gate", "setup"))
     world = World(tmp_path, gate=gate, setup=setup, timeout=DEADLINE)
@@ -240,8 +240,7 @@ def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):
     (world.repo / ".git/HEAD").write_text("ref: refs/heads/main\n")
     monkeypatch.setattr("garrison.merge.checkouts.find_checkouts", lambda git, target: ([], None))
     finish(processor)
-    kinds = [entry.kind for entry in __import__("garrison.records.journal", fromlist=["x"]).read_all(world.queue.path)]
-    assert "foreign" in kinds
+    assert "foreign" in [entry.kind for entry in journal.read_all(world.queue.path)]
     assert world.entry("one").status == "landed"
     check(world, foreign=1)
 
@@ -424,8 +423,7 @@ def test_setup_runs_once_and_again_when_its_key_changes(tmp_path):
     runs = tmp_path / "setups"
     world = World(tmp_path, gate="test -e made/it", setup=f"mkdir -p made && touch made/it && echo run >> {runs}")
     for node, changes in (("one", {"a": "1"}), ("two", {"b": "1"}), ("three", {"requirements.txt": "x\n"})):
-        world.branch(node, changes)
-        world.enqueue(node)
+        world.add(node, changes)
         world.land(node)
         assert len(runs.read_text().split()) == (2 if node == "three" else 1), "what landed serves the next one"
     check(world)
@@ -434,10 +432,8 @@ def test_setup_runs_once_and_again_when_its_key_changes(tmp_path):
 def test_stale_compiled_python_never_decides(tmp_path):
     world = World(tmp_path, gate="touch -d @1700000000 m.py; "
                   "python3 -c 'import m; assert m.x == open(\"want\").read().strip()'")
-    world.branch("one", {"m.py": "x = '1'\n", "want": "1\n", ".gitignore": "__pycache__\n"})
-    world.branch("two", {"m.py": "x = '2'\n", "want": "2\n"}, start="one")
-    world.enqueue("one")
-    world.enqueue("two")
+    world.add("one", {"m.py": "x = '1'\n", "want": "1\n", ".gitignore": "__pycache__\n"})
+    world.add("two", {"m.py": "x = '2'\n", "want": "2\n"}, "one")
     assert world.results() == ["landed", "landed"]
 
 

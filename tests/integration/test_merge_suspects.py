@@ -45,14 +45,12 @@ def test_the_verdict_of_a_red_batch_says_who_is_suspect(tmp_path: Path) -> None:
     world = World(tmp_path, gate=f"{sys.executable} -B -m unittest -q")
     world.bounds = {"short_gate": 0.0}
     sound = {**PROJECT, "pkg/net.py": "def port(text):\n    return int(text)\n"}
-    world.branch("first", sound)
-    world.enqueue("first")
+    world.add("first", sound)
     world.drain()
     changes = {"docs": {"README.md": "read\n"}, "sum": {"pkg/sum.py": "def add(a, b):\n    return b + a\n"},
                "net": {"pkg/net.py": PROJECT["pkg/net.py"]}, "more": {"more.txt": "1\n"}}
     for node, files in changes.items():
-        world.branch(node, files)
-        world.enqueue(node)
+        world.add(node, files)
     assert world.drained() == {
         "first": "landed", "docs": "landed", "sum": "landed", "net": "rejected", "more": "landed"}
     verdicts = [stored.data for stored in journal.read_all(world.queue.path) if stored.kind == "verdict"]

@@ -75,8 +75,7 @@ def test_numbered_changed_removed_or_binary_lines_conflict_as_usual(world):
     names = [[f"{side}{number}" for side in "ab"] for number in range(len(pairs))]
     for number, pair in enumerate(pairs):
         for name, changes in zip(names[number], pair, strict=True):
-            world.branch(name, {f"{number}/{path}": text for path, text in changes.items()})
-            world.enqueue(name)
+            world.add(name, {f"{number}/{path}": text for path, text in changes.items()})
     world.drain()
     for each in names:
         assert sorted(world.entry(name).status for name in each) == ["conflict", "landed"], each

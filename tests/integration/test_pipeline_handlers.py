@@ -92,8 +92,8 @@ def test_a_shortage_of_descriptors_for_a_network_is_no_refusal() -> None:
 
 
 def test_a_tool_that_times_out_is_killed_with_its_descendants(tmp_path: Path) -> None:
-    result = tool('timeout=1s, tool_command="sleep 77 & echo $! > inner; wait"', tmp_path, run_dir=tmp_path / "r")
-    assert (result.status, result.reason) == ("fail", "timed out after 1 s")
+    result = tool('timeout=500ms, tool_command="sleep 77 & echo $! > inner; wait"', tmp_path, run_dir=tmp_path / "r")
+    assert (result.status, result.reason) == ("fail", "timed out after 0.5 s")
     assert is_gone(int((tmp_path / "inner").read_text()))
 
 
@@ -110,7 +110,7 @@ def test_a_tool_has_its_output_and_exit_code_and_is_retried_if_that_helps(tmp_pa
 
 
 def test_a_tool_that_reports_on_stderr_is_not_silent(tmp_path: Path) -> None:
-    run = tool('silence=1, tool_command="for i in 1 2 3 4 5 6; do sleep 0.25; echo . >&2; done"', tmp_path)
+    run = tool('silence=700ms, tool_command="for i in 1 2 3 4 5 6; do sleep 0.2; echo . >&2; done"', tmp_path)
     assert run.status == "success", run.reason
 
 

@@ -124,9 +124,7 @@ def test_histories_of_every_shape_land_once(world, together):
 
 def test_the_enqueued_commit_lands_whatever_became_of_the_branch(world):
     """The branch is moved by force, deleted, or deleted and collected."""
-    pinned = {name: world.branch(name, {f"{name}.txt": "1\n"}) for name in ("pushed", "deleted", "both")}
-    for name in pinned:
-        world.enqueue(name)
+    pinned = {name: world.add(name).oid for name in ("pushed", "deleted", "both")}
     world.branch("pushed", {"another": "x\n"})
     git(world.repo, "branch", "-D", "deleted", "both")
     git(world.repo, "reflog", "expire", "--expire=now", "--all")
@@ -139,16 +137,13 @@ def test_the_enqueued_commit_lands_whatever_became_of_the_branch(world):
 
 
 def test_a_target_that_was_forced_back_is_accepted(world):
-    for name in ("one", "two"):
-        world.branch(name, {f"{name}.txt": "1\n"}, world.start)
     git(world.repo, "checkout", "-q", "-b", "work")
-    world.enqueue("one")
+    world.add("one")
     world.drain()
     git(world.repo, "update-ref", "refs/heads/main", world.start)
-    world.enqueue("two")
-    world.drain()
+    world.add("two")
+    assert world.drained() == {"one": "undone", "two": "landed"}
     assert git(world.repo, "ls-tree", "--name-only", "main").split() == ["lines.txt", "two.txt"]
-    assert world.statuses() == {"one": "undone", "two": "landed"}
     sound(world, foreign=[world.start])
 
 

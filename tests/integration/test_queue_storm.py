@@ -54,9 +54,8 @@ def _state(pid: int) -> str:
                                              if name not in (*STOPS, "landing"))])
 def test_a_stopped_processor_writes_nothing_after_a_takeover(world, point):
     """Its lock's file is gone (`git clean -fdx`) and another processor finishes; continued, it must give way."""
-    for name, files in (("one", {"one.txt": "1\n"}), ("bad", {"bad": "x\n"})):
-        world.branch(name, files)
-        world.enqueue(name)
+    world.add("one")
+    world.add("bad", {"bad": "x\n"})
     first = FORK.Process(target=_stop_at, args=(world, point))
     first.start()
     try:

@@ -51,7 +51,7 @@ def validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runn
     job.agents = SimpleNamespace(wake_at=lambda: None, choose=lambda _: None)
     job.git = job.node_worktree = job.task = None
     files = SimpleNamespace(attempt=lambda *_: tmp_path)
-    runtime = SimpleNamespace(timing=SimpleNamespace(beat_timeout=2.0), files=lambda _: files)
+    runtime = SimpleNamespace(timing=SimpleNamespace(beat_timeout=0.8), files=lambda _: files)
     under_way = RunnerJobs(runtime, SimpleNamespace(marker=MARKER), SimpleNamespace(run_id="r1"), task,
                            None, tmp_path)
     under_way.begin(VALIDATOR, job)
@@ -92,6 +92,6 @@ def test_a_stopped_validator_is_ended_and_judges_again(validation: RunnerJobs, t
 
 def test_a_validator_that_only_waits_is_left_alone(validation: RunnerJobs, tmp_path: Path) -> None:
     pids = started(tmp_path)
-    assert polled(validation, 3.5) == []
+    assert polled(validation, 1.6) == []
     assert validation.name == VALIDATOR
     assert all(processes.probe(pid) for pid in pids)

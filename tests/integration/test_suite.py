@@ -327,7 +327,8 @@ sys.exit(supervise(work))
 """
 
 
-PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--basetemp", "{scratch}/main", "-n", "1", "test_daemons.py")
+PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:pytest_cov", "--basetemp",
+          "{scratch}/main", "-n", "1", "test_daemons.py")
 CALL = ("-c", "from pathlib import Path; from test_daemons import test_a; test_a(Path('{scratch}'))")
 
 

@@ -176,7 +176,7 @@ def test_keys_choose_filter_show_details_and_resize(home: HomeBuilder) -> None:
         assert app.selected == "crew-1/node/add_tests"
         await pilot.press("q")
 
-    drive(home, play)
+    drive(home, play, interval=60.0)
 
 
 def test_actions_run_commands_and_show_their_output_and_a_failed_refresh_is_retried(

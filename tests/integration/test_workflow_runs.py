@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from merge_support import run_in_child
 
 from garrison.cli.main import main
 from garrison.directories import find_home
@@ -61,27 +62,9 @@ def fail() -> str:
 
 server.run(**({"transport": "streamable-http", "host": "127.0.0.1", "port": int(sys.argv[1])} if sys.argv[1:] else {}))
 """
-VICTIM = """
-import asyncio, os, sys
-from pathlib import Path
-from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowStep
-
-folder, victim = Path(sys.argv[1]), sys.argv[2]
-
-def tool(name, after=None):
-    (folder / "ledger").open("a").write(name + "\\n")
-    if name == victim and not (folder / "died").exists():
-        (folder / "died").touch()
-        os.kill(os.getpid(), 9)
-    return {"name": name}
-
-steps = [WorkflowStep("a", "tool", {"name": "a"}), WorkflowStep("b", "tool", {"name": "b", "after": "${a.name}"}),
+STEPS = [WorkflowStep("a", "tool", {"name": "a"}), WorkflowStep("b", "tool", {"name": "b", "after": "${a.name}"}),
          WorkflowStep("c", "tool", {"name": "c", "after": "${a.name}"}),
          WorkflowStep("d", "tool", {"name": "d", "after": ["${b}", "${c}"]})]
-agent = ResearchAgent({"tool": tool}, AgentConfig(state_dir=str(folder / "state")))
-result = asyncio.run(agent.execute_workflow(Workflow("w", "", steps), "s1"))
-print(result.success, sorted(result.results))
-"""
 
 
 @pytest.fixture
@@ -93,13 +76,20 @@ def server(tmp_path: Path) -> ServerSpec:
 
 @pytest.mark.parametrize("victim", ["a", "b", "d"])
 def test_ac_003_killed_in_a_step_no_completed_step_runs_twice_and_none_is_lost(tmp_path: Path, victim: str) -> None:
-    script = tmp_path / "victim.py"
-    script.write_text(VICTIM)
-    words = [sys.executable, "-P", str(script), str(tmp_path), victim]
-    first = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert first.returncode == -signal.SIGKILL, first.stderr
-    second = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert second.stdout == "True ['a', 'b', 'c', 'd']\n", second.stderr
+    def tool(name: str, after: Any = None) -> dict[str, str]:
+        with (tmp_path / "ledger").open("a") as ledger:
+            ledger.write(f"{name}\n")
+        if name == victim and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"name": name}
+
+    def work() -> None:
+        agent = ResearchAgent({"tool": tool}, AgentConfig(state_dir=str(tmp_path / "state")))
+        result = asyncio.run(agent.execute_workflow(Workflow("w", "", STEPS), "s1"))
+        assert result.success and sorted(result.results) == ["a", "b", "c", "d"]
+
+    assert [run_in_child(work), run_in_child(work)] == [-signal.SIGKILL, 0]
     ran = (tmp_path / "ledger").read_text().split()
     assert ran.count(victim) == 2, "the one in flight runs again"
     finished_before = {"a"} if victim in "bd" else set()

@@ -110,7 +110,7 @@ def test_a_tool_has_its_output_and_exit_code_and_is_retried_if_that_helps(tmp_pa
 
 
 def test_a_tool_that_reports_on_stderr_is_not_silent(tmp_path: Path) -> None:
-    run = tool('silence=700ms, tool_command="for i in 1 2 3 4 5 6; do sleep 0.2; echo . >&2; done"', tmp_path)
+    run = tool('silence=1, tool_command="for i in 1 2 3 4 5 6; do sleep 0.25; echo . >&2; done"', tmp_path)
     assert run.status == "success", run.reason
 
 

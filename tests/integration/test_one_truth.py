@@ -323,8 +323,9 @@ SURFACES = [name for name in vars(Surfaces) if not name.startswith("_") and name
 
 
 @pytest.mark.parametrize("surface", SURFACES)
-def test_every_surface_has_the_same_words_for_a_run_and_its_nodes(home: Path, capsys: pytest.CaptureFixture[str],
-                                                                  surface: str) -> None:
+def test_every_surface_has_the_same_words_for_a_run_and_its_nodes(
+        home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, surface: str) -> None:
+    monkeypatch.setattr("garrison.cli.top.time.sleep", lambda _seconds: None)  # no use of a processor is compared
     wrong = {}
     surfaces = Surfaces(home, capsys)
     for run, expected in SITUATIONS.items():

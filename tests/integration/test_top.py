@@ -94,7 +94,8 @@ def test_a_change_is_in_the_next_frame(home: HomeBuilder) -> None:
     assert "another word" in row(asdict(reader.read()), "r1")["doing"]
 
 
-def test_text_json_and_refusals(home: HomeBuilder, command: Command) -> None:
+def test_text_json_and_refusals(home: HomeBuilder, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("garrison.cli.top.time.sleep", lambda _seconds: None)  # no use of a processor is compared
     empty = command("top")
     assert (empty.returncode, "no run yet" in empty.stdout, "no runs in" in empty.stderr) == (0, True, True)
     build_busy_run(home)

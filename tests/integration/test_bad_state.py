@@ -55,7 +55,7 @@ def test_every_kind_of_record_damaged_in_every_way(place: Place, call: Call, mon
     place.enter(monkeypatch)
     graph = place.graph(Node("a"))
     assert place.finish(place.launch(graph), "r1") == 0, place.logs()
-    held = place.graph(Node("z", before=place.hold("z")), name="held")
+    held = place.graph(Node("y"), Node("z", after=("y",), before=place.hold("z")), name="held")
     child = place.launch(held, "r3")
     place.wait_until_held("z")
     assert place.command("stop", "r3").returncode == 0

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -483,11 +482,10 @@ def test_packages_may_offer_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ImportError("no such thing")
 
     def install(*points: Any) -> None:
-        plugins.offered.cache_clear()
         plugins.load.cache_clear()
         load_offered.cache_clear()
-        monkeypatch.setattr(plugins, "installed", lambda: SimpleNamespace(
-            select=lambda group: [each for each in points if group == "garrison.handlers"]))
+        monkeypatch.setattr(plugins, "offered", lambda group: {
+            each.name: each for each in points if group == "garrison.handlers"})
 
     install(Point())
     assert run(f'digraph {{ {ENDS} a [type="offered.kind"]; start -> a -> x }}').status == "success"

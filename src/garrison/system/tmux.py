@@ -187,7 +187,7 @@ class TmuxTerminal:
             processes.exit_code(pane.copy.pid, pane.copy.ticks)  # reap it if it was our own child
         with suppress(OSError):  # the log is a help; a full disk must not keep a session open
             self._save_output(session, pane)
-        self._remove(session)
+        self._remove_pane(pane)
 
     def capture(self, session: TerminalSession, lines: int = 50) -> str:
         """Return the last lines on the pane and in its history; of a closed session, of its log."""
@@ -308,11 +308,13 @@ class TmuxTerminal:
                                decode_name(pane.name), program.ticks, pane.server, pane.log)
 
     def _remove(self, session: TerminalSession) -> None:
-        """Remove the session by id in one command, only on the very server that made it."""
-        pane = self._pane(session)
-        if pane is not None:
-            self._client.lines("if-shell", "-F", f"#{{==:#{{pid}}:#{{start_time}},{pane.server}}}",
-                               f"kill-session -t '{pane.session_id}'")
+        if (pane := self._pane(session)) is not None:
+            self._remove_pane(pane)
+
+    def _remove_pane(self, pane: _Pane) -> None:
+        """Remove the pane's session by id in one command, only on the very server that made it."""
+        self._client.lines("if-shell", "-F", f"#{{==:#{{pid}}:#{{start_time}},{pane.server}}}",
+                           f"kill-session -t '{pane.session_id}'")
 
     def _screen(self, pane: _Pane, start: int | None = None) -> list[str]:
         """Return the pane's lines from `start` (negative: within its history; None: all), no blank ones at the end."""

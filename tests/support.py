@@ -54,7 +54,7 @@ PROGRAM = [PYTHON, "-P", "-m", "garrison.cli.main"]
 DEADLINE = float(os.environ.get("GARRISON_TEST_DEADLINE", "300"))
 """Seconds after which a wait fails, in every test: twenty times the longest on an idle machine. Only what never happens
 is waited for that long, so no test needs a shorter one of its own; proofs, in which it does not happen, set it."""
-_SCRATCH = scratch_root()  # before a test gives this process another HOME
+_SCRATCH = os.environ.get("PYTEST_DEBUG_TEMPROOT") or scratch_root()  # before a test changes HOME
 ORDER = ("launch", "guardian", "runner", "orchestrator", "processor")
 
 

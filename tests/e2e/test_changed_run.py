@@ -30,7 +30,7 @@ def test_a_task_is_added_and_one_is_edited_once_though_the_guardian_dies_at_each
 
     started, same = place.command("edit", "one", "write"), place.command("add", "Write  the notes")
     assert (started.returncode, started.stdout, started.stderr.count("\n")) == (1, "", 1), started
-    assert "one has begun" in started.stderr
+    assert "one has started" in started.stderr
     assert same.returncode == 1 and "already has this task, as write_the_notes" in same.stderr
     assert place.command("stop", "r1").returncode == 0
     assert place.finish(child) == 130

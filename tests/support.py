@@ -42,7 +42,6 @@ from garrison.views.event_log import EventLog
 from garrison.views.explain import explain
 from installed import FOLDER, install
 from prestarted import Prestarted
-from suite import scratch_root
 
 if TYPE_CHECKING:
     import pytest
@@ -54,7 +53,7 @@ PROGRAM = [PYTHON, "-P", "-m", "garrison.cli.main"]
 DEADLINE = float(os.environ.get("GARRISON_TEST_DEADLINE", "300"))
 """Seconds after which a wait fails, in every test: twenty times the longest on an idle machine. Only what never happens
 is waited for that long, so no test needs a shorter one of its own; proofs, in which it does not happen, set it."""
-_SCRATCH = os.environ.get("PYTEST_DEBUG_TEMPROOT") or scratch_root()  # before a test changes HOME
+_SCRATCH = tempfile.gettempdir()  # of the suite, before a test has one of its own
 ORDER = ("launch", "guardian", "runner", "orchestrator", "processor")
 
 

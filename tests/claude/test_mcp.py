@@ -152,5 +152,5 @@ def test_a_session_that_only_prints_has_plain_tools(place: Place) -> None:
         claude.close()
     assert said == "It is over.\n"
     assert "there is no run none" in told[1]
-    assert "begins; wait tells what comes of it" in told[2]
+    assert "starts; follow it with wait" in told[2]
     assert '"status":"done"' in told[-1]

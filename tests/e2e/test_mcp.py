@@ -135,10 +135,10 @@ def test_a_run_from_its_start_to_landed(place: Place, era: str) -> None:
             assert "landed" in await said(found, "status", run=run)
             assert "landed" in await said(found, "why", run=run, node="made")
             assert "1 of task, tasks and graph" not in await said(found, "run", request_id="2")
-            for wrong, why in ((("run", {"request_id": "3", "task": "x", "repo": "/etc"}), "this server is for"),
+            for wrong, why in ((("run", {"request_id": "3", "task": "x", "repo": "/etc"}), "this server serves"),
                                (("status", {"run": "no-such"}), "there is no run no-such"),
                                (("control", {"run": run, "action": "explode"}), "action should be stop"),
-                               (("decide", {"run": run, "node": "made", "choice": "approve"}), "does not decide")):
+                               (("decide", {"run": run, "node": "made", "choice": "approve"}), "may not decide")):
                 result = await found.call_tool(*wrong)
                 assert result.is_error and why in result.content[0].text, result
 
@@ -148,7 +148,7 @@ def test_a_run_from_its_start_to_landed(place: Place, era: str) -> None:
 async def start_without_forms(place: Place) -> str:
     async with client(place, ERAS[0]) as found:
         run = (await said(found, "run", request_id="q", graph=GRAPH, gate="true")).split()[1]
-        while "waits for somebody" not in (told := await said(found, "wait", run=run)):
+        while "waits for the user" not in (told := await said(found, "wait", run=run)):
             pass
         assert "garrison answer ask" in told and run in told
         known = (await found.call_tool("status", {"run": run})).structured_content["since"]
@@ -168,7 +168,7 @@ def test_a_question_is_a_form_and_its_answer_names_the_client(place: Place, era:
             assert late.is_error, "the question is closed"
         marker = format_marker(str(place.home), Key("runner", "blue", run), 1)
         async with client(place, era, GARRISON_LIFE=marker) as found:  # as a node's agent would start it
-            assert "from inside another one" in await said(found, "run", request_id="i", graph=GRAPH, gate="true")
+            assert "cannot start another run" in await said(found, "run", request_id="i", graph=GRAPH, gate="true")
         return run
 
     started = ""
@@ -229,7 +229,7 @@ def test_a_run_is_a_task_for_a_client_that_knows_tasks_also_over_a_restart(place
             with pytest.raises(MCPError, match="extension"):
                 await ask(found, "tasks/get", task, Detailed)
         async with client(place, ERAS[0], extensions=(KnowsTasks(),)) as found:  # the extension is not of this era
-            assert "begins; wait tells" in await said(found, "run", request_id="f", graph=failing, gate="true")
+            assert "starts; follow it with wait" in await said(found, "run", request_id="f", graph=failing, gate="true")
             with pytest.raises(MCPError):
                 await ask(found, "tasks/get", in_vain[0], Detailed)
 

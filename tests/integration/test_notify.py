@@ -134,7 +134,7 @@ def test_a_message_of_ntfy_has_a_link_to_its_question_and_buttons_that_are_good_
         pressed, answer = buttons.press(tmp_path, tokens[0], time.time())
         assert (pressed.run, pressed.node, pressed.question, answer) == ("r1", "a", "a#1", "Yes")
         for token in tokens:
-            with pytest.raises(NotFound, match="pressed already"):
+            with pytest.raises(NotFound, match="already pressed"):
                 buttons.press(tmp_path, token, time.time())
         token = buttons.make(tmp_path, "r1", "a", "a#1", ["Yes"], time.time() - 1)["Yes"]
         with pytest.raises(NotFound, match="expired"):
@@ -145,7 +145,7 @@ def test_a_message_of_ntfy_has_a_link_to_its_question_and_buttons_that_are_good_
 
 
 @pytest.mark.parametrize(("lines", "told"), [
-    ("https://config.example/get/abc", "apprise knows no service with this address"),
+    ("https://config.example/get/abc", "apprise has no service for this address"),
     ("include http://config.example/x", "configurations of apprise"), ("/etc/plugins", "plug-ins by path"),
     ("vapid://me@example.com", "garrison serve --qr"), ("nosuch://secret", "no service"),
 ])

@@ -246,7 +246,7 @@ class Panel:
         self._begun += 1
         # `PanelSessions.runs` finds the run by its prefix, even after a crash right after this line.
         request = f"{self.session.prefix}{len(self._conversation().entries)}-{self._begun}"
-        run = await asyncio.to_thread(self._crew.begin, given, request)
+        run = await asyncio.to_thread(self._crew.start, given, request)
         self._runs.append(run)
         return run
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from garrison.delegation.conversation import Conversation, check_id
 from garrison.errors import GarrisonError, NotFound
-from garrison.mcp import beginnings
+from garrison.mcp import run_requests
 from garrison.records import atomic
 from garrison.records.record import Record
 from garrison.records.run import load, save
@@ -98,7 +98,7 @@ class PanelSessions:
 
     def runs(self, session: PanelSession) -> builtins.list[str]:
         """Return the runs that were started in a session, oldest first."""
-        return [begun.run for begun in beginnings.begun_by(self._home, session.prefix)]
+        return [each.run for each in run_requests.list_by_prefix(self._home, session.prefix)]
 
     def _touched(self, session: PanelSession) -> float:
         # The conversation changes with each message, the session's file only with its title.

@@ -1,2 +1,3 @@
-"""garrison as an MCP server: another agent begins, follows and settles runs. `crew.py` does what each tool asks,
-`server.py` speaks the protocol."""
+"""garrison as an MCP server: another agent starts, follows and controls runs. `crew.py` implements the tools,
+`server.py` speaks the protocol.
+"""

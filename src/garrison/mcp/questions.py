@@ -1,4 +1,4 @@
-"""Questions of a run as a client shows them: forms for answers, addresses of the page for decisions."""
+"""Questions of a run as a client shows them: forms for answers, URLs of the page for decisions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_modern(version: str | None) -> bool:
 
 
 def can_ask(capabilities: ClientCapabilities | None, wait: SeenWait) -> bool:
-    """Return whether the client shows forms, or addresses, for what waits."""
+    """Return whether the client can show the form or URL for what waits."""
     can = capabilities.elicitation if capabilities is not None else None
     if can is None:
         return False
@@ -37,7 +37,7 @@ def can_ask(capabilities: ClientCapabilities | None, wait: SeenWait) -> bool:
 
 
 def request_for(wait: SeenWait, version: str | None) -> ElicitRequest:
-    """Return how a client is asked for what waits."""
+    """Return the elicitation request for what waits."""
     if not wait.question:
         return ElicitRequest(params=ElicitRequestURLParams(
             message=f"{wait.node} waits for your decision: {wait.text}", url=wait.url,
@@ -50,13 +50,13 @@ def request_for(wait: SeenWait, version: str | None) -> ElicitRequest:
 
 
 def answer_in(given: object) -> str:
-    """Return the answer of a form; '' for one that was declined, and for an address."""
+    """Return the answer in a form; '' if it was declined, and for a URL."""
     content = given.content if isinstance(given, ElicitResult) and given.action == "accept" else None
     text = content.get("answer") if content else None
     return text if isinstance(text, str) and text.strip() else ""
 
 
 def client_of(session: ServerSession) -> str:
-    """Return the client's name and version, through which an answer comes."""
+    """Return the name and version of the client that an answer comes through."""
     info = session.client_params.client_info if session.client_params is not None else None
     return f"{info.name} {info.version}"[:80] if info is not None else "an MCP client"

@@ -1,10 +1,10 @@
 """A run as a task, for clients that declare the extension `io.modelcontextprotocol/tasks` (SEP-2663).
 
-Such a client gets a task from `run`, and from `control` that resumes a run, and polls it: no notifications are sent. A
-task is a file of the home (`mcp/tasks/RUN.NUMBER.json`), so it outlives server and client as its run does. Its status
-is read from the run until a client has seen the end, which is then kept: a run that is resumed later is another task.
-A run with failed nodes is a call that was completed with an error; `failed` is for errors of the protocol, and ends no
-task here. The extension belongs to 2026-07-28; earlier clients get the plain results.
+Such a client gets a task from `run`, and from `control` when it resumes a run, and polls it: no notifications are sent.
+A task is a file in the home (`mcp/tasks/RUN.NUMBER.json`), so it outlives server and client, as its run does. Its
+status is read from the run until a client has seen the end, which is then stored: resuming the run later makes a new
+task. A run with failed nodes is a call that completed with an error; `failed` is for protocol errors, and no task here
+ends with it. The extension belongs to 2026-07-28; earlier clients get plain results.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from garrison.mcp.crew import ClientRuns, SeenRun
 
 IDENTIFIER = "io.modelcontextprotocol/tasks"
-BEGUN = "garrison/begun"
-"""Field of a tool's `_meta` that names the run which it has begun or resumed."""
+STARTED_RUN = "garrison/begun"
+"""Field of a tool's `_meta` that names the run that it has started or resumed."""
 POLL_MS = 2000
 """Milliseconds after which a client may ask again."""
 FOLDER = "mcp/tasks"
@@ -57,7 +57,7 @@ _ID = re.compile(r"([a-z0-9][a-z0-9-]{0,31})\.([1-9]\d{0,5})")
 
 
 class TaskRecord(Record):
-    """A task as it was begun, with its end once a client has seen that."""
+    """A task as it was created, with its end once a client has seen it."""
 
     run: str
     created: str
@@ -67,7 +67,7 @@ class TaskRecord(Record):
     """COMPLETED or CANCELLED; '' before the end."""
     message: str = ""
     result: dict[str, object] = msgspec.field(default_factory=dict)
-    """Result of the call, where it was completed."""
+    """Result of the call, if it completed."""
     answered: list[str] = msgspec.field(default_factory=list)
     """Keys of questions that the client has answered: the run may take a second to see that."""
 
@@ -81,7 +81,7 @@ class McpTask(Value, rename="camel", omit_defaults=True):
     created_at: str
     last_updated_at: str
     ttl_ms: None
-    """It is kept."""
+    """Its file is kept."""
     poll_interval_ms: int
     status_message: str = ""
     input_requests: dict[str, object] = msgspec.field(default_factory=dict)
@@ -104,7 +104,7 @@ class Tasks(Extension):
     """The tasks of a crew's runs.
 
     Args:
-        show: makes the result of a call of a run as it is seen.
+        show: makes the result of a call from a run as read.
     """
 
     identifier = IDENTIFIER
@@ -113,7 +113,7 @@ class Tasks(Extension):
         self._crew, self._show = crew, show
 
     def methods(self) -> Sequence[MethodBinding]:
-        """Return the requests about tasks that the server answers."""
+        """Return the handlers of requests about tasks."""
         versions = frozenset({MODERN})
         return (MethodBinding("tasks/get", TaskParams, self._get, versions),
                 MethodBinding("tasks/update", UpdateParams, self._update, versions),
@@ -121,12 +121,12 @@ class Tasks(Extension):
 
     async def intercept_tool_call(self, params: CallToolRequestParams, ctx: ServerRequestContext[Any, Any],
                                   call_next: CallNext) -> HandlerResult:
-        """Make a task of the run that a call has begun or resumed, where the client knows tasks."""
+        """Make a task of the run that a call has started or resumed, if the client supports tasks."""
         result = await call_next(ctx)
-        begun = isinstance(result, CallToolResult) and not result.is_error and (result.meta or {}).get(BEGUN)
-        if not begun or not _knows_tasks(ctx.session.client_capabilities, ctx.protocol_version):
+        run = isinstance(result, CallToolResult) and not result.is_error and (result.meta or {}).get(STARTED_RUN)
+        if not run or not _knows_tasks(ctx.session.client_capabilities, ctx.protocol_version):
             return result
-        return await asyncio.to_thread(self._describe, await asyncio.to_thread(self._open, str(begun)), ctx, "task")
+        return await asyncio.to_thread(self._describe, await asyncio.to_thread(self._open, str(run)), ctx, "task")
 
     def asks(self, ctx: Context, run: str) -> bool:
         """Return whether a run's task asks the client its questions, so that nothing else has to."""
@@ -142,7 +142,7 @@ class Tasks(Extension):
         return await asyncio.to_thread(self._describe, params.task_id, ctx, "complete")
 
     async def _update(self, ctx: ServerRequestContext[Any, Any], params: UpdateParams) -> HandlerResult:
-        """Record the answers to questions that are open; what was declined, or is settled by now, changes nothing."""
+        """Record the answers to open questions; ignore those that were declined or are already settled."""
         require_client_extension(ctx, IDENTIFIER)
         answers = {key: text for key, given in params.input_responses.items() if (text := answer_in(given))}
         problems = await asyncio.to_thread(self._answer, params.task_id, answers, client_of(ctx.session))
@@ -163,7 +163,7 @@ class Tasks(Extension):
     # ---- records
 
     def _open(self, run: str) -> str:
-        """Return the id of a run's task: its latest one, or another if the end of that was seen."""
+        """Return the id of a run's task: its latest one, or a new one if a client has seen the end of that."""
         with self._locked():
             number = self._latest(run)
             if not number or self._read(f"{run}.{number}").status:
@@ -177,7 +177,7 @@ class Tasks(Extension):
                     if (match := _ID.match(name)) and match[1] == run), default=0)
 
     def _look(self, task: str) -> tuple[TaskRecord, SeenRun | None]:
-        """Return a task, and its run as it is unless the task has ended; its end is kept from here on."""
+        """Return a task, with its run as it is now unless the task has ended; store its end."""
         kept = self._read(task)
         if kept.status:
             return kept, None
@@ -193,13 +193,13 @@ class Tasks(Extension):
             result = self._show(seen).model_copy(update={"is_error": seen.status != Status.DONE})
             ended = replace(ended, result=result.model_dump(by_alias=True, mode="json", exclude_none=True))
         with self._locked():
-            # Read again under the lock: the end that a client has seen first stays, whatever the run has become since.
+            # Read again under the lock: the end that a client has seen stays, whatever has happened to the run since.
             if not (now := self._read(task)).status:
                 save(self._path(task), now := ended)
         return now, None
 
     def _describe(self, task: str, ctx: ServerRequestContext[Any, Any], result_type: str) -> dict[str, Any]:
-        """Return a task as the client of a request gets it, with the questions that this client can show."""
+        """Return a task as sent to a client, with the questions that this client can show."""
         kept, seen = self._look(task)
         if seen is None:
             return asdict(McpTask(result_type, task, kept.status, kept.created, kept.ended, None, POLL_MS, kept.message,
@@ -208,13 +208,13 @@ class Tasks(Extension):
             key: request_for(wait, ctx.protocol_version).model_dump(by_alias=True, mode="json", exclude_none=True)
             for wait in seen.waits if (key := wait.key) not in kept.answered
             and can_ask(ctx.session.client_capabilities, wait)}
-        message = "; ".join(f"{wait.node or seen.run} waits for somebody: {wait.how}" for wait in seen.waits)
+        message = "; ".join(f"{wait.node or seen.run} waits for the user: {wait.how}" for wait in seen.waits)
         return asdict(McpTask(result_type, task, INPUT_REQUIRED if asked else WORKING, kept.created,
                               self._changed(kept), None, POLL_MS, message or seen.progress or seen.reason,
                               input_requests=asked))
 
     def _answer(self, task: str, answers: Mapping[str, str], by: str) -> list[str]:
-        """Answer the open questions of a task; return what was refused, one line each."""
+        """Answer the open questions of a task; return the refusals, one line each."""
         kept, seen = self._look(task)
         problems, answered = list[str](), list[str]()
         for wait in seen.waits if seen is not None else ():
@@ -230,7 +230,7 @@ class Tasks(Extension):
         return problems
 
     def _changed(self, kept: TaskRecord) -> str:
-        """Return when a task's run was last heard of, ISO 8601 in UTC."""
+        """Return when a task's run last changed, ISO 8601 in UTC."""
         try:
             return max(kept.created, iso(RunFiles(self._crew.home, kept.run).journal.stat().st_mtime))
         except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""Notify: paired phones, and the services that notify people. Loaded only where they are used.
+"""Notify: paired phones, and the services that deliver notifications. Loaded only when used.
 
-`devices` keeps what was paired, `push` what a browser gave for pushing to it, `buttons` the one-time answers of a
-message, and `services` is the program that sends. Only `services` needs the extra `notify`.
+`devices` stores paired devices, `push` the Web Push subscription of a browser, `buttons` the one-time answers of a
+message; `services` is the program that sends. Only `services` needs the extra `notify`.
 """

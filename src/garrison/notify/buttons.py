@@ -1,9 +1,9 @@
 """Buttons of a message: a token that gives one answer to one question, once.
 
 A message of ntfy has a button for each answer (`buttons = true`); pressing it sends its token to the server of the
-page, which answers as `garrison answer` does. Whoever sees the message, the server of ntfy as well, can press it: so a
-token answers nothing else, is good once and for a day at most, and answers that cannot be taken back have none. The
-tokens of a question lie in one file, `web/buttons/ID.json`, as hashes; the first that is pressed removes it.
+page, which answers as `garrison answer` does. Anyone who sees the message, including the ntfy server, can press it: so
+a token gives only that answer, works once and for a day at most, and irreversible answers have none. The tokens of a
+question are stored as hashes in one file, `web/buttons/ID.json`; the first press removes it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIFE_SECONDS = 86_400.0
-"""Time in which a button is good, unless its question is over before."""
+"""How long a button works, unless its question is settled earlier."""
 MOST = 3
 """Buttons that ntfy shows in a message; a question with more answers gets none."""
 _TOKEN = re.compile(r"([0-9a-f]{16})\.([A-Za-z0-9_-]{43})")
@@ -40,7 +40,7 @@ class Buttons(Record):
 
 
 def make(home: Path, run: str, node: str, question: str, answers: Sequence[str], until: float) -> dict[str, str]:
-    """Return a token for each answer to a question. `until`: when it ends, in seconds since 1970."""
+    """Return a token for each answer to a question. `until`: when the question ends, in seconds since 1970."""
     folder = atomic.make_directory(home / "web/buttons")
     name = secrets.token_hex(8)
     tokens = {answer: f"{name}.{secrets.token_urlsafe(32)}" for answer in answers}
@@ -50,17 +50,17 @@ def make(home: Path, run: str, node: str, question: str, answers: Sequence[str],
 
 
 def press(home: Path, token: str, now: float) -> tuple[Buttons, str]:
-    """Use up a token: return its question, and its answer. NotFound for one that is none, used up or expired."""
+    """Use up a token: return its question and its answer. NotFound if it is invalid, used up or expired."""
     match = _TOKEN.fullmatch(token)
     found = _read(home, match[1]) if match else None
     answer = next((each for each, hashed in found.hashes.items() if hmac.compare_digest(hashed, _hash(token))),
                   None) if found is not None else None
     if match is None or found is None or answer is None:
-        raise NotFound("this button was pressed already, or its question is over; open the page to see it")
-    try:  # of two presses at once one removes the file; a kill after that costs the button, and answers nothing
-        _path(home, match[1]).unlink()  # the other answers of the question go with it
+        raise NotFound("this button was already pressed, or its question is settled; open the page to see it")
+    try:  # only one of two simultaneous presses removes the file; a kill after that answers nothing
+        _path(home, match[1]).unlink()  # this also removes the other answers of the question
     except FileNotFoundError:
-        raise NotFound("this button was pressed already, or its question is over; open the page to see it") from None
+        raise NotFound("this button was already pressed, or its question is settled; open the page to see it") from None
     if now >= found.expires:
         raise NotFound("this button has expired; open the page to answer")
     return found, answer

@@ -1,9 +1,9 @@
-"""Paired devices: an offer with a single-use code becomes a device with a key of its own.
+"""Paired devices: an offer with a single-use code becomes a device with its own key.
 
 `garrison serve --qr` leaves an offer in the home (`web/pairing.json`): the hash of its code, what the device may do,
-and when it ends. Whoever sends the code in time registers a public key, and the offer is gone. The private key never
-leaves the browser that made it; to get a session, the browser signs a challenge of the server (`web.phones`). A device
-is `web/devices/ID.json`; without that file, none of its sessions is valid any more.
+and when it expires. The first client that sends the code in time registers a public key, and the offer is removed. The
+private key never leaves the browser that made it; to get a session, the browser signs a challenge from the server
+(`web.phones`). A device is `web/devices/ID.json`; removing that file ends all its sessions.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 WATCH, DECIDE = "watch", "decide"
-"""What a device may do: look, or do everything that the page offers."""
+"""What a device may do: watch only, or do everything that the page offers."""
 OFFER_SECONDS = 120.0
-"""Time in which the code of an offer is good."""
+"""How long the code of an offer is valid."""
 TRIES = 20
-"""Wrong codes after which an offer is withdrawn: a code has 58 bits, so nobody guesses one."""
+"""Wrong codes after which an offer is withdrawn: a code has 58 bits, so it cannot be guessed."""
 NAME_LENGTH = 40
 _LETTERS = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
-"""Letters of a code; none looks like another one."""
+"""Letters of a code; no two look alike."""
 _ID = re.compile(r"[a-z2-7]{16}")
 _POINT, _SIGNATURE = 65, 64
 """Bytes of an uncompressed point of P-256, and of a signature as WebCrypto writes it."""
@@ -52,11 +52,11 @@ class Device(Record):
     key: str
     paired: str
     push: Subscription | None = None
-    """Where its messages go, None while it wants none."""
+    """Where its messages are sent; None while it wants none."""
 
 
 class PairingOffer(Record):
-    """What the next device that sends the code gets. `expires` is in seconds since 1970."""
+    """What the next device that sends the code is granted. `expires` is in seconds since 1970."""
 
     code: str
     """SHA-256 of the code, in hexadecimal digits."""
@@ -77,7 +77,7 @@ class Serving(Record):
         return processes.is_running(self.pid, self.ticks)
 
 
-# ---- the server that is at work
+# ---- the running server
 
 
 def write_serving(home: Path, origin: str, pid: int) -> None:
@@ -88,7 +88,7 @@ def write_serving(home: Path, origin: str, pid: int) -> None:
 
 
 def read_serving(home: Path) -> Serving | None:
-    """Return the home's last server, which may have ended; None if there was none, or its record is damaged."""
+    """Return the home's last server, which may have exited; None if there was none or its record is damaged."""
     try:
         data = atomic.read(_serving_path(home))
         return None if data is None else record.decode(Serving, data, _serving_path(home))
@@ -104,7 +104,7 @@ def _serving_path(home: Path) -> Path:
 
 
 def make_offer(home: Path, may: str, now: float) -> str:
-    """Leave an offer that replaces an earlier one; return its code. `may` is the most that a device can get."""
+    """Write an offer, replacing an earlier one; return its code. `may` is the most that a device can be granted."""
     code = "".join(secrets.choice(_LETTERS) for _ in range(12))
     with _locked(home):
         atomic.write(_offer_path(home), record.encode(PairingOffer(_hash(code), may, now + OFFER_SECONDS)))
@@ -112,17 +112,17 @@ def make_offer(home: Path, may: str, now: float) -> str:
 
 
 def make_topic() -> str:
-    """Return the end of a name that nobody guesses."""
+    """Return an unguessable suffix for a name."""
     return "".join(secrets.choice(_LETTERS) for _ in range(16)).lower()
 
 
 def spell(code: str) -> str:
-    """Return a code in groups, as it is read and typed."""
+    """Return a code in groups, for reading and typing."""
     return "-".join(code[begin:begin + 4] for begin in range(0, len(code), 4))
 
 
 def read_offer(home: Path) -> PairingOffer | None:
-    """Return the offer that stands, used up and expired ones excepted."""
+    """Return the current offer; None if it was used or has expired."""
     data = atomic.read(_offer_path(home))
     return None if data is None else record.decode(PairingOffer, data, _offer_path(home))
 
@@ -134,20 +134,20 @@ def withdraw_offer(home: Path) -> None:
 
 
 def pair(home: Path, code: str, name: str, may: str, key: str, *, now: float, at: str) -> Device:
-    """Register a device for the code of the offer, which is used up.
+    """Register a device for the code of the offer, which this uses up.
 
     Args:
-        name: what its user calls it; another one of that name makes it `NAME 2`.
-        may: WATCH or DECIDE; not more than was offered.
+        name: what the user calls it; a second device of that name becomes `NAME 2`.
+        may: WATCH or DECIDE, at most what was offered.
         key: its public point, base64url.
         now: seconds since 1970.
         at: the same time in UTC, as text.
 
     Raises:
-        Refused: no offer stands, or the code is wrong.
-        UsageError: name, right or key are none.
+        Refused: there is no offer, or the code is wrong.
+        UsageError: the name, right or key is invalid.
     """
-    read_key(key)  # before the code is looked at: a request that is malformed costs no try
+    read_key(key)  # before the code is checked: a malformed request must not count as a wrong code
     shown = " ".join(clean(name).split())[:NAME_LENGTH]
     if not shown or may not in (WATCH, DECIDE):
         raise UsageError("give the device a name, and say whether it may watch or decide")
@@ -155,13 +155,13 @@ def pair(home: Path, code: str, name: str, may: str, key: str, *, now: float, at
         offer = read_offer(home)
         if offer is None or now >= offer.expires:
             _offer_path(home).unlink(missing_ok=True)
-            raise Refused("this code was used or has expired; `garrison serve --qr` shows a new one")
+            raise Refused("this code was already used or has expired; run `garrison serve --qr` for a new one")
         if not hmac.compare_digest(offer.code, _hash(code)):
             _count_wrong(home, offer)
-            raise Refused("this code is wrong; look at it again, or let `garrison serve --qr` show a new one")
+            raise Refused("this code is wrong; check it, or run `garrison serve --qr` for a new one")
         if may == DECIDE and offer.may != DECIDE:
-            raise UsageError("this code lets a device watch, no more; `garrison serve --qr decide` shows another")
-        _offer_path(home).unlink()  # before the device is written: a kill in between costs a code, and pairs none twice
+            raise UsageError("this code only lets a device watch; `garrison serve --qr decide` lets it decide")
+        _offer_path(home).unlink()  # before the device is written: a kill in between never pairs two
         taken = {device.name for device in list_devices(home)}
         number = 1
         while (unique := shown if number == 1 else f"{shown} {number}") in taken:
@@ -199,7 +199,7 @@ def list_devices(home: Path) -> list[Device]:
 
 
 def read_device(home: Path, id: str) -> Device | None:
-    """Return a device; None if there is none of that id (any more)."""
+    """Return a device; None if there is none with that id."""
     if not _ID.fullmatch(id):
         return None
     path = _folder(home) / f"{id}.json"
@@ -217,27 +217,27 @@ def may(home: Path, id: str) -> str:
 
 
 def revoke(home: Path, name: str) -> Device:
-    """Forget the device of a name or id; NotFound if there is none. Its sessions end, and nothing is sent to it."""
+    """Revoke the device with a name or id; NotFound if there is none. Its sessions end; nothing is sent to it."""
     with _locked(home):
         device = next((each for each in list_devices(home) if name in (each.name, each.id)), None)
         if device is None:
-            raise NotFound(f"no device is called {name!r:.60}; `garrison serve --devices` lists them")
+            raise NotFound(f"there is no device {name!r:.60}; `garrison serve --devices` lists them")
         (_folder(home) / f"{device.id}.json").unlink()
         atomic.sync_directory(_folder(home))  # a power cut must not bring a revoked device back
     return device
 
 
 def subscribe(home: Path, id: str, push: Subscription | None) -> None:
-    """Record where messages to a device go, or that it wants none; NotFound for a revoked one."""
+    """Record where messages to a device are sent, None to send none; NotFound if it was revoked."""
     with _locked(home):
         device = read_device(home, id)
         if device is None:
-            raise NotFound("this device is not paired (any more)")
+            raise NotFound("this device is not paired; run `garrison serve --qr` to pair it")
         _write(home, replace(device, push=push))
 
 
 def forget_endpoint(home: Path, id: str, endpoint: str) -> None:
-    """Forget where messages to a device went, since its push service says that this is over."""
+    """Forget the subscription of a device whose push service says that it has ended."""
     with _locked(home):
         device = read_device(home, id)
         # Read under the lock: the device may have subscribed again while the message was on its way.
@@ -266,7 +266,7 @@ def _locked(home: Path) -> AbstractContextManager[None]:
 
 
 def read_key(key: str) -> EllipticCurvePublicKey:
-    """Return a public key; UsageError for what is no point of P-256."""
+    """Return a public key; UsageError if it is not a point on P-256."""
     from cryptography.hazmat.primitives.asymmetric import ec
 
     try:

@@ -1,7 +1,7 @@
-"""Web Push: what a browser gives for pushing to it, and the key that pushes are signed with. Pure but for that key.
+"""Web Push: subscriptions of browsers, and the key that signs pushes. Pure except for that key.
 
-An endpoint comes from a client, and this server would send requests to it. So it has to be an address of a push service
-that a browser maker runs, with TLS on its usual port: nothing on this machine or in its network can be named.
+An endpoint comes from a client, and this server would send requests to it. So it must be an address of a browser
+vendor's push service, with TLS on the usual port: it cannot name anything on this machine or its network.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HOSTS = frozenset({"fcm.googleapis.com", "updates.push.services.mozilla.com", "web.push.apple.com"})
 """Push services of Chromium browsers, Firefox and Safari."""
 SUFFIXES = (".push.apple.com", ".notify.windows.com")
-"""Ends of the names of Safari's and of Windows' push services, which have one host a region."""
+"""Suffixes of the host names of Safari's and Windows' push services, which have one host per region."""
 LONGEST = 1000
 """Characters of an endpoint."""
 _POINT, _SECRET = 65, 16
@@ -35,7 +35,7 @@ class Subscription(Record):
     auth: str
 
     def check(self) -> Subscription:
-        """Return itself; UsageError for an endpoint elsewhere, and for keys that are none."""
+        """Return itself; UsageError for an endpoint elsewhere or invalid keys."""
         check_endpoint(self.endpoint)
         if _length(self.p256dh) != _POINT or _length(self.auth) != _SECRET:
             raise UsageError("the subscription has no keys of Web Push")
@@ -43,10 +43,10 @@ class Subscription(Record):
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Raise UsageError for an address that no browser maker's push service has."""
+    """Raise UsageError unless the address belongs to a browser vendor's push service."""
     try:
         parts = urlsplit(endpoint)
-        # Parsers disagree about backslashes and spaces: another host than the checked one might be asked.
+        # Parsers disagree about backslashes and spaces: the request might go to another host than the one checked.
         is_plain = (parts.scheme == "https" and parts.port in (None, 443) and not parts.username and not parts.password
                     and not parts.fragment and endpoint.isascii() and endpoint.isprintable()
                     and not any(letter in " \\" for letter in endpoint))
@@ -66,7 +66,7 @@ def _length(text: str) -> int:
 
 
 def decode_base64(text: str) -> bytes:
-    """Return the bytes of base64url without padding; ValueError for anything else."""
+    """Decode base64url without padding; ValueError for anything else."""
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
@@ -75,7 +75,7 @@ def key_path(home: Path) -> Path:
 
 
 def public_key(home: Path) -> str:
-    """Return the public point, base64url, of the key that this home's pushes are signed with; it is made once."""
+    """Return the public point, base64url, of the key that signs this home's pushes; create it on first use."""
     from cryptography.hazmat.primitives import serialization as forms
     from cryptography.hazmat.primitives.asymmetric import ec
 

@@ -1,12 +1,12 @@
 """Services: send one notification, as JSON on standard input, to the services and devices of a home.
 
-A program of its own (`python -m garrison.notify.services HOME`), so that a service which hangs costs the run nothing:
-the launcher ends it after `timeout` seconds. apprise, the extra `notify`, does the sending. Addresses of services have
-secrets; they come from a file or a variable, and stand in no command line and no message of ours. No configuration of
-apprise is read, neither from its usual places nor from another server, and no plug-in that a path names.
+A separate program (`python -m garrison.notify.services HOME`), so that a service that hangs does not delay the run: the
+launcher kills it after `timeout` seconds. apprise, the extra `notify`, does the sending. Addresses of services contain
+secrets; they come from a file or a variable, and never appear in a command line or in our messages. No apprise
+configuration is read, neither from its usual places nor from a server, and no plug-in given by a path.
 
-A paired device gets its message by Web Push, encrypted, through the push service of its browser's maker: run, node and
-kind of what waits, and the text only with `push_text`. Its endpoint is checked again before it is used.
+A paired device gets its message by Web Push, encrypted, through its browser vendor's push service: run, node and kind
+of what waits, and the text only with `push_text`. Its endpoint is checked again before it is used.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     from apprise import AppriseAsset, NotifyBase
 
 PUSH_SECONDS = 86_400
-"""Time for which a push service keeps a message for a device that is off."""
+"""How long a push service keeps a message for a device that is off."""
 _SECRET = 4
-"""Characters of a part of an address from which on it is taken for a secret."""
+"""Length from which a part of an address is treated as a secret."""
 _TEST = "test"
 """Event of the message of `garrison notify test`."""
 
 
 class Delivered(Value):
-    """What became of a message at one service or device."""
+    """Result of sending a message to one service or device."""
 
     name: str
     ok: bool
@@ -59,16 +59,16 @@ class Delivered(Value):
 
 
 def read_urls(config: NotifyConfig, environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return (where it stands, address) of each service; '#' begins a comment.
+    """Return (source, address) of each service; '#' starts a comment.
 
-    Raises UsageError for a file that others may read or that is missing, and for a line that is not an address.
+    Raises UsageError if the file is missing or readable by others, or a line is not an address.
     """
     found = [(f"${NOTIFY_URLS}", word) for word in environ.get(NOTIFY_URLS, "").split()]
     if config.urls_file:
         path = Path(config.urls_file)
         try:
             if stat.S_IMODE(path.stat().st_mode) & 0o077:
-                raise UsageError(f"{path}: other users may read it, and it has secrets: chmod 600 {path}")
+                raise UsageError(f"{path} contains secrets, but other users can read it: chmod 600 {path}")
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{path}, the urls_file of [notify], cannot be read: "
@@ -83,11 +83,11 @@ def read_urls(config: NotifyConfig, environ: Mapping[str, str]) -> list[tuple[st
 
 
 class Discreet(logging.StreamHandler[TextIO]):
-    """Prints what apprise says of a delivery; parts of addresses, which may be secrets, are left out."""
+    """Prints what apprise logs about a delivery, without parts of addresses that may be secrets."""
 
     def __init__(self, urls: Iterable[str]) -> None:
         super().__init__(sys.stdout)
-        # The longest first: a shorter one may be a part of it, and would leave the rest.
+        # Longest first: replacing a shorter one that is part of a longer one would leave the rest.
         self._secrets = sorted({part for url in urls for part in re.split(r"[/?&=@:]+", url) if len(part) >= _SECRET},
                                key=len, reverse=True)
 
@@ -100,13 +100,13 @@ class Discreet(logging.StreamHandler[TextIO]):
 
 
 def open_service(place: str, url: str, asset: AppriseAsset, more: Mapping[str, str]) -> NotifyBase:
-    """Return the service of an address, which no message repeats; UsageError if apprise knows none for it.
+    """Return the service of an address, which no message repeats; UsageError if apprise has none for it.
 
     Args:
-        place: where the address stands.
+        place: where the address was found.
         url: the address.
         asset: settings of apprise.
-        more: what only a message of ntfy has.
+        more: parameters that only ntfy takes.
     """
     import apprise
     from apprise.plugins import url_to_dict
@@ -116,8 +116,8 @@ def open_service(place: str, url: str, asset: AppriseAsset, more: Mapping[str, s
         told |= more
     service = apprise.Apprise.instantiate(told, asset=asset) if told and told["schema"] != "vapid" else None
     if service is None:
-        raise UsageError(f"{place}: apprise knows no service with this address; its pages list the forms. "
-                         "An address of a configuration is none, and devices are paired by `garrison serve --qr`")
+        raise UsageError(f"{place}: apprise has no service for this address; its documentation lists the formats. "
+                         "Configuration URLs are not supported; pair devices with `garrison serve --qr`")
     return service
 
 
@@ -130,23 +130,23 @@ def _asset() -> AppriseAsset:
                         image_url_mask="", image_url_logo="", allow_templates=False)
 
 
-# ---- what is said
+# ---- texts
 
 
 def link_to(home: Path, config: NotifyConfig, run: str, notification: Notification) -> str:
-    """Return the address that opens exactly what a notification is about; '' if no page was ever served."""
+    """Return the URL that opens what a notification is about; '' if no page was ever served."""
     serving = devices.read_serving(home)
     origin = config.link.rstrip("/") or (serving.origin if serving is not None else "")
     return f"{origin}{path_to(run, notification)}" if origin else ""
 
 
 def path_to(run: str, notification: Notification) -> str:
-    """Return the same within the page; a node's panel would cover its question on a phone. Pure."""
+    """Return its path within the page; on a phone, a node's panel would cover its question. Pure."""
     return f"/?{urlencode({'run': run, 'notice': notification.key}, quote_via=quote)}"
 
 
 def describe_push(notification: Notification) -> str:
-    """Return what a push says without any text of an agent. Pure."""
+    """Return the text of a push, without anything that an agent wrote. Pure."""
     node, event = notification.node or "The run", notification.event
     kind = notification.key.partition(":")[0]
     words = {"question": f"{node} asks you", "gate": f"{node} waits for you",
@@ -157,9 +157,9 @@ def describe_push(notification: Notification) -> str:
 
 
 def ntfy_actions(home: Path, config: NotifyConfig, run: str, notification: Notification, link: str, now: float) -> str:
-    """Return the header with the buttons of a message of ntfy; '' for none.
+    """Return the header with the buttons of an ntfy message; '' for none.
 
-    A button needs a question with a few answers that can be taken back, and a page that the phone can reach.
+    Buttons need a question with a few reversible answers, and a page that the phone can reach.
     """
     origin = "{0.scheme}://{0.netloc}".format(urlsplit(link))
     answers = notification.options
@@ -179,7 +179,7 @@ def ntfy_actions(home: Path, config: NotifyConfig, run: str, notification: Notif
 
 def send(home: Path, config: NotifyConfig, environ: Mapping[str, str], run: str, notification: Notification,
          ) -> list[Delivered]:
-    """Send a notification to every service and device at once; return what became of it at each.
+    """Send a notification to every service and device concurrently; return the result of each.
 
     Raises:
         Refused: the extra is not installed, but a target is configured.
@@ -215,19 +215,19 @@ def send(home: Path, config: NotifyConfig, environ: Mapping[str, str], run: str,
 
 
 def _name_of(service: NotifyBase) -> str:
-    """Return what a service is called, without its address."""
+    """Return the name of a service, without its address."""
     return str(service.service_name or type(service).__name__)
 
 
 def push(home: Path, config: NotifyConfig, device: devices.Device, run: str, notification: Notification) -> bool:
     """Push a notification to a device; return whether its push service took it.
 
-    An endpoint that the push service does not know any more is forgotten.
+    An endpoint that the push service no longer knows is forgotten.
     """
     from apprise.plugins.vapid import NotifyVapid
 
     class Push(NotifyVapid):
-        """A push that waits for a device which is asleep; apprise's own limit of a minute loses it."""
+        """A push that waits for a sleeping device; with apprise's limit of a minute it would be lost."""
 
         template_args = {**NotifyVapid.template_args,  # noqa: RUF012
                          "ttl": {**NotifyVapid.template_args["ttl"], "max": PUSH_SECONDS}}
@@ -235,7 +235,7 @@ def push(home: Path, config: NotifyConfig, device: devices.Device, run: str, not
     target = device.push
     assert target is not None
     check_endpoint(target.endpoint)
-    public_key(home)  # a device subscribed with it, so it is there; one that was lost is made again, and refused there
+    public_key(home)  # exists, since a device subscribed with it; the service refuses a new one
     service = Push(subscriber=config.push_contact, targets=[device.id], keyfile=str(key_path(home)), ttl=PUSH_SECONDS,
                    asset=_asset())
     service.subscriptions[device.id] = {"endpoint": target.endpoint,
@@ -251,7 +251,7 @@ def push(home: Path, config: NotifyConfig, device: devices.Device, run: str, not
 
 
 def main(argv: list[str]) -> int:
-    """Send what standard input has; print a line for each service and device, and return the exit code."""
+    """Send the notification on standard input; print a line for each service and device, and return the exit code."""
     home = Path(argv[0])
     try:
         given: dict[str, Any] = json.loads(sys.stdin.buffer.read())

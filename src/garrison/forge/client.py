@@ -1,15 +1,15 @@
-"""A repository on a forge: what garrison needs of it, and how it is done on all forges alike.
+"""A repository on a forge: what garrison needs from it, and how all forges do it.
 
 Every method is one step with a deadline, and raises only `errors.ForgeError`. Reads are conditional: what has not
-changed costs nothing of the rate limit. A read that pages ends after `MAX_PAGES` and returns what it has.
+changed does not count against the rate limit. A read that pages ends after `MAX_PAGES` and returns what it has.
 
 Writes that would make a second object (open, comment, reply) take a marker (`marker`). They look for it first, and
-after a failure once more: a forge may have done what it did not answer, and may list an object only some reads after it
-was made. `Unreachable` leaves it open whether the object exists, and calling again settles that. The other writes set a
-state, and may be called again.
+after a failure once more: a forge may have carried out a request that it did not answer, and may list a new object only
+some reads later. After `Unreachable` it is unknown whether the object exists; calling again settles that. The other
+writes set a state, and are safe to repeat.
 
-Each forge (`github`, `gitlab`, `gitea`) has a table of routes and words, the shapes of its answers, and what only it
-does in its own way.
+Each forge (`github`, `gitlab`, `gitea`) has a table of routes and words, the shapes of its answers, and what it does
+differently.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ LOOKS = 4
 _VERDICTS = {"APPROVED": ReviewVerdict.APPROVED, "CHANGES_REQUESTED": ReviewVerdict.CHANGES,
              "REQUEST_CHANGES": ReviewVerdict.CHANGES,
              "DISMISSED": ReviewVerdict.DISMISSED, "COMMENTED": ReviewVerdict.COMMENT, "COMMENT": ReviewVerdict.COMMENT}
-"""Reviews that were given; `PENDING` and `REQUEST_REVIEW` were not."""
+"""Submitted reviews; `PENDING` and `REQUEST_REVIEW` are not."""
 
 
 class Sent(Protocol[T_co]):
-    """The shape of an answer that says what one of garrison's records does."""
+    """The shape of an answer that one of garrison's records is made from."""
 
     def record(self) -> T_co: ...
 
 
 class Present(Value):
-    """An object of which only matters that it is there."""
+    """An object whose content does not matter."""
 
 
 class User(Value):
@@ -89,7 +89,7 @@ class Label(Value):
 
 
 class Named(Value):
-    """A repository, of which only its name matters."""
+    """A repository; only its name matters."""
 
     full_name: str = ""
 
@@ -101,7 +101,7 @@ class RepositoryBranch(Value):
     sha: str = ""
     repo: Named = Named()
     repo_id: int = 0
-    """Gitea alone tells it."""
+    """Only Gitea sends it."""
 
 
 class PullBody(Value):
@@ -124,13 +124,13 @@ class PullBody(Value):
     node_id: str = ""
 
     def record(self) -> ForgePullRequest:
-        """Return it as garrison knows it; its title as it is."""
+        """Convert it to garrison's record, with the title unchanged."""
         is_merged, head, base = self.merged or bool(self.merged_at), self.head, self.base
         state = PullState.MERGED if is_merged else PullState.OPEN if self.state == "open" else PullState.CLOSED
         return ForgePullRequest(
             self.number, self.html_url, self.title, self.body, state, self.draft, head.ref, head.sha, base.ref,
             names(self.labels), self.user.name,
-            self.merge_commit_sha if is_merged else "",  # before, it is that of a trial merge
+            self.merge_commit_sha if is_merged else "",  # before, it is the commit of a trial merge
             self.auto_merge is not None,
             (head.repo_id, head.repo.full_name) != (base.repo_id, base.repo.full_name))
 
@@ -152,7 +152,7 @@ class IssueBody(Value):
         return self.pull_request is not None
 
     def record(self) -> Issue:
-        """Return it as garrison knows it; NotFound for a pull request."""
+        """Convert it to garrison's record; NotFound for a pull request."""
         if self.is_pull:
             raise ForgeNotFound(f"#{self.number} is a pull request, not an issue")
         return Issue(self.number, self.html_url, self.title, self.body, self.user.name,
@@ -160,7 +160,7 @@ class IssueBody(Value):
 
 
 class CommentBody(Value):
-    """A comment on the whole; GitLab lists its own notes among them, and those on lines."""
+    """A comment on the pull request as a whole; GitLab also lists system notes and comments on lines."""
 
     id: int
     user: User = User()
@@ -211,35 +211,35 @@ class ReviewBody(Value):
 
 
 class Permission(Value):
-    """What somebody may do with a repository."""
+    """A user's permission on a repository."""
 
     permission: str = ""
 
 
 class PushRight(Value):
-    """Right to push to a repository, as GitHub and Gitea state it with the repository."""
+    """Right to push, as GitHub and Gitea state it with the repository."""
 
     push: bool = False
 
 
 class RouteTable(Value, kw_only=True):
-    """Routes of a forge, below its API or the repository, and words where forges differ in nothing else."""
+    """Routes of a forge, relative to its API or the repository, and words that differ between forges."""
 
     api: str
     authorization: str
-    """How a request names the token."""
+    """How a request passes the token."""
     root: str = "/repos/{location.owner}/{location.name}"
     pulls: str = "pulls"
     statuses: str = "commits/{}/statuses"
     newest_first: Query = NOTHING
-    """What lists them, the newest first."""
+    """Parameters that list them, newest first."""
     log: str = ""
     """Log of a check by its id; empty if there are none."""
     size: str = "per_page"
     pages: int = 1
-    """Pages of pull requests in which one is searched for by its branch."""
+    """Pages of pull requests that are searched for a branch."""
     search: Query = NOTHING
-    """What lists pull requests of any state, the newest first."""
+    """Parameters that list pull requests of any state, newest first."""
     edit: str = "PATCH"
     body: str = "body"
     """Field of a pull request's text."""
@@ -247,15 +247,15 @@ class RouteTable(Value, kw_only=True):
     summary: int = 255
     """Characters of a status's text."""
     open_issues: Query = NOTHING
-    """What lists the open issues, the oldest first."""
+    """Parameters that list the open issues, oldest first."""
     states: Mapping[str, CheckState]
     other: CheckState
-    """What a status counts as whose state is none of these."""
+    """How a status of any other state counts."""
     published: Mapping[CheckState, str]
     draft: str = ""
-    """What the title of a draft begins with; empty if the forge knows drafts without that."""
+    """Prefix of the title of a draft; empty if the forge has real drafts."""
     drafts: re.Pattern[str] = re.compile(r"(?!)")
-    """What a draft's title may begin with."""
+    """Prefixes that mark the title of a draft."""
 
 
 class Forge(ABC):
@@ -265,7 +265,7 @@ class Forge(ABC):
     pull_body: ClassVar[type[Sent[ForgePullRequest]]] = PullBody
     issue_body: ClassVar[type[IssueBody]] = IssueBody
     unreadable: ClassVar[tuple[type[ForgeError], ...]] = (ForgeNotFound, ForgeRefused)
-    """Failures that mean that a log was deleted, or is not for us."""
+    """Failures that mean that a log was deleted or is not readable for us."""
 
     def __init__(self, location: Location, token: Token, cache: EtagCache | None = None,
                  pauses: Backoff = PAUSES) -> None:
@@ -281,17 +281,17 @@ class Forge(ABC):
 
     @property
     def requests(self) -> RequestCount:
-        """Requests that this client has sent."""
+        """Requests sent by this client."""
         return self._session.requests
 
     def read_anew(self, *, anew: bool) -> None:
-        """Send reads without a condition from now on, or no longer: a forge may lie about what has not changed."""
+        """Turn unconditional reads on or off: a forge may be wrong about what has not changed."""
         self._session.is_anew = anew
 
     # --- people -------------------------------------------------------------------------------------------------------
 
     def read_login(self) -> str:
-        """Return the user of the token: the author of what garrison writes."""
+        """Return the token's user: the author of what garrison writes."""
         return self._session.get(User, "/user").name
 
     def can_write(self, login: str) -> bool:
@@ -312,7 +312,7 @@ class Forge(ABC):
         with self._session.deadline():
             found = map(self._pull, self._session.get_pages(
                 self.pull_body, self._pulls, {**self.table.search, **self._from_branch(head)}, pages=self.table.pages))
-            # the newest first; one from elsewhere is never asked for, since anybody may put a marker into it
+            # newest first; never one from a fork, since anyone may put a marker into it
             own = sorted((each for each in found if each.head == head and not each.from_fork),
                          key=lambda each: -each.number)
         marked = [each for each in own if has_marker(each.body, marker)]
@@ -320,7 +320,7 @@ class Forge(ABC):
         return next(iter((*opened, *marked, *own)), None)
 
     def _from_branch(self, head: str) -> Query:
-        """Return what asks for pull requests of one branch; nothing where the forge has no such filter."""
+        """Return the parameters that filter pull requests by branch; none if the forge has no such filter."""
         return {}
 
     def _pull(self, body: Sent[ForgePullRequest]) -> ForgePullRequest:
@@ -355,7 +355,7 @@ class Forge(ABC):
         """Set all labels of a pull request."""
 
     def set_body(self, number: int, body: str) -> ForgePullRequest:
-        """Set the text of a pull request; nothing is sent if it is as wanted."""
+        """Set the text of a pull request; send nothing if it is already so."""
         with self._session.deadline():
             now = self.read_pull(number)
             return now if now.body == body else self._edit(number, {self.table.body: body})
@@ -384,14 +384,14 @@ class Forge(ABC):
     def merge(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome:
         """Merge now if the head is still `head_commit`; Stale otherwise.
 
-        A merge without an answer is looked at again, so MERGED with its commit also follows a lost answer.
+        A merge without an answer is checked again, so a lost answer also results in MERGED with its commit.
         """
         return self._merge_once(number, head_commit, method, later=False)
 
     def enable_auto_merge(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome:
-        """Have the forge merge once its rules are met: QUEUED, or MERGED if they are already. Stale as `merge`.
+        """Have the forge merge once its rules are met: QUEUED, or MERGED if they already are. Stale as in `merge`.
 
-        A branch with a merge queue gets it there.
+        A branch with a merge queue gets the pull request queued.
         """
         return self._merge_once(number, head_commit, method, later=True)
 
@@ -399,7 +399,7 @@ class Forge(ABC):
     def _merge(self, number: int, head_commit: str, method: MergeMethod, *, later: bool) -> MergeOutcome: ...
 
     def _merge_once(self, number: int, head_commit: str, method: MergeMethod, *, later: bool) -> MergeOutcome:
-        """Look whether it is merged, else send the merge, and look again if no answer came."""
+        """Check whether it is merged, else send the merge, and check again if no answer came."""
         with self._session.deadline():
             if (settled := _settled(self.read_pull(number), head_commit)) is not None:
                 return settled
@@ -423,7 +423,7 @@ class Forge(ABC):
 
     @abstractmethod
     def is_merge_scheduled(self, number: int) -> bool | None:
-        """Return whether the forge merges it by itself later: auto-merge, or its queue; None if it does not tell."""
+        """Return whether the forge will merge it by itself (auto-merge or its queue); None if it does not say."""
 
     @abstractmethod
     def read_rules(self, base: str) -> BaseRules: ...
@@ -431,7 +431,7 @@ class Forge(ABC):
     # --- checks -------------------------------------------------------------------------------------------------------
 
     def list_checks(self, commit: str) -> list[Check]:
-        """Return the newest result of each check of exactly this commit; `mark_required` adds those to come."""
+        """Return the newest result of each check of exactly this commit; `mark_required` adds missing ones."""
         with self._session.deadline():
             rows = self._session.get_pages(StatusBody, f"{self._root}/{self.table.statuses.format(commit)}",
                                            self.table.newest_first)
@@ -446,7 +446,7 @@ class Forge(ABC):
         return Check(body.context or body.name, commit, state, body.description, body.target_url)
 
     def read_check_log(self, check: Check) -> str:
-        """Return the tail of a check's log; its summary if the forge keeps no log or has deleted it."""
+        """Return the tail of a check's log; its summary if the forge has no log (any more)."""
         if not check.log_id:
             return check.summary
         try:
@@ -475,7 +475,7 @@ class Forge(ABC):
         """Return comments on lines with their replies, oldest first."""
 
     def _said_at_lines(self, number: int) -> list[LineComment]:
-        """Return comments on lines, of which nobody asks whether they are resolved."""
+        """Return comments on lines, without their resolved state."""
         return self.list_line_comments(number)
 
     def reply(self, number: int, thread: str, text: str, marker: str) -> LineComment:
@@ -491,11 +491,11 @@ class Forge(ABC):
 
     @abstractmethod
     def _reply(self, number: int, thread: str, text: str) -> LineComment | None:
-        """Answer in a thread; None if the forge does not say what it made."""
+        """Answer in a thread; None if the forge does not return the new comment."""
 
     @abstractmethod
     def resolve(self, number: int, thread: str) -> bool:
-        """Mark a thread resolved; False if the forge cannot."""
+        """Mark a thread resolved; False if the forge does not support that."""
 
     # --- comments and issues ------------------------------------------------------------------------------------------
 
@@ -519,11 +519,11 @@ class Forge(ABC):
         return make_once(self._session, find, make)
 
     def read_issue(self, number: int) -> Issue:
-        """Return an issue by number; ForgeNotFound for a pull request's, and one that the token may not see."""
+        """Return an issue by number; ForgeNotFound for a pull request, or an issue that the token may not read."""
         try:
             found = self._session.get(self.issue_body, f"{self._root}/issues/{number}")
         except ForgeNotFound as error:
-            raise ForgeNotFound(f"{self.location.path} has no issue {number} that this token may read; name one that "
+            raise ForgeNotFound(f"{self.location.path} has no issue {number} that this token may read; give one that "
                                 "is open there") from error
         return found.record()
 
@@ -535,7 +535,7 @@ class Forge(ABC):
 
 
 def make_once(session: ForgeSession, find: Callable[[], T | None], make: Callable[[], T]) -> T:
-    """Return the object that `find` finds, else make it.
+    """Return the object that `find` returns, else create it.
 
     Raises:
         Unreachable: no answer, and the object was not seen. It may exist: call again.
@@ -554,7 +554,7 @@ def make_once(session: ForgeSession, find: Callable[[], T | None], make: Callabl
 
 
 def look_repeatedly(session: ForgeSession, find: Callable[[], T | None]) -> T | None:
-    """Look for an object until it is listed, a few times; None if it is not, or the forge does not answer."""
+    """Search for an object a few times until it is listed; None if it is not, or the forge does not answer."""
     for look in range(LOOKS):
         if look and not session.pause(session.pauses.delay(look)):
             return None
@@ -567,7 +567,7 @@ def look_repeatedly(session: ForgeSession, find: Callable[[], T | None]) -> T | 
 
 
 def _settled(pull: ForgePullRequest, head_commit: str) -> MergeOutcome | None:
-    """Return the outcome if nothing can change it any more; Stale if the head is another commit."""
+    """Return the outcome if it is final; Stale if the head is another commit."""
     if pull.state is PullState.MERGED:
         return MergeOutcome(ForgeMerge.MERGED, pull.merge_commit)
     if pull.state is PullState.CLOSED:
@@ -582,7 +582,7 @@ def names(labels: Iterable[Label | str]) -> tuple[str, ...]:
 
 
 def moment(text: str) -> float:
-    """Return a time in seconds since 1970; 0 if it is none."""
+    """Return a time in seconds since 1970; 0 if it is invalid."""
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:

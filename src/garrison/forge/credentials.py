@@ -1,8 +1,7 @@
-"""Tokens: where they come from, and how git gets one. They are never shown, and no child but git is given one.
+"""Tokens: where they come from, and how git gets one. They are never shown, and passed to no child except git.
 
-A token of the environment goes only to the host that it is for: a remote may name any host. For hosts other than
-github.com, gitlab.com and codeberg.org the host's variable says which one that is. Otherwise git's credential helpers
-are asked.
+A token from the environment is sent only to its own host: a remote may name any host. For hosts other than github.com,
+gitlab.com and codeberg.org, another variable names the host. Otherwise git's credential helpers are asked.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Token:
 
     def __init__(self, value: str) -> None:
         if not value or any(not 33 <= ord(char) < 127 for char in value):
-            raise Unauthorized("the token is empty or has characters that no token has: check how it is set")
+            raise Unauthorized("the token is empty or has invalid characters: check how it is set")
         self._value = value
 
     def reveal(self) -> str:
@@ -44,7 +43,7 @@ class Token:
 class _Variables(Value):
     names: tuple[str, ...]
     hosts: tuple[str, ...]
-    """Hosts that the variables are for without more ado."""
+    """Hosts that the variables are for by default."""
     host_name: str
     """Variable that names another host."""
     elsewhere: tuple[str, ...]
@@ -63,7 +62,7 @@ _USERS = {ForgeKind.GITHUB: "x-access-token", ForgeKind.GITLAB: "oauth2", ForgeK
 
 
 def token_names() -> frozenset[str]:
-    """Return the variables that may contain a token: no agent gets them, whatever its profile passes on."""
+    """Return the variables that may contain a token: no agent gets them, whatever its profile passes."""
     return frozenset(name for each in _VARIABLES.values() for name in (*each.names, *each.elsewhere))
 
 
@@ -94,7 +93,7 @@ def fill_credential(location: Location, environ: Mapping[str, str]) -> str:
     asked = f"protocol={location.scheme}\nhost={location.host}\npath={location.path}.git\n\n"
     quiet = {**environ, "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true",
              "GCM_INTERACTIVE": "never"}
-    # in the root directory: the configuration of a repository, which agents may write, names no helper
+    # in the root directory: the configuration of a repository, which agents may write, must not name a helper
     done = run(["git", "credential", "fill"], FILL_DEADLINE, text=asked, env=quiet)
     lines = done.out.splitlines() if done.ok else []
     return next((line.partition("=")[2] for line in lines if line.startswith("password=")), "")
@@ -103,11 +102,11 @@ def fill_credential(location: Location, environ: Mapping[str, str]) -> str:
 def git_environment(location: Location, token: Token) -> dict[str, str]:
     """Return variables with which git sends the token to this host only; arguments would show in `ps`.
 
-    They leave the `GIT_CONFIG_COUNT` of the caller's alone: git reads both. Credential helpers are not asked.
+    They do not change the caller's `GIT_CONFIG_COUNT`: git reads both. Credential helpers are not asked.
     """
     user = base64.b64encode(f"{_USERS[location.kind]}:{token.reveal()}".encode()).decode()
     site = f"{location.scheme}://{location.host}/"
     settings = [(f"http.{site}.extraHeader", f"Authorization: Basic {user}"), ("credential.helper", ""),
                 ("http.followRedirects", "false")]
-    packed = " ".join(f"'{key}'='{value}'" for key, value in settings)  # none of them can have a quote
+    packed = " ".join(f"'{key}'='{value}'" for key, value in settings)  # none of them can contain a quote
     return {"GIT_CONFIG_PARAMETERS": packed, "GIT_TERMINAL_PROMPT": "0"}

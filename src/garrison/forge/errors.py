@@ -1,4 +1,4 @@
-"""Failures of a call to a forge, told apart by what the caller does next."""
+"""Failures of a call to a forge, distinguished by what the caller does next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ForgeError(GarrisonError):
 
 
 class ForgeUnreachable(ForgeError):
-    """No answer, or a 5xx. The call may have been carried out: look before it is made again."""
+    """No answer, or a 5xx. The call may have been carried out: check before repeating it."""
 
 
 class RateLimited(ForgeError):
@@ -23,7 +23,7 @@ class RateLimited(ForgeError):
 
 
 class Unauthorized(ForgeError):
-    """No token, or one that is not valid or lacks a scope."""
+    """The token is missing, invalid or lacks a scope."""
 
     def __init__(self, message: str, scope: str = "") -> None:
         super().__init__(message)
@@ -32,11 +32,11 @@ class Unauthorized(ForgeError):
 
 
 class ForgeNotFound(ForgeError):
-    """No such object, or one that the token may not see."""
+    """No such object, or the token may not see it."""
 
 
 class ForgeRefused(ForgeError):
-    """The forge understood and will not: branch protection, a closed pull request, a rule. `reason` is its own text."""
+    """The forge rejected the request: branch protection, a closed pull request, a rule. `reason` is its own text."""
 
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -47,6 +47,6 @@ class Stale(ForgeError):
     """The pull request's head is not the expected commit; nothing was done."""
 
     def __init__(self, expected: str, actual: str) -> None:
-        super().__init__(f"the pull request's head is {actual[:12] or 'another'}, not {expected[:12]}: look again")
+        super().__init__(f"the pull request's head is {actual[:12] or 'another'}, not {expected[:12]}: read it again")
         self.expected, self.actual = expected, actual
-        """Commits; `actual` is empty if the forge does not tell it."""
+        """Commits; `actual` is empty if the forge does not say."""

@@ -1,7 +1,7 @@
 """Gitea and Forgejo.
 
-They send no ETags, so every read costs. A draft is a pull request whose title begins with `WIP:`. A thread has no id of
-its own: it is what stands at the same line.
+They send no ETags, so every read counts. A draft is a pull request whose title starts with `WIP:`. A thread has no id:
+it is all comments at the same line.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 _LABEL_COLOUR = "#4f6d8f"
 _REVIEWS = 50
-"""Reviews whose comments are read, a request each: the newest."""
+"""Number of newest reviews whose comments are read, with one request each."""
 TABLE = RouteTable(
     api="/api/v1", authorization="token", newest_first={"sort": "recentupdate"}, size="limit",
-    pages=4,  # no filter by branch exists
+    pages=4,  # there is no filter by branch
     search={"state": "all"}, open_issues={"state": "open", "type": "issues"},
     states={"success": CheckState.PASSED, "warning": CheckState.PASSED, "skipped": CheckState.SKIPPED,
             "pending": CheckState.PENDING},
@@ -56,7 +56,7 @@ class _LineBody(Value):
     resolver: Present | None = None
 
     def record(self, review: int) -> LineComment:
-        """Return it as garrison knows it."""
+        """Convert it to garrison's record."""
         side = Side.OLD if self.original_position and not self.position else Side.NEW
         line = (self.original_position if side is Side.OLD else self.position) or None
         return LineComment(str(self.id), f"{side}:{line or 0}:{self.path}", self.user.name, self.body, self.path, line,
@@ -83,7 +83,7 @@ class Gitea(Forge):
     table = TABLE
 
     def _set_labels(self, number: int, wanted: Collection[str]) -> None:
-        """Set all labels; those that the repository does not have are created."""
+        """Set all labels; create those that the repository lacks."""
         there = {each.name: each for each in self._session.get_pages(Label, f"{self._root}/labels")}
         for name in sorted(set(wanted) - set(there)):
             there[name] = self._session.write(Label, "POST", f"{self._root}/labels",
@@ -97,7 +97,7 @@ class Gitea(Forge):
                 "Do": method.value, "head_commit_id": head_commit,
                 **({"merge_when_checks_succeed": True} if later else {})})
         except ForgeRefused as error:
-            # By an earlier request, whose answer was lost.
+            # By an earlier request whose answer was lost.
             if "already scheduled" not in error.reason.lower():
                 raise
         after = self.read_pull(number)
@@ -110,10 +110,10 @@ class Gitea(Forge):
             self._session.tell("DELETE", f"{self._pulls}/{number}/merge")
 
     def is_merge_scheduled(self, number: int) -> None:
-        """Return None: no answer of the API tells it."""
+        """Return None: the API does not say."""
 
     def list_line_comments(self, number: int) -> list[LineComment]:
-        """Return comments on lines, oldest first, of the newest reviews."""
+        """Return the comments on lines of the newest reviews, oldest first."""
         with self._session.deadline():
             path = f"{self._pulls}/{number}/reviews"
             found = [each.record(review.id) for review in self._reviews(number)[-_REVIEWS:] if review.comments_count
@@ -121,7 +121,7 @@ class Gitea(Forge):
             return sorted(found, key=lambda each: int(each.id))
 
     def _reply(self, number: int, thread: str, text: str) -> None:
-        """Answer at the line of a thread, by a review: its answer does not tell the comment."""
+        """Answer at the line of a thread, through a review, whose response does not return the comment."""
         side, _, rest = thread.partition(":")
         line, _, path = rest.partition(":")
         self._session.tell("POST", f"{self._pulls}/{number}/reviews", {"event": "COMMENT", "comments": [
@@ -140,7 +140,7 @@ class Gitea(Forge):
             return True
 
     def list_issues(self, label: str) -> list[Issue]:
-        # a label that the repository does not have is not a filter
+        # a label that the repository lacks does not filter
         return [each for each in super().list_issues(label) if label in each.labels]
 
     def read_rules(self, base: str) -> BaseRules:

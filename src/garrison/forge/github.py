@@ -1,6 +1,6 @@
 """GitHub, github.com and Enterprise Server.
 
-REST where it exists, since only REST answers can be conditional. GraphQL for what REST cannot: leaving draft,
+REST where possible, since only REST answers can be conditional. GraphQL for what REST cannot do: leaving draft,
 auto-merge and the state of threads.
 """
 
@@ -94,7 +94,7 @@ class _CheckRun(Value):
     app: _App = _App()
 
     def record(self, commit: str) -> Check:
-        """Return it as garrison knows it."""
+        """Convert it to garrison's record."""
         state = CheckState.PENDING if self.status != "completed" else \
             _CONCLUSIONS.get(self.conclusion, CheckState.FAILED)
         said = "\n".join(part for part in (self.output.title, self.output.summary, self.output.text) if part)
@@ -117,7 +117,7 @@ class _LineBody(Value):
     original_commit_id: str = ""
 
     def record(self, resolved: Collection[int] = ()) -> LineComment:
-        """Return it as garrison knows it; `resolved` are the first comments of threads."""
+        """Convert it to garrison's record; `resolved` are the first comments of resolved threads."""
         first = self.in_reply_to_id or self.id
         return LineComment(str(self.id), str(first), self.user.name, self.body, self.path, self.line or None,
                            self.original_line or None, Side.OLD if self.side == "LEFT" else Side.NEW,
@@ -296,7 +296,7 @@ class GitHub(Forge):
     def _is_in_queue(self, number: int) -> bool:
         try:
             return self._ask_about(_QUEUED, number).is_in_merge_queue
-        except ForgeRefused:  # an Enterprise Server from before merge queues
+        except ForgeRefused:  # an Enterprise Server without merge queues
             return False
 
     def list_checks(self, commit: str) -> list[Check]:
@@ -309,7 +309,7 @@ class GitHub(Forge):
                     *(self._status(each, commit) for each in statuses)]
 
     def list_line_comments(self, number: int) -> list[LineComment]:
-        """Return comments on lines; only GraphQL tells which threads are resolved."""
+        """Return comments on lines; only GraphQL says which threads are resolved."""
         with self._session.deadline():
             found = self._line_bodies(number)
             resolved = {each.first for each in self._threads(number) if each.is_resolved} if found else ()
@@ -326,7 +326,7 @@ class GitHub(Forge):
                                    {"body": text}).record()
 
     def resolve(self, number: int, thread: str) -> bool:
-        """Mark a thread resolved, by the id that GraphQL has for it."""
+        """Mark a thread resolved, by its GraphQL id."""
         with self._session.deadline():
             node = next((each.id for each in self._threads(number) if str(each.first) == thread), "")
             if not node:
@@ -356,7 +356,7 @@ class GitHub(Forge):
             or any(each.required_review_thread_resolution for each in rules))
 
     def _protection(self, base: str) -> tuple[_Protection, bool]:
-        """Return classic branch protection, which only administrators may read, and whether it could be read."""
+        """Return classic branch protection, which only administrators may read, and whether it was readable."""
         try:
             return self._session.get(_Protection, f"{self._root}/branches/{quote(base, safe='/')}/protection"), True
         except ForgeNotFound:
@@ -388,7 +388,7 @@ class GitHub(Forge):
             what = f"GraphQL: {said}"
             if first.type == "RATE_LIMITED":  # with status 200
                 raise RateLimited(what, time.time() + SECONDARY_WAIT)
-            if not first.type and first.extensions is None:  # it gave up: its timeouts look like that
+            if not first.type and first.extensions is None:  # it gave up: this is how its timeouts look
                 raise ForgeUnreachable(what)
             raise Unauthorized(what, said) if first.type == "FORBIDDEN" else ForgeRefused(what, said)
         return answer.data

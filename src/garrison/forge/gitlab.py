@@ -1,7 +1,7 @@
 """GitLab, gitlab.com and self-managed.
 
-A merge request is a pull request here, an approval a review, a discussion a thread. A draft is one whose title begins
-with `Draft:`.
+A merge request is a pull request here, an approval a review, a discussion a thread. A draft's title starts with
+`Draft:`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _DEVELOPER = 30
 """The lowest access level that may push."""
 TABLE = RouteTable(
-    # as a bearer: a redirect to another host would take a `PRIVATE-TOKEN` header along
+    # as a bearer: a `PRIVATE-TOKEN` header would be forwarded by a redirect to another host
     api="/api/v4", authorization="Bearer", root="/projects/{path}", pulls="merge_requests",
     statuses="repository/commits/{}/statuses", log="jobs/{}/trace",
     search={"state": "all", "order_by": "created_at", "sort": "desc", "scope": "all"},
@@ -74,7 +74,7 @@ class _MergeRequest(Value):
     merge_when_pipeline_succeeds: bool = False
 
     def record(self) -> ForgePullRequest:
-        """Return it as garrison knows it; `locked` is open: it is being merged."""
+        """Convert it to garrison's record; `locked` counts as open: it is being merged."""
         state = {"opened": PullState.OPEN, "locked": PullState.OPEN, "merged": PullState.MERGED}.get(
             self.state, PullState.CLOSED)
         merged = self.merge_commit_sha or self.squash_commit_sha or self.merged_commit_sha or self.sha
@@ -92,7 +92,7 @@ class _GitLabIssue(IssueBody, kw_only=True):
 
 
 class _Member(Value):
-    """Somebody who may do something with the project, or a kind of membership of the token's user."""
+    """A member of the project, or a membership of the token's user."""
 
     username: str = ""
     access_level: int = 0
@@ -104,7 +104,7 @@ class _Approval(Value):
 
 
 class _Approvals(Value):
-    """The approvals of a merge request, or what the project asks for."""
+    """The approvals of a merge request, or those that the project requires."""
 
     approved_by: tuple[_Approval, ...] = ()
     approvals_before_merge: int = 0
@@ -132,7 +132,7 @@ class _PositionBody(Value):
 
 
 class _Note(Value):
-    """A note of a discussion; one that stands at no line is about the whole."""
+    """A note of a discussion; without a line it is about the whole merge request."""
 
     id: int
     author: User = User()
@@ -142,7 +142,7 @@ class _Note(Value):
     position: _PositionBody | None = None
 
     def record(self, thread: str) -> LineComment:
-        """Return it as garrison knows it."""
+        """Convert it to garrison's record."""
         at = self.position or _PositionBody()
         side = Side.OLD if at.old_line and not at.new_line else Side.NEW
         line = (at.old_line if side is Side.OLD else at.new_line) or None
@@ -157,7 +157,7 @@ class _Discussion(Value):
 
 
 class _Permissions(Value):
-    """What the token's user may do, by membership of the project and of its group."""
+    """Permissions of the token's user, by membership of the project and of its group."""
 
     project_access: _Member = _Member()
     group_access: _Member = _Member()
@@ -194,7 +194,7 @@ class GitLab(Forge):
         self._edit(number, {"labels": ",".join(sorted(wanted))})
 
     def _merge(self, number: int, head_commit: str, method: MergeMethod, *, later: bool) -> MergeOutcome:
-        # GitLab 17.11 renamed the longer one to `auto_merge`; a server ignores the name that it does not know.
+        # GitLab 17.11 renamed the longer one to `auto_merge`; a server ignores unknown names.
         done = self._session.write(_MergeRequest, "PUT", f"{self._pulls}/{number}/merge", {
             "sha": head_commit, "should_remove_source_branch": False, "squash": method is MergeMethod.SQUASH,
             **({"auto_merge": True, "merge_when_pipeline_succeeds": True} if later else {})}).record()
@@ -214,7 +214,7 @@ class GitLab(Forge):
         return replace(super()._status(body, commit), log_id=str(body.id))
 
     def publish_status(self, commit: str, name: str, state: CheckState, summary: str) -> None:
-        """Set garrison's own check of a commit; one that has this state already is refused, and right."""
+        """Set garrison's own check of a commit; GitLab refuses one that already has this state, which is fine."""
         try:
             super().publish_status(commit, name, state, summary)
         except ForgeRefused as error:
@@ -235,12 +235,12 @@ class GitLab(Forge):
                     for author, verdict, at in found]
 
     def _pushed(self, path: str) -> list[tuple[float, str]]:
-        """Return when each head was pushed, the oldest first: an approval names no commit."""
+        """Return when each head was pushed, oldest first: an approval names no commit."""
         try:
             versions = self._session.get(list[_Version], f"{path}/versions", {"per_page": "100"})
         except (ForgeNotFound, Unauthorized, ForgeRefused):
             return []
-        # They come newest first: turned round, the later of two within one second stays the later.
+        # They come newest first: reversed, the later of two within one second stays the later.
         return sorted(((moment(each.created_at), each.head_commit_sha) for each in reversed(versions)),
                       key=lambda each: each[0])
 
@@ -289,6 +289,6 @@ class GitLab(Forge):
 
 
 def _head_at(pushed: list[tuple[float, str]], at: float) -> str:
-    """Return the head at a time; empty if that is not known."""
+    """Return the head at a time; empty if unknown."""
     before = [head for time, head in pushed if at and time <= at]
     return before[-1] if before else ""

@@ -9,15 +9,15 @@ _ALLOWED = re.compile(r"[A-Za-z0-9_./@:-]{1,200}")
 
 
 def make_marker(*parts: str) -> str:
-    """Return the marker of an object by names that tell it from all others, such as run, kind and attempt.
+    """Return the marker of an object by names that identify it, such as run, kind and attempt.
 
     Raises:
-        ValueError: a part is empty, or has characters that could end the comment.
+        ValueError: a part is empty or has characters that could end the comment.
     """
     name = ":".join(parts)
     if not all(parts) or not _ALLOWED.fullmatch(name):
         raise ValueError(f"not a marker: {name!r}")
-    # two hyphens end a comment for some readers of Markdown, and a run's name may have them
+    # two hyphens end a comment for some Markdown parsers, and a run's name may contain them
     return f"{_BEGIN}{name.replace('-', '%2D') if '--' in name else name} -->"
 
 

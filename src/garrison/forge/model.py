@@ -1,6 +1,6 @@
 """Records that a forge returns, the same for all forges.
 
-Times are seconds since 1970. Ids are texts that only the forge that gave them understands.
+Times are seconds since 1970. Ids are opaque strings of the forge.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Location(Value):
 
     kind: ForgeKind
     host: str
-    """Host name, with its port if that is not the scheme's own."""
+    """Host name, with its port if that is not the scheme's default."""
     owner: str
     """User, organisation, or groups joined with `/`."""
     name: str
@@ -49,12 +49,12 @@ class ForgePullRequest(Value):
     number: int
     url: str
     title: str
-    """Without the prefix by which GitLab and Gitea mark a draft."""
+    """Without the prefix that marks a draft on GitLab and Gitea."""
     body: str
     state: PullState
     draft: bool
     head: str
-    """Branch that is to be merged."""
+    """Branch to merge."""
     head_commit: str
     base: str
     labels: tuple[str, ...] = ()
@@ -86,13 +86,13 @@ class Check(Value):
     summary: str = ""
     url: str = ""
     log_id: str = ""
-    """What `read_check_log` takes; empty if the forge has no log of it."""
+    """Argument of `read_check_log`; empty if the forge has no log of it."""
     required: bool | None = None
     """None if the token may not read the base's rules."""
 
 
 class ReviewVerdict(StrEnum):
-    """What a review says."""
+    """Verdict of a review."""
 
     APPROVED = "approved"
     CHANGES = "changes requested"
@@ -108,14 +108,14 @@ class Review(Value):
     verdict: ReviewVerdict
     text: str = ""
     commit: str = ""
-    """The head that was reviewed; empty if the forge does not tell."""
+    """The head that was reviewed; empty if the forge does not say."""
     at: float = 0.0
     stale: bool = False
-    """True if the forge says that it does not count for the present head."""
+    """True if the forge says that it does not count for the current head."""
 
 
 class Side(StrEnum):
-    """Side of the diff that a comment stands at."""
+    """Side of the diff that a comment is on."""
 
     OLD = "old"
     NEW = "new"
@@ -126,12 +126,12 @@ class LineComment(Value):
 
     id: str
     thread: str
-    """What `reply` and `resolve` take; the same for all comments of a thread."""
+    """Argument of `reply` and `resolve`; the same for all comments of a thread."""
     author: str
     text: str
     path: str
     line: int | None
-    """Line of the present diff; None if the line is no longer there."""
+    """Line of the current diff; None if the line is gone."""
     original_line: int | None = None
     """Line at `commit`."""
     side: Side = Side.NEW
@@ -139,7 +139,7 @@ class LineComment(Value):
     """The commit that was commented on."""
     resolved: bool = False
     review: str = ""
-    """The review that it is a part of, if any."""
+    """The review that it belongs to, if any."""
 
 
 class Comment(Value):
@@ -174,17 +174,17 @@ class ForgeMerge(StrEnum):
     """Outcome of a request to merge."""
 
     MERGED = "merged"
-    """`commit` is on the base, by the forge's word: compare its tree with what was tested."""
+    """`commit` is on the base, as the forge says: compare its tree with what was tested."""
     QUEUED = "queued"
-    """The forge will merge once its rules are met: look again."""
+    """The forge will merge once its rules are met: poll again."""
     REFUSED = "refused"
     """Nothing was merged; `reason` says why."""
     UNKNOWN = "unknown"
-    """No answer, and reading did not settle it: look again before anything else."""
+    """No answer, and reading did not settle it: read again before anything else."""
 
 
 class MergeOutcome(Value):
-    """What came of a request to merge."""
+    """Result of a request to merge."""
 
     result: ForgeMerge
     commit: str = ""
@@ -192,22 +192,22 @@ class MergeOutcome(Value):
 
 
 class BaseRules(Value):
-    """Rules of a base branch, and what the token may do with the repository."""
+    """Rules of a base branch, and the token's permissions on the repository."""
 
     can_push: bool
     """True if the token may write to the repository."""
     required_checks: tuple[str, ...] = ()
     required_approvals: int = 0
     methods: tuple[MergeMethod, ...] = ()
-    """Methods that the repository allows; empty if the forge does not tell."""
+    """Methods that the repository allows; empty if the forge does not say."""
     known: bool = True
-    """False if the token may not read the rules: then the other fields are what it could read."""
+    """False if the token may not read the rules: the other fields are what it could read."""
     requires_resolved: bool = False
-    """True if every conversation has to be resolved before a merge; Gitea has no such rule."""
+    """True if every conversation must be resolved before a merge; Gitea has no such rule."""
 
 
 class PullDraft(Value):
-    """What a pull request is opened with."""
+    """Content of a pull request to open."""
 
     head: str
     base: str
@@ -220,11 +220,11 @@ class PullDraft(Value):
 
 @dataclass
 class RequestCount:
-    """Requests that a client has sent."""
+    """Requests sent by a client."""
 
     sent: int = 0
     not_modified: int = 0
-    """How many of those were answered with 304, which the rate limit does not count."""
+    """How many of them were answered with 304, which does not count against the rate limit."""
 
 
 def mark_required(checks: list[Check], commit: str, rules: BaseRules) -> list[Check]:

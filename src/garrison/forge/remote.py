@@ -1,4 +1,4 @@
-"""Which repository of which forge a remote's URL names. Pure."""
+"""Find the forge and repository that a remote's URL names. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _WORDS = {"github": ForgeKind.GITHUB, "gitlab": ForgeKind.GITLAB, "gitea": Forge
 
 
 def parse_remote(url: str, forge: str = "") -> Location:
-    """Return the repository that a remote's URL names; `forge` is the setting, for hosts whose name does not tell.
+    """Return the repository that a remote's URL names; `forge` is the setting, for hosts whose name does not show it.
 
-    Credentials in the URL are ignored, and never part of a message.
+    Credentials in the URL are ignored, and never appear in a message.
 
     Raises:
-        UsageError: the URL names no repository on a host, is not safe to send a token to, or the kind is not known.
+        UsageError: the URL names no repository on a host or is unsafe to send a token to, or the kind is unknown.
     """
     scheme, host, path = _split(url)
     if not _HOST.fullmatch(host.partition(":")[0]) or ".." in host:
@@ -39,14 +39,14 @@ def parse_remote(url: str, forge: str = "") -> Location:
     host = _ALIASES.get(host, host)
     kind = _find_kind(host, forge)
     if kind is not ForgeKind.GITLAB and len(parts) != 2:
-        raise UsageError(f"the remote's URL on {host} should end with OWNER/NAME, it has {len(parts)} parts")
+        raise UsageError(f"the remote's URL on {host} should end with OWNER/NAME, but has {len(parts)} parts")
     return Location(kind, host, "/".join(parts[:-1]), parts[-1], scheme)
 
 
 def _split(url: str) -> tuple[str, str, str]:
     """Return scheme of the API, host with port, and path."""
     if not url or any(ord(char) <= 32 or ord(char) == 127 for char in url) or url.startswith("-"):
-        raise UsageError("the remote has no URL, or one with spaces or control characters")
+        raise UsageError("the remote has no URL, or a URL with spaces or control characters")
     if "://" not in url:
         found = _SCP.fullmatch(url)
         if found is None or "::" in url:
@@ -62,7 +62,7 @@ def _split(url: str) -> tuple[str, str, str]:
     if parsed.scheme == "ssh":
         return "https", host, parsed.path  # the port is that of SSH
     if parsed.scheme not in {"https", "http"}:
-        raise UsageError(f"the remote uses {parsed.scheme}://; a forge is reached by https or ssh")
+        raise UsageError(f"the remote uses {parsed.scheme}://; use https or ssh")
     usual = {"https": 443, "http": 80}[parsed.scheme]
     return parsed.scheme, host if port in {None, usual} else f"{host}:{port}", parsed.path
 
@@ -84,6 +84,6 @@ def _find_kind(host: str, forge: str) -> ForgeKind:
         return ForgeKind.GITHUB
     found = _KNOWN.get(name) or next((kind for word, kind in _WORDS.items() if word in name.split(".")), None)
     if found is None:
-        raise UsageError(f"garrison does not know what forge {host} is: set forge = \"github\", \"gitlab\", \"gitea\" "
+        raise UsageError(f"{host} is an unknown kind of forge: set forge = \"github\", \"gitlab\", \"gitea\" "
                          "or \"forgejo\" below [pull_requests] in config.toml")
     return found

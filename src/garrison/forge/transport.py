@@ -1,11 +1,11 @@
 """Requests to one forge: connections, deadline, kept answers, pages and failures.
 
-Answers are decoded here, into the records that the caller names: one that is not as documented is `Unreachable`, never
-a traceback. Nothing is tried again, waited for, or followed to another host with the token.
+Answers are decoded here, into the records that the caller names: an undocumented answer is `Unreachable`, never a
+traceback. There are no retries, no waiting, and no redirects to another host with the token.
 
-What has not changed costs nothing to read again: answers with an ETag are kept in the home, one file each, named by
-address and token, so that no token sees what another one may see. Losing a file costs one request, so they are not
-synced to disk.
+Reading what has not changed costs nothing: answers with an ETag are cached in the home, one file each, named by address
+and token, so that no token gets what only another may see. Losing a file costs one request, so they are not synced to
+disk.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ DEADLINE = 30.0
 PAUSES = Backoff(0.25)
 """Delays between looks for an object after a write that may have made it."""
 LOG_TAIL = 16_000
-"""Characters of a log that are returned at most."""
+"""Most characters of a log that are returned."""
 SECONDARY_WAIT = 60.0
-"""Seconds to wait at a secondary limit that names no time: what GitHub asks for."""
+"""Seconds to wait at a secondary limit that names no time, as GitHub asks."""
 _LONGEST_WAIT = 24 * 3600.0
 _SOCKET_TIMEOUT = 10.0
 _LOG_PIECES = 800
-"""Pieces of 64 KiB of a log that are read: 50 MiB."""
+"""Pieces of 64 KiB of a log that are read at most: 50 MiB."""
 _REASON = 300
 _KEPT = 400
 """Answers kept; the oldest are removed."""
 _LARGEST = 2_000_000
-"""Bytes of an answer that are worth keeping."""
+"""Largest answer in bytes that is worth caching."""
 _RATE = re.compile(r"rate limit|abuse detection|too many requests|retry later", re.IGNORECASE)
 _SCOPE = re.compile(r"scope|not accessible by|permission|must have|forbidden|not allowed to access", re.IGNORECASE)
 _SCOPE_HEADERS = ("x-accepted-github-permissions", "x-accepted-oauth-scopes")
@@ -72,7 +72,7 @@ NEXT_LINK = re.compile(r'<([^<>]*)>\s*;[^,<]*\brel="?next\b')
 
 
 class ForgeRequest(Value):
-    """One request; `path` begins with `/` and is relative to the API, or is a whole address."""
+    """One request; `path` starts with `/` and is relative to the API, or is a whole address."""
 
     method: str
     path: str
@@ -82,7 +82,7 @@ class ForgeRequest(Value):
 
 
 class Response(Value):
-    """What came back, whatever its status."""
+    """A response, whatever its status."""
 
     status: int
     headers: Mapping[str, str]
@@ -107,7 +107,7 @@ class Connections:
 
 
 def read_elsewhere(address: str) -> Response:
-    """Read a log where a forge keeps it, without the token, and only its end."""
+    """Read the end of a log from where the forge stores it, without the token."""
     kept = b""
     with _answering(ForgeRequest("GET", "a log")), _connect(address, {}) as client, \
             client.stream("GET", address, timeout=_SOCKET_TIMEOUT) as answer:
@@ -124,19 +124,19 @@ def _answering(request: ForgeRequest) -> Iterator[None]:
         yield
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
         why: BaseException = error
-        while why.__cause__ is not None:  # the library's own kinds do not tell a refusal from a wrong certificate
+        while why.__cause__ is not None:  # its exceptions alone do not tell a refusal from a bad certificate
             why = why.__cause__
         raise ForgeUnreachable(f"{request.method} {request.path}: {type(why).__name__}") from None
 
 
 def _connect(address: str, headers: Mapping[str, str]) -> httpx2.Client:
-    """Return connections to a host, through the user's proxy for it; Unreachable if that cannot be used."""
+    """Return connections to a host, through the user's proxy for it; Unreachable if the proxy cannot be used."""
     host = urlsplit(address).netloc
     try:
-        # `upstream` has read the proxy and the certificates; a ~/.netrc must not replace the token.
+        # `upstream` has already read the proxy and the certificates; a ~/.netrc must not replace the token.
         return httpx2.Client(verify=tls_context(), proxy=user_proxy_url(urlsplit(address).scheme, host) or None,
                              headers={"User-Agent": "garrison", **headers}, trust_env=False)
-    except (ImportError, ValueError, httpx2.InvalidURL) as error:  # they may name its password
+    except (ImportError, ValueError, httpx2.InvalidURL) as error:  # they may contain its password
         problem = f"the proxy for {host} in the environment cannot be used: {type(error).__name__}"
         raise ForgeUnreachable(problem) from None
 
@@ -152,14 +152,14 @@ class KeptAnswer(Value):
 
 
 class EtagCache:
-    """The answers that are kept in one folder."""
+    """The answers cached in one folder."""
 
     def __init__(self, folder: Path, token: Token) -> None:
         self._folder = folder
         self._salt = sha256(token.reveal().encode()).digest()
 
     def find(self, address: str) -> KeptAnswer | None:
-        """Return the kept answer of an address; a damaged file counts as none."""
+        """Return the cached answer for an address; a damaged file counts as none."""
         path = self._path(address)
         try:
             data = atomic.read(path)
@@ -172,7 +172,7 @@ class EtagCache:
         return found
 
     def keep(self, answer: KeptAnswer) -> None:
-        """Keep an answer; a full disk costs only the saving."""
+        """Cache an answer; on a full disk it is just not cached."""
         if len(answer.body) > _LARGEST:
             return
         with contextlib.suppress(OSError, RecordError):
@@ -188,7 +188,7 @@ class EtagCache:
         if len(names) <= _KEPT:
             return
         ages = sorted((path.stat().st_mtime, path) for path in map(self._folder.joinpath, names) if path.is_file())
-        # A quarter at a time, or every answer from here on would read the ages of all.
+        # A quarter at a time: otherwise every answer from now on would read the ages of all.
         for _, path in ages[:len(ages) - _KEPT * 3 // 4]:
             path.unlink(missing_ok=True)
 
@@ -205,11 +205,11 @@ class ForgeSession:
         self.pauses = pauses
         self.requests = RequestCount()
         self.is_anew = False
-        """True while no read is conditional."""
+        """True while reads are unconditional."""
 
     @contextmanager
     def deadline(self) -> Iterator[None]:
-        """Bound all requests within the block together; within another such block, by that one's end."""
+        """Bound all requests within the block together; a nested block ends with the outer one."""
         outer = self._end
         if outer is None:
             self._end = time.monotonic() + DEADLINE
@@ -219,14 +219,14 @@ class ForgeSession:
             self._end = outer
 
     def pause(self, seconds: float) -> bool:
-        """Wait before looking again; False if the deadline would pass meanwhile."""
+        """Wait before reading again; False if the deadline would pass."""
         if self._end is not None and time.monotonic() + seconds > self._end:
             return False
         time.sleep(seconds)
         return True
 
     def get(self, kind: type[T], path: str, query: Query = NOTHING) -> T:
-        """Return a resource, as it was kept if the forge says that it has not changed."""
+        """Return a resource, from the cache if the forge says that it has not changed."""
         return _as(kind, self._read(path, query)[0])
 
     def get_pages(self, kind: type[T], path: str, query: Query = NOTHING, *, key: str = "",
@@ -243,16 +243,16 @@ class ForgeSession:
             onward = NEXT_LINK.search(link)
             if onward is None:
                 break
-            # only the query is taken over: a link to another host would carry the token there
+            # only the query is used: a link to another host would send the token there
             asked = dict(parse_qsl(urlsplit(onward[1]).query))
         return found
 
     def get_log(self, path: str) -> str:
-        """Return the end of a log, from the beginning of a line; a forge may keep it on another host."""
+        """Return the end of a log, from the start of a line; a forge may store it on another host."""
         request = ForgeRequest("GET", path)
         answer = self._exchange(request)
         if answer.status == 302:
-            # GitHub answers with an address elsewhere that is good for a minute; it gets no token.
+            # GitHub redirects to another host, with a URL that is valid for a minute; it gets no token.
             answer = read_elsewhere(answer.headers.get("location", ""))
         if answer.status != 200:
             raise self._failure(request, answer)
@@ -263,7 +263,7 @@ class ForgeSession:
         return _as(kind, _parse(self._send(ForgeRequest(method, path, body=body))))
 
     def tell(self, method: str, path: str, body: Body | None = None) -> None:
-        """Send a write once whose answer says nothing more than that it was carried out."""
+        """Send a write once, without reading its answer."""
         self._send(ForgeRequest(method, path, body=body))
 
     def _read(self, path: str, query: Query) -> tuple[object, str]:
@@ -303,7 +303,7 @@ class ForgeSession:
         if status == 429 or (status == 403 and self._is_rate_limit(answer, reason)):
             return RateLimited(what, self._limit_end(answer))
         if status == 401:
-            return Unauthorized(f"{what}: the token is not valid; set another")
+            return Unauthorized(f"{what}: the token is invalid; set another")
         if status == 403:
             scope = next((answer.headers[name] for name in _SCOPE_HEADERS if answer.headers.get(name)), "")
             if scope or _SCOPE.search(reason):
@@ -320,9 +320,9 @@ class ForgeSession:
         return bool("retry-after" in headers or headers.get("x-ratelimit-remaining") == "0" or _RATE.search(reason))
 
     def _limit_end(self, answer: Response) -> float:
-        """Return when the limit ends; a forge that names a senseless time is asked again within a day.
+        """Return when the limit ends; after an absurd time, the forge is asked again within a day.
 
-        Times are compared with the forge's own clock, so that a wrong one here does not matter.
+        Times are compared with the forge's own clock, so that a wrong local one does not matter.
         """
         now, wait = self._clock(), SECONDARY_WAIT
         there = _moment(answer.headers.get("date", "")) or now
@@ -335,13 +335,13 @@ class ForgeSession:
         return now + min(max(wait, 1.0), _LONGEST_WAIT)
 
     def _clean(self, reason: str) -> str:
-        """Return a forge's text in one line, without escape sequences and without the token, should it echo it."""
+        """Return a forge's text in one line, without escape sequences and without the token, in case it echoes it."""
         line = " ".join(clean(reason.replace(self._secret, "...")).split())
         return line[:_REASON]
 
 
 def tail(log: str) -> str:
-    """Return the end of a log, from the beginning of a line."""
+    """Return the end of a log, from the start of a line."""
     if len(log) <= LOG_TAIL:
         return log
     cut = log[-LOG_TAIL:]
@@ -349,7 +349,7 @@ def tail(log: str) -> str:
 
 
 def _moment(date: str) -> float:
-    """Return a date of HTTP in seconds since 1970; 0 if it is none."""
+    """Return an HTTP date in seconds since 1970; 0 if it is invalid."""
     try:
         return parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):
@@ -368,11 +368,11 @@ def _as(kind: type[T], value: object) -> T:
     try:
         return read_foreign(kind, value)
     except ValueError as error:
-        raise ForgeUnreachable(f"the forge sent something else than is documented: {error}") from None
+        raise ForgeUnreachable(f"the forge sent an undocumented answer: {error}") from None
 
 
 class _Trouble(Value):
-    """A forge's own words about a failure; some send a text, others an object."""
+    """A forge's description of a failure; some send a text, others an object."""
 
     message: object = ""
     error_description: object = ""

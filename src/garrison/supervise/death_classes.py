@@ -16,7 +16,7 @@ class Ruling(Value):
     counts: bool
     follows: str
     """backoff · at once · pause (a while, longer each time) · reset (wait until a rate limit resets) · person (park
-    until the user acts) · resume (when the person who stopped it resumes it) · never (its work is done)."""
+    until the user acts) · resume (when the user who stopped it resumes it) · never (its work is done)."""
     weight: float = 1.0
     """Part of a death for which one of this class counts."""
 
@@ -38,14 +38,14 @@ CLASSES: Mapping[str, Ruling] = {
     CHURN: Ruling(False, "at once"),  # its context window was used up; a new session continues
     ORDER: Ruling(False, "at once"),  # killed by the user or a supervisor, to start over
     REBOOT: Ruling(False, "at once"),  # a reboot is not the fault of the process
-    TERMINAL: Ruling(False, "at once"),  # its terminal server died, which counts against another of its sessions
-    SHORTAGE: Ruling(False, "pause"),  # the machine had no room for its start: not its fault
+    TERMINAL: Ruling(False, "at once"),  # its terminal server died, which counts against another session of that server
+    SHORTAGE: Ruling(False, "pause"),  # the machine lacked memory or disk for its start: not its fault
     RATE_LIMIT: Ruling(False, "reset"),
     AUTHENTICATION: Ruling(False, "person"),
     BILLING: Ruling(False, "person"),
     BUDGET: Ruling(False, "person"),
     DAMAGE: Ruling(False, "at once"),  # its record was damaged or lost: how it ended is not known
-    FAILOVER: Ruling(False, "at once"),  # its agent could not continue, and another one does
+    FAILOVER: Ruling(False, "at once"),  # its agent could not continue, and another one took over
     STOP: Ruling(False, "resume"),
     CLEAN: Ruling(False, "never"),
 }

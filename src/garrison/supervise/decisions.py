@@ -2,8 +2,8 @@
 
 Launcher, guardian and runner share `decide_restart` (for a process that must live) and `decide_cleanup` (for one that
 needs no successor). Every decision carries all its inputs; they are journaled before the action (`encode_inputs`). So
-`garrison why` explains nothing from memory: `replay` passes the journaled inputs through the functions that decided,
-and an explanation that is not the reason shows.
+`garrison why` needs no memory: `replay` passes the journaled inputs through the same functions, which exposes an
+explanation that was not the reason.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 START_RECHECK = 0.5
-"""Seconds between two observations of a child that is starting. Time alone changes its verdict (its spawner has had its
-time, its deadline passes), and it has no record of its own yet whose process the kernel could report."""
+"""Seconds between two observations of a child that is starting. Time alone changes its verdict (the spawner's time is
+up, the deadline passes), and its record does not name a process yet that the kernel could report on."""
 
 
 class ChildState(Value):
@@ -37,7 +37,7 @@ class ChildState(Value):
     identity: Identity | None = None
     verdict: Verdict | None = None
     observation: Observation | None = None
-    """The observation that the verdict was reached on."""
+    """The observation behind the verdict."""
     evidence: RecordedEvidence | None = None
     """Evidence for the verdict `hung` or against it; None while every heartbeat was in time."""
 
@@ -59,7 +59,7 @@ class ChildState(Value):
         return self.identity.attempt if self.identity is not None else 0
 
     def counted_as_crashed(self) -> ChildState:
-        """Return it with an incarnation that ended gracefully as one that crashed: nobody had asked it to end."""
+        """Return it with a graceful end counted as a crash: nothing had asked the incarnation to end."""
         if self.identity is None or self.identity.status != "terminated":
             return self
         return replace(self, identity=replace(self.identity, status="crashed"))
@@ -69,7 +69,7 @@ class ChildState(Value):
 
 
 class DecisionInputs(Value):
-    """All inputs of a decision; with them it can be made again (`replay`)."""
+    """All inputs of a decision, from which it can be repeated (`replay`)."""
 
     rule: str
     """`next_step` (`decide_restart`) or `burial` (`decide_cleanup`): their names on disk."""
@@ -118,7 +118,7 @@ def describe_graceful_end(reason: str) -> str:
 
 
 def what_it_follows(previous: ChildState, attempt: int, incarnation: int) -> Follows:
-    """Return what an incarnation follows that is started in `attempt` after the last one of its name."""
+    """Return what precedes an incarnation that is started in `attempt` after the last one of its name."""
     if previous.identity is None:
         return Follows.NOTHING if incarnation == 1 else Follows.DEATH
     if previous.identity.status == "terminated":
@@ -143,7 +143,7 @@ def _decide(child: ChildState, deaths: Sequence[Death], now: float, boot_id: str
         return RestartDecision("park", identity.reason)
     if identity.status != "crashed":
         return RestartDecision("ended", identity.reason or identity.status)
-    # Before any start: the death would be missing in the window if the supervisor died between the two.
+    # Before any start: otherwise the death would be missing from the window if the supervisor died between the two.
     if _journaled_death(identity, deaths) is None:
         return RestartDecision("record", identity.reason)
     outcome = restart.apply_policy(deaths, now, boot_id, policy, circuit, identity.key.full)
@@ -157,7 +157,7 @@ def _journaled_death(identity: Identity, deaths: Sequence[Death]) -> Death | Non
 
 
 def _decide_lost_probe(identity: Identity, deaths: Sequence[Death], circuit: Circuit) -> RestartDecision | None:
-    """Decide about a probe that died, and whose start the journal lost with its supervisor: it failed all the same."""
+    """Decide about a dead probe whose start is not in the journal, since its supervisor died: it has failed."""
     if not 0 < circuit.incarnation < identity.incarnation:
         return None
     if identity.status == "parked":
@@ -178,7 +178,7 @@ def _decide_parked(now: float, boot_id: str, policy: Policy, circuit: Circuit) -
 
 def _decide_alive(verdict: Verdict, incarnation: int, now: float, boot_id: str, policy: Policy,
                   circuit: Circuit) -> RestartDecision:
-    """Leave a living process alone, except that a probe which stayed healthy closes its circuit."""
+    """Leave a living process alone; a probe that stayed healthy closes its circuit."""
     if verdict.state == "starting":
         return RestartDecision("none", verdict.why, now + START_RECHECK)
     if circuit.state != "probing" or incarnation < circuit.probe:
@@ -195,7 +195,7 @@ def _decide_alive(verdict: Verdict, incarnation: int, now: float, boot_id: str, 
 def decide_cleanup(child: ChildState, deaths: Sequence[Death]) -> RestartDecision | None:
     """Decide what remains to do about a process that needs no successor.
 
-    A dead one is replaced (its tools may live on and write), then its death is recorded. None if it is alive, ended
+    A dead one is replaced (its tools may still run and write), then its death is recorded. None if it is alive, ended
     gracefully, or its death is recorded already.
     """
     identity, verdict, basis = child.identity, child.verdict, DecisionInputs("burial", child, deaths)
@@ -212,22 +212,21 @@ def decide_cleanup(child: ChildState, deaths: Sequence[Death]) -> RestartDecisio
 
 _IRRELEVANT = frozenset({"session_id", "parent", "worktree", "branch", "tmux", "respawns", "predecessor_id",
                          "agent_id"})
-"""Fields of an identity that no supervisor decides on; they are not journaled with a decision."""
+"""Fields of an identity that decisions do not use; they are not journaled with a decision."""
 
 _OVERRULES = frozenset({("ended", "start"), ("give_up", "park"), ("parked", "probe")})
-"""(decision, action): a supervisor starts a name again that was stopped and is resumed, parks one whose attempt is used
-up, and probes early."""
+"""(decision, action): restart of a stopped name on resume, park of one whose attempt is used up, early probe."""
 
 _SOURCE = "a journaled decision"
 
 
 class Replay(Value):
-    """A decision made again from its journaled inputs."""
+    """A decision repeated from its journaled inputs."""
 
     verdict: Verdict | None
     decision: RestartDecision | None
     same: bool
-    """True if verdict and decision are the same as then."""
+    """True if verdict and decision are the same as before."""
 
 
 def replay(inputs: DecisionInputs, action: str) -> Replay:
@@ -243,12 +242,12 @@ def replay(inputs: DecisionInputs, action: str) -> Replay:
         decision = decide_restart(child, inputs.deaths, inputs.now, inputs.boot_id, inputs.policy or Policy(),
                                   inputs.circuit)
     same = decision is not None and (decision.kind == action or (decision.kind, action) in _OVERRULES)
-    # Only the state of the verdict: a process that ended gracefully without its work done is counted as one that died.
+    # Only the state of the verdict: a graceful end with work left counts as a death.
     return Replay(verdict, decision, same and (verdict and verdict.state) == (child.verdict and child.verdict.state))
 
 
 class RecordedInputs(Record):
-    """Inputs of a decision in the journal; of the child's identity without what no supervisor decides on."""
+    """Inputs of a decision in the journal, without the fields of the child's identity that decisions do not use."""
 
     rule: str
     now: float = stated(0.0)

@@ -2,8 +2,8 @@
 
 Silence is counted in watched seconds: a longer gap between two inspections (the watcher was stopped, the machine
 suspended, a container paused) counts as a couple of rescans. So nothing counts as hung just after a thaw, and a new
-watcher gives every incarnation its whole time again. All kinds of evidence count together; what cannot be read is no
-evidence.
+watcher gives every incarnation its full time again. All kinds of evidence count together; what cannot be read is
+ignored.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
 OWN_EVIDENCE = ("beat", "cpu", "running")
-"""Evidence of the process itself: its heartbeat; CPU time of its tree, or processes in it that came and went; not
+"""Evidence of the process itself: its heartbeat; CPU time of its tree, processes that started or ended in it; not
 stopped."""
 AGENT_EVIDENCE = ("work", "unstopped", "output", "stream", "transcript", "notes", "head", "worktree")
 """Evidence of the agent below an orchestrator: CPU and processes of its tree, no stopped process in it, and what grows
 or changes: output, stream events, transcript, notes, HEAD, worktree."""
 SPINNING_TIMEOUTS = 4.0
-"""Timeouts without a heartbeat that a computing process is allowed: a long turn is no hang, but an endless one is."""
+"""Timeouts without a heartbeat that a computing process is allowed: a long turn is no hang, an endless one is."""
 
 
 class Evidence(Value):
@@ -32,29 +32,29 @@ class Evidence(Value):
 
     incarnation: int
     ages: dict[str, float] = msgspec.field(default_factory=dict)
-    """Kind of evidence → watched seconds since the last of it."""
+    """Kind of evidence → watched seconds since it was last seen."""
     state: str = ""
     """State letter of the process in /proc (T: stopped, D: blocked in the kernel, R: running); '' unknown."""
     below: int = 0
-    """Processes below it that belong to this incarnation."""
+    """Its descendants that belong to this incarnation."""
     stopped: int = 0
-    """Those of them that are stopped (T) or held by a tracer (t)."""
+    """How many of these are stopped (T) or traced (t)."""
     blocked: int = 0
-    """Those of its tree that are blocked in the kernel (D): the disk is at work, and KILL would change nothing."""
+    """Processes of its tree that are blocked in the kernel (D): the disk is busy, and KILL would have no effect."""
     cpu_s: float = 0.0
-    """CPU seconds its tree has used."""
+    """CPU seconds used by its tree."""
     tool: str = ""
-    """A tool under way that has its own deadline."""
+    """A running tool that has its own deadline."""
     tool_left: float = 0.0
     """Seconds until that deadline."""
     waiting: str = ""
-    """Reason for which the agent reports to wait (the user, the reset of a limit)."""
+    """What the agent reports that it waits for (the user, the reset of a limit)."""
     watched: float = 0.0
     """Seconds this incarnation was watched."""
 
 
 class RecordedEvidence(Evidence, kw_only=True):
-    """Evidence as a record holds it, with the limits that it was compared with; `rule` is '' if none fired."""
+    """Evidence as recorded, with the limits that it was compared with; `rule` is '' if none fired."""
 
     timeout: float
     silence: float | None
@@ -73,7 +73,7 @@ def find_hang(evidence: Evidence, timeout: float, silence: float | None = None) 
 
     A process is judged by `timeout`; its agent by `timeout` if it is stopped, else by `silence` if that is set.
     """
-    # The process itself first: where both hang, its own rule is the reason that people read.
+    # The process itself first: if both hang, its own rule is the reason shown.
     for rule in (_stopped, _silent, _spinning, _agent_stopped):
         if (why := rule(evidence, timeout)) is not None:
             return Hang(rule.__name__.strip("_").replace("_", "-"), why)
@@ -82,7 +82,7 @@ def find_hang(evidence: Evidence, timeout: float, silence: float | None = None) 
 
 
 def find_job_hang(evidence: Evidence, timeout: float, silence: float | None = None) -> Hang | None:
-    """Return why a job (a gate, set-up, acceptance or tool) hangs: by the rules for an agent, whose part it plays."""
+    """Return why a job (a gate, set-up, acceptance or tool) hangs, by the rules for an agent."""
     if _is_agent_stopped(evidence, timeout):
         return Hang("job-stopped", f"{evidence.stopped} of its {evidence.below} processes are stopped (SIGSTOP), "
                                    f"nothing moved for {_seconds(_agent_unmoved(evidence))}")
@@ -92,31 +92,31 @@ def find_job_hang(evidence: Evidence, timeout: float, silence: float | None = No
 
 
 def seconds_silent(evidence: Evidence, kinds: Iterable[str], needed: Iterable[str]) -> float:
-    """Return the watched seconds since any of `kinds`; 0 while one of the `needed` was never scanned for."""
+    """Return the watched seconds since any of `kinds`; 0 while one of `needed` was never scanned."""
     if any(kind not in evidence.ages for kind in needed):
         return 0.0
     return min(evidence.ages[kind] for kind in kinds if kind in evidence.ages)
 
 
 def _stopped(e: Evidence, timeout: float) -> str | None:
-    """Judge a stopped process, whatever its children do: it supervises nothing."""
+    """Judge a stopped process, whatever its children do: it no longer supervises them."""
     if e.state != "T" or _own_silence(e, "beat", "running") < timeout:
         return None
     return f"its process is stopped (SIGSTOP), its last heartbeat was {_seconds(e.ages['beat'])} ago"
 
 
 def _silent(e: Evidence, timeout: float) -> str | None:
-    """Judge a process that sleeps; one that is blocked in the kernel or wants the CPU is at work."""
+    """Judge a sleeping process; one that is blocked in the kernel or waits for the CPU is working."""
     if e.blocked or e.state in ("D", "R", "T", "") or _own_silence(e, "beat", "cpu") < timeout:
         return None
-    return f"no heartbeat for {_seconds(e.ages['beat'])}, and its processes used no CPU meanwhile"
+    return f"no heartbeat for {_seconds(e.ages['beat'])}, and its processes used no CPU since"
 
 
 def _spinning(e: Evidence, timeout: float) -> str | None:
     """Judge a process that computes without children: one whose child works (a long checkout) is waited for."""
     if e.below or e.blocked or e.state != "R" or _own_silence(e, "beat") < SPINNING_TIMEOUTS * timeout:
         return None
-    return f"no heartbeat for {_seconds(e.ages['beat'])} though it uses the CPU: an endless turn"
+    return f"no heartbeat for {_seconds(e.ages['beat'])} though it uses the CPU: an endless loop"
 
 
 def _agent_stopped(e: Evidence, timeout: float) -> str | None:
@@ -128,8 +128,7 @@ def _agent_stopped(e: Evidence, timeout: float) -> str | None:
 
 
 def _agent_silent(e: Evidence, silence: float) -> str | None:
-    """Judge a silent agent where the node asks for it (`silence=`); others may wait for the network until their
-    timeout."""
+    """Judge a silent agent if the node asks for it (`silence=`); others may wait for the network until timeout."""
     if not _is_agent_silent(e, silence):
         return None
     quiet = _seconds(_agent_silence(e))
@@ -137,7 +136,7 @@ def _agent_silent(e: Evidence, silence: float) -> str | None:
 
 
 def _is_agent_stopped(e: Evidence, timeout: float) -> bool:
-    """Return whether processes are stopped and nothing moves; a tool with a deadline is waited for unless all are."""
+    """Return whether processes are stopped and nothing moves; unless all are, wait for a tool with a deadline."""
     if not e.stopped or (e.stopped < e.below and (e.tool_left > 0 or e.blocked)):
         return False
     return _agent_unmoved(e) >= timeout
@@ -187,7 +186,7 @@ class WatchClock:
     def __init__(self, cap: float) -> None:
         self.cap, self.watched, self.step = cap, 0.0, 0.0
         self.missed = 0.0
-        """Seconds that passed unwatched, in all."""
+        """Total of seconds that passed unwatched."""
         self._last: float | None = None
 
     def advance(self, monotonic: float) -> float:
@@ -210,7 +209,7 @@ class EvidenceTimes:
         self._missed: set[str] = set()
 
     def note(self, kind: str, stamp: Hashable, at: float) -> None:
-        """Record a `stamp` that changes with the work; the first one proves nothing and dates from the beginning."""
+        """Record a `stamp` that changes with the work; the first one proves nothing and dates from the start."""
         if kind not in self._stamps:
             self.latest[kind] = self.began
         elif self._stamps[kind] != stamp:
@@ -218,13 +217,13 @@ class EvidenceTimes:
         self._stamps[kind] = stamp
 
     def hold_while(self, kind: str, condition: bool, at: float, since: float) -> None:
-        """Record evidence that holds while `condition` does; before the first scan it dates from `since`."""
+        """Record evidence that is current while `condition` is true; before the first scan it dates from `since`."""
         self.latest.setdefault(kind, since)
         if condition:
             self.latest[kind] = at
 
     def hold_until_missed(self, kind: str, condition: bool, at: float) -> None:
-        """Record evidence that lasts up to the first scan in which `condition` is missing."""
+        """Record evidence that is current until the first scan in which `condition` is false."""
         if condition or kind not in self._missed:
             self.latest[kind] = at
         (self._missed.discard if condition else self._missed.add)(kind)

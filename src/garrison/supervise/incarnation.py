@@ -5,23 +5,23 @@ Start, the only way an incarnation begins. `start_incarnation` is the spawner's 
 1. Lease (`grant_lease`), under the record's lock: no incarnation is alive → incarnation + 1, `starting`, the spawner's
    pid, a deadline; the name's first hook.
 2. Spawn: the child gets run, name and incarnation as arguments and its marker (GARRISON_LIFE) in the environment. Then
-   its predecessor's hook is linked to it (`link_hook`); the child does it itself if it gets there first.
-3. Register: the child takes the life lock, then reads its record under the record's lock. If that belongs to another
-   incarnation it exits with 75 and writes nothing; else it writes its own pid and `active` (`activate`).
+   its predecessor's hook is linked to it (`link_hook`), by whichever of the two gets there first.
+3. Register: the child takes the life lock, then reads its record under the record's lock. If the record belongs to
+   another incarnation, it exits with 75 and writes nothing; else it writes its own pid and `active` (`activate`).
 4. The child recovers and calls `Incarnation.ready`.
 5. The spawner observes it; not `active` by the deadline is a death.
 6. Every later write of the child is fenced by its incarnation (`Incarnation.update`).
 
-Replace, the only way an incarnation ends by force; a dead one goes through it as well (`replace_incarnation`):
+Replace, the only way an incarnation is ended by force; also used for dead ones (`replace_incarnation`):
 
 1. Fence (`fence`): the record says `crashed`, with verdict and evidence; a process that is still alive stops writing.
 2. Kill (`kill_incarnation`): TERM, then KILL, for the process, its descendants without another incarnation's marker,
    and every process with its own marker, until none is left. One that hangs gets KILL at once. Only then may a
-   successor start: shells and tools of a dead process may live on and write alongside it.
+   successor start: shells and tools of a dead process may still run and write.
 
-The child's `active` is synced, name and all, before the child does anything. So the lease need not survive a power cut:
-a process that acted as incarnation n + 1 has n + 1 on disk, and without that none acted. Nor need the link of the hook:
-its next writer writes it again.
+The child's `active` is synced, with its directory, before the child does anything. So the lease need not survive a
+power cut: a process that acted as incarnation n + 1 has n + 1 on disk. Nor need the link of the hook: its next writer
+writes it again.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 RECORD_LOCK_SECONDS = 1.0
-"""Seconds for which a process that is to be killed may hold the lock of its record; it is held for milliseconds."""
+"""Seconds that a process to be killed may keep the lock of its record; it is normally held for milliseconds."""
 REFUSED = 75
 """Exit code of a child whose record belongs to another incarnation (EX_TEMPFAIL)."""
 
 
 class StartRefused(GarrisonError):
-    """Error of a child that is not, or no longer, the incarnation that its lease was granted for."""
+    """A child is not, or no longer, the incarnation that its lease was granted for."""
 
     exit_code = REFUSED
 
@@ -86,7 +86,7 @@ class SpawnRequest(Value):
     session_id: str = ""
     metadata: dict[str, object] = msgspec.field(default_factory=dict)
     journal_incarnation: int = 0
-    """Highest incarnation in the spawner's journal; a lost record must not start one twice."""
+    """Highest incarnation in the spawner's journal, so that a lost record does not start one twice."""
 
 
 def grant_lease(old: Identity | None, verdict: Verdict | None, request: SpawnRequest, spawner: ProcessOrigin, *,
@@ -94,8 +94,7 @@ def grant_lease(old: Identity | None, verdict: Verdict | None, request: SpawnReq
     """Return the identity of the next incarnation: `starting`, with the spawner's pid and a deadline.
 
     Raises:
-        AlreadyAlive: an incarnation is alive.
-        Refused: the old one was not replaced first; its children may live on.
+        AlreadyAlive: an incarnation is alive. Refused: the old one was not replaced first; its children may still run.
     """
     if old is not None and verdict is not None:
         if verdict.living:
@@ -129,13 +128,13 @@ def start_incarnation(observer: Observer, request: SpawnRequest, deadline_s: flo
                       spawn: Callable[[Identity, str], ProcessId | None]) -> Identity:
     """Lease the next incarnation, then start its process with `spawn(identity, marker)`; return the leased identity.
 
-    `spawn` returns the process if it knows it: its death is then noticed before it is active. If `spawn` fails the
-    lease is returned as a crash, so that the restart policy counts it; for lack of room on the machine, as one that is
-    waited for.
+    `spawn` returns the process if it knows it: its death is then noticed before it is active. If `spawn` fails, the
+    lease is returned as a crash, so that the restart policy counts it; if the machine lacks memory or disk, as one that
+    waits.
     """
     leased, has_hook = _lease(observer, request, deadline_s)
-    # A new name needs its first hook before the process reads it. That of a predecessor is linked while the process
-    # starts, a file's write sooner; the child does it if it is quicker.
+    # A new name needs its first hook before the process reads it. A predecessor's hook is linked while the process
+    # starts, which saves the time of a write; the child does it if it is quicker.
     if not has_hook:
         link_hook(observer, leased)
         failpoint.here(":hooked")
@@ -143,7 +142,7 @@ def start_incarnation(observer: Observer, request: SpawnRequest, deadline_s: flo
         process = spawn(leased, format_marker(str(observer.store.home), request.key, leased.incarnation))
         if process is not None:
             observer.note_started(leased, process)
-    except (OSError, ImportError, GarrisonError) as error:  # an upgrade may have taken a module away
+    except (OSError, ImportError, GarrisonError) as error:  # an upgrade may have removed a module
         now, why, death_class = observer.clock.utc(), str(error), SHORTAGE if is_shortage(error) else CRASH
         observer.store.update(Identity, request.key, lambda old: _return_lease(old, leased, now, why, death_class))
     failpoint.here(":spawned")
@@ -191,7 +190,7 @@ def link_hook(observer: Observer, identity: Identity) -> Hook:
 def _drop_damaged_hook(observer: Observer, key: Key) -> Hook | None:
     """Return a name's hook; move one that cannot be read to quarantine, as if there were none.
 
-    Its phase is lost, and found again by what the work has left: result, acceptance, merge entry.
+    Its phase is lost, and is derived again from what exists: result, acceptance, merge entry.
     """
     try:
         return observer.store.read(Hook, key)
@@ -214,11 +213,12 @@ def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[flo
     """Become the incarnation that the lease was granted for.
 
     Args:
-        wait: passes so many seconds between two tries for the life lock, and for space on a full disk; both are tried
-            until the lease's deadline.
+        wait: sleeps for that many seconds between two tries for the life lock, and for space on a full disk; both are
+            tried until the lease's deadline.
 
     Raises:
-        StartRefused: the lease is another incarnation's, or the lock stays held past the deadline; nothing is written.
+        StartRefused: the lease belongs to another incarnation, or the lock is held past the deadline; nothing is
+            written.
     """
     store, clock = observer.store, observer.clock
     leased = store.read(Identity, key)
@@ -231,7 +231,7 @@ def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[flo
     def try_lock() -> LifeLock | None:
         return LifeLock.try_acquire(store.life_path(key))
 
-    # The lock before the record: as long as a predecessor has it, the record may still be its.
+    # The lock before the record: while a predecessor holds it, the record may still belong to that one.
     while (lock := retry_until_space(try_lock, wait, is_over)) is None:
         if is_over():
             raise StartRefused(f"the life lock of {key.full} is still held at the start deadline of incarnation "
@@ -271,7 +271,7 @@ class Incarnation:
         self.key, self.number = identity.key, identity.incarnation
         self.identity = identity
         self._last_identity, self._last_hook = identity, hook
-        """The records as they were when they could last be read: damaged ones are rebuilt from these."""
+        """The records as last read: damaged ones are rebuilt from these."""
         self._path = str(store.path(Identity, self.key))
         self._stamp: tuple[int, ...] | None = None
         self.token = f"{self.key.full}#{self.number}"
@@ -288,15 +288,15 @@ class Incarnation:
         self._check_identity()
 
     def _check_identity(self) -> None:
-        """Read its own identity if the file has changed; rewrite one that is damaged: its supervisor waits for it.
+        """Read its own identity if the file has changed; rewrite a damaged one: its supervisor waits for that.
 
-        LockLost if it was removed: this process cannot tell that from the removal of its home, and its supervisor
-        starts a successor.
+        LockLost if it was removed: this process cannot tell whether its home was removed, and its supervisor starts a
+        successor.
         """
         stamp = file_stamp(self._path)  # before it is read, so that no change goes unnoticed
         if self._stamp is not None and stamp == self._stamp:
             return
-        with suppress(RecordError):  # not damaged, but unreadable: for the user
+        with suppress(RecordError):  # not damaged, but unreadable: the user must act
             try:
                 current = self.store.read(Identity, self.key)
             except RecordCorrupt:
@@ -350,16 +350,17 @@ class Incarnation:
         return self._last_hook or next_hook(None, self.key, self.number, self.clock.utc(), new_id())
 
     def ready(self) -> None:
-        """Record that recovery is over and work begins."""
+        """Record that recovery is over and work starts."""
         now = self.clock.utc()
-        # Not durable by name: after a power cut this incarnation is gone, and so is everything that waited for it.
+        # The directory is not synced: after a power cut this incarnation is gone, and so is everything that waited for
+        # it.
         self.update(lambda old: replace(old, metadata={**old.metadata, "ready_at": now}), named=False)
         failpoint.here(":ready")
 
     def end(self, reason: str, departure: Departure, exit_code: int = 0, death_class: str = "") -> None:
         """End gracefully: `terminated` with a reason, then release the life lock.
 
-        `death_class` is the class of the death that its supervisor may see in this end.
+        `death_class` is the class to use if its supervisor sees this end as a death.
         """
         now = self.clock.utc()
 
@@ -384,8 +385,7 @@ class Incarnation:
 def require_unfenced(identity: Identity | None, key: Key) -> Identity:
     """Return the record of an incarnation that may still write; Fenced if it is gone or says `crashed` or `parked`.
 
-    A fenced process is about to be killed, its tools perhaps before itself: anything it wrote about them would be
-    wrong.
+    A fenced process is about to be killed, perhaps after its tools: anything it wrote about them would be wrong.
     """
     identity = _require(identity, key)
     if identity.status in ("crashed", "parked"):
@@ -405,8 +405,8 @@ def _require(old: R | None, key: Key) -> R:
 def rebuild_identity(observer: Observer, key: Key, journaled: int = 0, *, locked: bool = False) -> Identity | None:
     """Rebuild the damaged or lost identity of a name that has no living process: its last incarnation died.
 
-    How it ended is not known, so it is replaced like any dead one: what it left is killed, and a successor continues.
-    Return the identity as it is now: None if the name has no record at all, or a living process, which rewrites it.
+    How it ended is not known, so it is replaced like any dead one: its leftovers are killed, and a successor continues.
+    Return the current identity; None if the name has no record, or a living process, which rewrites it.
 
     Args:
         journaled: the highest incarnation in its supervisor's journal.
@@ -441,7 +441,7 @@ def replace_incarnation(observer: Observer, identity: Identity, reason: str, gra
 
     Args:
         grace: seconds between TERM and KILL.
-        evidence: what a verdict `hung` rests on.
+        evidence: the basis of a verdict `hung`.
     """
     is_hung = evidence is not None and bool(evidence.rule)
     fenced = fence(observer, identity, reason, HUNG if is_hung else CRASH, evidence)
@@ -456,8 +456,8 @@ def fence(observer: Observer, identity: Identity, reason: str, death_class: str 
     Fenced if a later incarnation has the name by now.
 
     Args:
-        evidence: what a verdict `hung` rests on.
-        observation: what the verdict was reached on; None: the incarnation is observed now.
+        evidence: the basis of a verdict `hung`. observation: the basis of the verdict; None: the incarnation is
+            observed now.
     """
     now, observation = observer.clock.utc(), observation or observer.observe(identity)
     _free_record(observer, identity)
@@ -475,13 +475,13 @@ def fence(observer: Observer, identity: Identity, reason: str, death_class: str 
         fenced = mark_ended(old, "crashed", now, reason)
         return replace(fenced, metadata={**fenced.metadata, "evidence": recorded, "class": death_class})
 
-    # Not durable by name: a living process reads the new record at once, and a power cut leaves no process. After one,
-    # the incarnation is found to be of another boot, and fenced again.
+    # The directory is not synced: a living process reads the new record at once, and a power cut leaves no process.
+    # After one, the incarnation belongs to another boot and is fenced again.
     return observer.store.update(Identity, identity.key, crashed, named=False)
 
 
 def _free_record(observer: Observer, identity: Identity) -> None:
-    """Kill an incarnation that stands still while it holds its own record's lock: its fence would wait without end."""
+    """Kill an incarnation that is stopped while it holds its own record's lock: its fence would wait forever."""
     if not (identity.pid and identity.start_ticks and observer.is_visible(identity)
             and identity.spawn_deadline is None):
         return
@@ -492,13 +492,13 @@ def _free_record(observer: Observer, identity: Identity) -> None:
 
 
 def kill_incarnation(observer: Observer, fenced: Identity, grace: float, *, at_once: bool = False) -> list[ProcessId]:
-    """Kill what is left of a fenced incarnation; return what was killed. Safe to repeat.
+    """Kill the remaining processes of a fenced incarnation and return them. Safe to repeat.
 
     The process of one that hangs or lingers, or any if `at_once`, gets no TERM: it would first stop its own children,
-    which are well.
+    which are healthy.
     """
     root = None
-    # A lease holds its spawner's pid, which must not be killed.
+    # A lease contains its spawner's pid, which must not be killed.
     if fenced.pid and fenced.start_ticks and observer.is_visible(fenced) and fenced.spawn_deadline is None:
         root = ProcessId(fenced.pid, fenced.start_ticks)
         if at_once or fenced.status == "terminated" or fenced.evidence.get("rule"):

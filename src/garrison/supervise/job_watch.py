@@ -1,7 +1,7 @@
-"""Job watch: find out whether a gate, set-up, acceptance, validator or tool hangs, by the rules for agents.
+"""Job watch: detect whether a gate, set-up, acceptance, validator or tool hangs, by the rules for agents.
 
-Its owner polls a job anyway and calls `inspect`; the process tree is read every few seconds only. As everywhere, time
-in which the owner itself was suspended does not count.
+Its owner polls a job anyway and calls `inspect`; the process tree is read every few seconds only. Time in which the
+owner itself was suspended does not count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCAN_INTERVAL = 15.0
 
 
 class JobWatch:
-    """Watches one job: the process `root` and what is below it, as far as it bears `marker` or none.
+    """Watches one job: the process `root` and its descendants that carry `marker` or none.
 
     Args:
         timeout: seconds without any movement after which a job with a stopped process hangs.
@@ -55,7 +55,7 @@ class JobWatch:
         self.due = now + self.interval
         self._scans += 1
         for log in self.logs:
-            # Nobody else looks at the log of a job while it grows.
+            # Nothing else checks the log of a job while it grows.
             log_retention.bound_log(log, self.max_log)
         at, times = self._clock.advance(now), self._times
         own = processes.probe(self.root.pid)
@@ -82,15 +82,15 @@ class JobWatch:
 
 # ---- lost time -------------------------------------------------------------------------------------------------------
 
-# Lost time: how long a job could not run although its clock continued. Pure.
+# Lost time: how long a job could not run while its clock continued. Pure.
 #
-# A time limit is about the job's own slowness. It says nothing of a job that was stopped (SIGSTOP), of one on a machine
-# that was suspended, or of one whose machine was so busy that the watcher itself did not run.
+# A time limit is about the job's own slowness. It proves nothing about a job that was stopped (SIGSTOP), on a suspended
+# machine, or on a machine so busy that the watcher itself did not run.
 
 SHARE = 0.1
-"""Share of its limit that a job must have lost for its time-out to be no verdict."""
+"""Share of its limit that a job must have lost for its time-out to prove nothing."""
 MIN_CAP = 5.0
-"""Seconds between two looks at a job that are usual."""
+"""Usual seconds between two polls of a job."""
 
 
 class LostTime:
@@ -103,12 +103,12 @@ class LostTime:
         self._was_stopped = False
 
     def note(self, now: float, suspended: float, stopped: bool | None) -> None:
-        """Count the time since the last look.
+        """Count the time since the last poll.
 
         Args:
             now: monotonic seconds, which do not pass while the machine is suspended.
             suspended: seconds that the machine has been suspended, since any fixed time.
-            stopped: whether a process of the job is stopped; None: not looked at, so as before.
+            stopped: whether a process of the job is stopped; None: not checked, as before.
         """
         is_stopped = self._was_stopped if stopped is None else stopped
         if self._last is not None:
@@ -119,5 +119,5 @@ class LostTime:
 
     @property
     def is_decisive(self) -> bool:
-        """Return whether the job had so much less than its time that a time-out says nothing about it."""
+        """Return whether the job lost so much of its time that a time-out proves nothing."""
         return self.seconds >= self.limit * SHARE

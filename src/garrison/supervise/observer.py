@@ -50,18 +50,18 @@ class ProcessOrigin(Value):
 
 
 class Observer:
-    """Judges the identities of one home by what this machine shows."""
+    """Judges the identities of one home by what is observed on this machine."""
 
     def __init__(self, store: Store, processes: Processes, clock: Clock) -> None:
         self.store, self.processes, self.clock = store, processes, clock
         self.machine = processes.here()
         self._started: dict[Key, tuple[int, set[ProcessId]]] = {}
-        """Name → its latest incarnation that was seen starting, and the processes seen of it."""
+        """Name → its latest incarnation that was seen starting, and the processes seen for it."""
         self._starting_since: dict[Key, tuple[int, float]] = {}
         """Name → its latest incarnation that was seen starting, and when first (monotonic seconds)."""
 
     def observe(self, identity: Identity) -> Observation:
-        """Return what this machine shows of `identity` now."""
+        """Return what this machine shows about `identity` now."""
         here = self.machine
         same_kernel = (identity.host, identity.boot_id) == (here.host, here.boot_id)
         probe = self.processes.probe(identity.pid) if identity.pid and same_kernel else None
@@ -73,8 +73,8 @@ class Observer:
         return Observation(
             here.host, here.boot_id, here.pid_ns, pid_ticks=ticks, process_state=probe.state if probe else "",
             life_held=foreign and life_lock.is_held(self.store.life_path(identity.key)),
-            # Looking for a marker reads the environment of every process: only once the spawner, whose pid a lease
-            # holds, is gone or has had its time.
+            # Searching for a marker reads the environment of every process: only once the spawner, whose pid the lease
+            # contains, is gone or its time is up.
             marker_borne=starting and (due or ticks != identity.start_ticks)
             and bool(self.processes.find_marked(self.marker(identity))),
             spawn_due=due, beat_age=self.heartbeat_age(identity, same_kernel),
@@ -82,7 +82,7 @@ class Observer:
             deadline_passed=starting and self._is_overdue(identity))
 
     def judge(self, identity: Identity) -> Verdict:
-        """Return the verdict on `identity` now; one whose record says it is over is not observed."""
+        """Return the verdict on `identity` now; one whose record says that it has ended is not observed."""
         here = self.machine
         if identity.status in ("crashed", "parked"):
             return judge(identity, Observation(here.host, here.boot_id, here.pid_ns))
@@ -93,12 +93,12 @@ class Observer:
         return stale_reason(identity, self.observe(identity), timeout)
 
     def is_visible(self, identity: Identity) -> bool:
-        """Return whether the pid of `identity` means the same process here: same machine, boot and pid namespace."""
+        """Return whether the pid of `identity` is valid here: same machine, boot and pid namespace."""
         here = self.machine
         return (identity.host, identity.boot_id, identity.pid_ns) == (here.host, here.boot_id, here.pid_ns)
 
     def marker(self, identity: Identity, before: int = 0) -> str:
-        """Return the marker of an incarnation, or of the one `before` it by that many."""
+        """Return the marker of an incarnation, or of the one that many `before` it."""
         return format_marker(str(self.store.home), identity.key, identity.incarnation - before)
 
     def origin(self, pid: int) -> ProcessOrigin:
@@ -134,7 +134,7 @@ class Observer:
         return life_lock.read_heartbeat(path)
 
     def _seconds_leaving(self, identity: Identity, ticks: int | None) -> float | None:
-        """Return `Observation.leaving`; a process without the lock (of a record made by hand, say) blocks nothing."""
+        """Return `Observation.leaving`; a process without the lock (its record made by hand) blocks nothing."""
         if identity.status != "terminated" or identity.terminated_at is None or ticks is None:
             return None
         if ticks != identity.start_ticks or not life_lock.is_held(self.store.life_path(identity.key)):
@@ -161,8 +161,8 @@ class Observer:
         self._started[identity.key] = identity.incarnation, known | {process}
 
     def find_starting(self, identities: Sequence[Identity]) -> list[ProcessId]:
-        """Return the processes of these starting incarnations; if none that is known runs, they are found by their
-        marker (one listing serves all)."""
+        """Return the processes of these starting incarnations; if no known one is running, find them by their marker
+        (one listing for all)."""
         unknown = {self.marker(identity): identity for identity in identities if not self._is_start_running(identity)}
         for marker, processes in self.processes.group_by_marker(unknown).items() if unknown else ():
             for process in processes:
@@ -177,7 +177,7 @@ class Observer:
         return any(self.processes.is_running(each.pid, each.ticks) for each in self.known_processes(identity))
 
     def _has_lost_start(self, identity: Identity) -> bool:
-        """Return whether a starting incarnation had a process that no longer runs: then only another bearer of its
+        """Return whether a starting incarnation had a process that no longer runs: then only another process with its
         marker can still become it."""
         return bool(self.known_processes(identity)) and not self._is_start_running(identity)
 
@@ -199,7 +199,7 @@ LATE = 0.25
 AGENT_SCAN_INTERVAL = 15.0
 """Seconds between two scans of an agent's process tree, at most; a twentieth of its limit if that is less."""
 STOPPED_LIMITS = {"processor": 5.0}
-"""Role → seconds for which such a process may be stopped (SIGSTOP), if less than the timeout: others queue up behind a
+"""Role → seconds for which such a process may be stopped (SIGSTOP), if less than the timeout: other entries wait for a
 merge processor, and its successor adopts what it runs."""
 
 
@@ -215,11 +215,11 @@ class AgentEvidence(Protocol):
         ...
 
     def tool(self) -> tuple[str, float] | None:
-        """Return a tool under way and the seconds it may be silent; None if there is none."""
+        """Return the running tool and the seconds it may be silent; None if there is none."""
         ...
 
     def waiting(self) -> str:
-        """Return what the agent reports to wait for; '' if it works."""
+        """Return what the agent reports that it waits for; '' if it works."""
         ...
 
 
@@ -261,7 +261,7 @@ class HangWatcher:
             self._watched.pop(name, None)
             return Inspection(verdict)
         watched = self._watched.get(name)
-        if watched is None or watched.incarnation != identity.incarnation:  # its predecessor's evidence is not its own
+        if watched is None or watched.incarnation != identity.incarnation:  # the predecessor's evidence must not count
             watched = _Watched(self.observer.store.life_path(identity.key), identity.incarnation, at)
             watched.missed = self.clock.missed
             self._watched[name] = watched
@@ -301,7 +301,7 @@ class HangWatcher:
             limit = agent.silence or (self.timeout if tree.stopped else math.inf)
             for kind, stamp in agent.stamps(deep=_may_walk_worktree(watched, limit, at)).items():
                 times.note(kind, stamp, at)
-            # Both read files that an agent writes: not before they could decide anything.
+            # Both read files that an agent writes: only once they could decide anything.
             if _seconds_quiet(times.ages(at)) > limit / 2:
                 tool, waiting = agent.tool(), agent.waiting()
         ages = times.ages(at)
@@ -361,7 +361,7 @@ def judge_now(observer: Observer, identity: Identity, timeout: float, wait: Call
               pause: float) -> Inspection:
     """Judge a process that was not watched: one whose heartbeat is older than `timeout` is scanned twice.
 
-    `wait(pause)` passes the time between the two: a process that was thawed a moment ago beats or computes meanwhile.
+    `wait(pause)` passes the time between the two: a process that was just thawed beats or computes in between.
     Ages are on the monotonic clock, so neither suspend nor clock steps age anything.
     """
     verdict, age = observer.judge(identity), _heartbeat_age(observer, identity)

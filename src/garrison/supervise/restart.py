@@ -1,10 +1,10 @@
 """Restart policy: decide whether and when a dead process is started again. Pure.
 
 Two limits nest: a sliding window per name (5 restarts in 10 minutes) and a total per attempt (`--max-respawn`). The
-first restart is immediate; later ones back off by 0.5 s x 2^n plus jitter, at most 30 s, so that a short
-problem of the machine does not use up the window. A death for lack of memory, or by the loss of its host, counts as a
-fifth; after one for lack of memory the restart always waits. An incarnation that stayed healthy resets the backoff. A
-used-up window parks the name (`Circuit`), a used-up total fails the attempt.
+first restart is immediate; later ones back off by 0.5 s x 2^n plus jitter, at most 30 s, so that a short problem of the
+machine does not use up the window. A death for lack of memory, or by the loss of its host, counts as a fifth; after one
+for lack of memory the restart always waits. An incarnation that stayed healthy resets the backoff. A used-up window
+parks the name (`Circuit`), a used-up total fails the attempt.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Circuit(Value):
     """closed, parked or probing."""
     why: str = ""
     since: float = 0.0
-    """When it was parked, or its probe started."""
+    """When it was parked, or when its probe started."""
     boot_id: str = ""
     parks: int = 0
     """Consecutive parks without a probe that stayed healthy."""
@@ -144,7 +144,7 @@ class Death(Value):
 
     @property
     def weight(self) -> float:
-        """Return the part of a death for which it counts."""
+        """Return the fraction of a death that it counts as."""
         return ruling(self.kind).weight
 
 
@@ -201,13 +201,13 @@ def _apply_uncounted(last: Death, deaths: Sequence[Death], now: float, boot_id: 
     follows = ruling(last.kind).follows
     cause = f": {last.why}" if last.why else ""
     if follows == "person":
-        return PolicyOutcome(None, f"{last.kind}, which a person must fix{cause}", "park")
+        return PolicyOutcome(None, f"{last.kind}, which the user must fix{cause}", "park")
     if follows == "never":
         return PolicyOutcome(None, f"its work is done{cause}", "rest")
     if follows == "pause":
         pause = retry_pause(_count_last(deaths, last.kind))
         at = last.monotonic + pause if last.boot_id == boot_id else now
-        return PolicyOutcome(at, f"the machine had no room for it: tried again after {pause:g} s, not counted{cause}")
+        return PolicyOutcome(at, f"the machine lacked room for it: tried again after {pause:g} s, not counted{cause}")
     if follows == "reset":
         at = last.until or last.monotonic + policy.cap
         at = at if last.boot_id == boot_id else now
@@ -227,7 +227,7 @@ def recent_deaths(deaths: Sequence[Death], now: float, boot_id: str, policy: Pol
 
 
 def weigh_deaths(deaths: Iterable[Death]) -> float:
-    """Return how much of an attempt's limit deaths have used: one for lack of memory counts for a part."""
+    """Return how much of an attempt's limit the deaths have used: one for lack of memory counts as a part."""
     return _weigh(death.weight for death in deaths if death.counts)
 
 
@@ -237,8 +237,8 @@ def weigh_recent(deaths: Sequence[Death], now: float, boot_id: str, policy: Poli
 
 
 class _Restart(NamedTuple):
-    """Restart after a death: its `number` in a row, the time of the death, when the successor is due, and the part of a
-    death for which it counts."""
+    """Restart after a death: its `number` in a row, the time of the death, when the successor is due, and the fraction
+    of a death that it counts as."""
 
     number: int
     died: float
@@ -250,7 +250,7 @@ def _list_restarts(deaths: Sequence[Death], boot_id: str, policy: Policy, circui
                    name: str) -> list[_Restart]:
     """Return the restart after each death that may count, in order.
 
-    The window is over the due times: it holds restarts, not deaths, so that a delay cannot move one out of it.
+    The window is over the due times: it contains restarts, not deaths, so that a delay cannot move one out of it.
     """
     restarts: list[_Restart] = []
     for death in sorted(deaths, key=lambda death: (death.monotonic, death.incarnation)):
@@ -269,7 +269,7 @@ def backoff_delay(number: int, policy: Policy, name: str, incarnation: int, kind
     if number <= 1 and kind != MEMORY:
         return 0.0
     failure, first = (number, policy.memory_base) if kind == MEMORY else (number - 1, policy.base)
-    # Not random: `garrison why` makes the decision again from the journal, and must come to the same delay.
+    # Not random: `garrison why` repeats the decision from the journal, and must get the same delay.
     spread = zlib.crc32(f"{name}#{incarnation}".encode()) / 2**32
     return Backoff(first, policy.cap, jitter=(1.0, 1.0 + policy.jitter)).delay(failure, spread)
 
@@ -279,7 +279,7 @@ def _in_window(restarts: Sequence[_Restart], now: float, policy: Policy) -> list
 
 
 def _weigh(weights: Iterable[float]) -> float:
-    """Return the sum of deaths' weights; tenths of a death are not lost to rounding."""
+    """Return the sum of deaths' weights, without losing tenths to rounding."""
     return round(sum(weights), 6)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
 
 SPAWN_SECONDS = 2.0
-"""Seconds from the lease until the process carries its marker, at most."""
+"""Most seconds from the lease until the process carries its marker."""
 LINGER_SECONDS = 5.0
 """Seconds after a graceful end in which the life lock must be released: the successor waits for it."""
 
@@ -31,7 +31,7 @@ class Observation(Value):
     marker_borne: bool = False
     """True if some process carries the incarnation's marker (checked only while starting)."""
     spawn_due: bool = False
-    """True if the spawner has had its time to start the process."""
+    """True if the spawner's time to start the process is up."""
     beat_age: float | None = None
     """Seconds since the last heartbeat, on the monotonic clock if the boot is the same; None if there was none."""
     deadline_passed: bool = False
@@ -65,7 +65,7 @@ class Verdict(Value):
 
 def judge(identity: Identity, observation: Observation, hand_timeout: float = 300.0) -> Verdict:
     """Return the verdict on one identity; a record without a process counts as alive for `hand_timeout` seconds."""
-    # Below zero: the clock was set back since the end, which must not give it more time.
+    # Below zero if the clock was set back since the end, which must not give it more time.
     if observation.leaving is not None and not 0 <= observation.leaving <= LINGER_SECONDS:
         return Verdict("lingering", f"it ended gracefully, but process {identity.pid} still holds its life lock")
     if identity.status in ("crashed", "terminated", "parked"):
@@ -90,19 +90,19 @@ def _by_hand(observation: Observation, hand_timeout: float) -> Verdict:
 
 
 def is_spawn_due(leased_at: float, now: float) -> bool:
-    """Return whether a spawner has had its time to start the process; both are wall times, in seconds.
+    """Return whether a spawner's time to start the process is up; both are wall times, in seconds.
 
-    Also true if the clock was set back since the lease: else a process that died would count as starting until the
-    clock is where it was. Then the marker decides; a wrong guess is fenced, and never starts the incarnation twice.
+    Also true if the clock was set back since the lease: otherwise a dead process would count as starting until the
+    clock caught up. Then the marker decides; a wrong guess is fenced, and never starts the incarnation twice.
     """
     return not 0 <= now - leased_at <= SPAWN_SECONDS
 
 
 def is_start_overdue(leased_at: float, deadline: float, now: float, watched: float) -> bool:
-    """Return whether a start's deadline is over: by the wall clock, or by the time for which it was watched.
+    """Return whether a start's deadline is over: by the wall clock, or by the time it was watched.
 
-    The latter counts if the clock was set back since the lease: a start that is blocked must not wait until the clock
-    is where it was.
+    The latter counts if the clock was set back since the lease: a blocked start must not wait until the clock has
+    caught up.
 
     Args:
         leased_at, deadline, now: wall times, in seconds.
@@ -112,8 +112,8 @@ def is_start_overdue(leased_at: float, deadline: float, now: float, watched: flo
 
 
 def _starting(identity: Identity, observation: Observation) -> Verdict:
-    """Judge a lease: it lapses at its deadline, or earlier if no process has the marker and the spawner is dead or has
-    had its time."""
+    """Judge a lease: it lapses at its deadline, or earlier if no process has the marker and the spawner is dead or out
+    of time."""
     if observation.deadline_passed:
         return Verdict("lapsed", "not active by its start deadline")
     is_spawner_alive = observation.pid_ticks is not None and observation.pid_ticks == identity.start_ticks

@@ -1,8 +1,8 @@
-"""API answers: how a model's API has answered the calls of one attempt, as the run's proxy has seen it.
+"""API answers: the last failure of a model's API in an attempt, as the run's proxy saw it.
 
-The proxy writes an answer that is none of success to `network/answer.json` in the attempt's folder, and removes it once
-the API answers a call. So what stands there is why the attempt's agent cannot continue, whatever its program says:
-status, the API's own name of the error, and the time that its headers name. No agent can write there.
+The proxy writes a failed answer to `network/answer.json` in the attempt's folder, and removes it once a call succeeds.
+So the file says why the attempt's agent cannot continue, whatever its program reports: status, the API's name of the
+error, and the time in its headers. No agent can write there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from garrison.values import Value, asdict
 FILE = "answer.json"
 """File of the proxy's folder of an attempt."""
 NETWORK = "network"
-"""The proxy's folder in that of an attempt."""
+"""The proxy's folder in an attempt's folder."""
 _MAX_NAME, _MAX_MESSAGE = 100, 1000
 _MILLISECONDS, _SECONDS = "retry-after-ms", "retry-after"
 _UNIFIED = "anthropic-ratelimit-unified-reset"
@@ -29,26 +29,26 @@ _COUNTED = tuple(f"{prefix}{{}}{what}" for prefix, what in (
     ("anthropic-ratelimit-requests-", ""), ("anthropic-ratelimit-tokens-", ""),
     ("anthropic-ratelimit-input-tokens-", ""), ("anthropic-ratelimit-output-tokens-", ""),
     ("x-ratelimit-", "-requests"), ("x-ratelimit-", "-tokens")))
-"""Names of the headers that count what is left; `remaining` or `reset` stands in the gap."""
+"""Names of the headers that count what is left, with `remaining` or `reset` in the gap."""
 _PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|[smhd]|$)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class ApiAnswer(Value):
-    """The last of an API's answers in a row that are none of success."""
+    """The last of an API's consecutive failures."""
 
     at: float
     """Seconds since 1970."""
     since: float
-    """Time of the first one in the row."""
+    """Time of the first of them."""
     count: int
     status: int | None
-    """None: the API could not be reached."""
+    """None: the API was not reachable."""
     error: str = ""
-    """The API's own name of the error, '' for none."""
+    """The API's name of the error, '' for none."""
     message: str = ""
     resets_at: float | None = None
-    """When it may be asked again by its headers, in seconds since 1970; None if they name no time."""
+    """When it may be called again by its headers, in seconds since 1970; None if they name no time."""
 
     @property
     def words(self) -> str:
@@ -60,7 +60,7 @@ class ApiAnswer(Value):
 
 def record_failure(folder: Path, now: float, status: int | None, headers: Mapping[str, str], error: tuple[str, str],
                    ) -> None:
-    """Record an answer that is none of success in the proxy's folder of an attempt; `error` is its name and message."""
+    """Record a failed answer in the proxy's folder of an attempt; `error` is its name and message."""
     before = read_answer(folder)
     answer = ApiAnswer(now, before.since if before else now, before.count + 1 if before else 1, status,
                        error[0][:_MAX_NAME], error[1][:_MAX_MESSAGE], read_reset(headers, now))
@@ -69,12 +69,12 @@ def record_failure(folder: Path, now: float, status: int | None, headers: Mappin
 
 
 def record_success(folder: Path) -> None:
-    """Record that the API has answered a call."""
+    """Record that a call has succeeded."""
     (folder / FILE).unlink(missing_ok=True)
 
 
 def read_answer(folder: Path, since: float = 0.0) -> ApiAnswer | None:
-    """Return the last answer in the proxy's folder, if it is none of success and came at `since` or later."""
+    """Return the last failure in the proxy's folder, if it is no older than `since`."""
     try:
         answer = from_data(ApiAnswer, read_json(folder / FILE) or {})
     except ValueError:
@@ -82,11 +82,11 @@ def read_answer(folder: Path, since: float = 0.0) -> ApiAnswer | None:
     return answer if answer.at >= since else None
 
 
-# ---- what an answer says, pure
+# ---- parse an answer, pure
 
 
 def read_error(body: object) -> tuple[str, str]:
-    """Return the name and the message of the error in an API's answer, '' for what it does not tell."""
+    """Return the name and the message of the error in an API's answer, '' for a missing one."""
     if isinstance(body, list):  # Gemini streams an array
         body = next(iter(body), None)
     table = body if isinstance(body, dict) else {}
@@ -101,7 +101,7 @@ def read_error(body: object) -> tuple[str, str]:
 
 
 def read_error_text(text: bytes) -> tuple[str, str]:
-    """Return the name and the message of the error in a body, of whatever kind."""
+    """Return the name and the message of the error in a body of any type."""
     try:
         found = read_error(json.loads(text))
     except (ValueError, RecursionError):
@@ -110,7 +110,7 @@ def read_error_text(text: bytes) -> tuple[str, str]:
 
 
 def read_reset(headers: Mapping[str, str], now: float) -> float | None:
-    """Return when an API may be asked again by the headers of its answer, in seconds since 1970; None for no time."""
+    """Return when an API may be called again by the headers of its answer, in seconds since 1970; None for no time."""
     for name, scale in ((_MILLISECONDS, 0.001), (_SECONDS, 1.0)):
         if (seconds := _number(headers.get(name, ""))) is not None:
             return now + max(0.0, seconds) * scale

@@ -1,8 +1,8 @@
-"""Atomic files: the only way a file is written, and the lock a record is changed under.
+"""Atomic files: the only way to write a file, and the lock for changing a record.
 
 `write` is atomic and durable: a reader sees the old bytes or the new ones, and after it returns the new ones survive a
-power cut; with `named=False` a power cut leaves either, whole in any case. `locked` is flock(2) on a file that is never
-unlinked, so it and filelock's FileLock exclude each other on the same path.
+power cut; with `named=False` a power cut leaves either, but always a whole one. `locked` is flock(2) on a file that is
+never unlinked, so it and filelock's FileLock exclude each other on the same path.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SERIAL = count()
-"""Numbers in the names of temporary files."""
+"""Serial numbers in the names of temporary files."""
 _POLL = 0.002
 """Seconds between two tries for a lock with a timeout."""
 _CHUNK = 1 << 16
 _MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EEXIST,
                         errno.ENAMETOOLONG})
-"""Errors that the user must fix: something else has the name, or permission is missing. Others are the machine's."""
+"""Errors that the user must fix: another kind of file has the name, or permission is missing. The rest are the
+machine's."""
 
 
 def read(path: Path) -> bytes | None:
@@ -40,11 +41,11 @@ def read(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise to_record_error(path, error) from error
-    try:  # half the cost of `read_bytes`, which makes a file object; a scan reads hundreds of records
+    try:  # half the cost of `read_bytes`, which creates a file object; a scan reads hundreds of records
         chunks = []
         while chunk := os.read(descriptor, _CHUNK):
             chunks.append(chunk)
-            # A regular file returns less than was asked for only at its end; this saves the second call.
+            # A regular file returns less than requested only at its end; this saves the second call.
             if len(chunk) < _CHUNK:
                 break
         return b"".join(chunks)
@@ -66,7 +67,7 @@ def list_names(folder: Path) -> list[str]:
 
 def to_record_error(path: Path, error: OSError) -> Exception:
     """Return the exception to raise for `error` at `path`: RecordUnreadable if the user must act, else `error`."""
-    # A full disk or an I/O error is the machine's and may pass: the process ends by it, and its successor tries again.
+    # A full disk or an I/O error is the machine's and may pass: the process dies of it, and its successor retries.
     if error.errno not in _MISPLACED:
         return error
     owner = _describe_owner(path) if error.errno in (errno.EACCES, errno.EPERM) else ""
@@ -74,13 +75,13 @@ def to_record_error(path: Path, error: OSError) -> Exception:
 
 
 def _describe_owner(path: Path) -> str:
-    """Return whose the path is, or the nearest folder above it that exists; '' if it is the user's own."""
+    """Describe the owner of the path, or of its nearest existing parent; '' if that is the user."""
     for each in (path, *path.parents):
         with suppress(OSError):
             owner = each.lstat().st_uid
             if owner == os.geteuid():
                 return ""
-            import pwd  # here: of use only in this message
+            import pwd  # imported here: only this message needs it
 
             try:
                 return f" ({each} belongs to {pwd.getpwuid(owner).pw_name})"
@@ -94,7 +95,7 @@ PROTECTED: list[str] = []
 
 
 def forbid_recreating(home: Path) -> None:
-    """Forbid this process to create anything in `home` once that is gone, which would leave half a home."""
+    """Forbid this process to create anything in `home` once it is gone, which would leave half a home."""
     PROTECTED[:] = [os.path.join(home, "")]  # noqa: PTH118
 
 
@@ -130,7 +131,7 @@ def _make_with_parents(path: str) -> None:
 
 
 def _make_within(home: str, path: str) -> None:
-    """Create one directory after the other, but never `home` itself."""
+    """Create each directory in turn, but never `home` itself."""
     at = home.rstrip("/")
     for part in path[len(home):].split("/"):
         at = f"{at}/{part}"
@@ -144,7 +145,7 @@ def _make_within(home: str, path: str) -> None:
 
 
 def _is_directory(path: Path, error: OSError) -> bool:
-    """Return whether `path` is a directory after all: makedirs reports any failed stat as "exists"."""
+    """Return whether `path` really is a directory: makedirs reports any failed stat as "exists"."""
     if error.errno != errno.EEXIST:
         return False
     try:
@@ -163,9 +164,10 @@ def sync_directory(path: Path) -> None:
 
 
 def write(path: Path, data: bytes, *, durable: bool = True, named: bool = True) -> None:
-    """Replace `path` with `data` (mode 0600): unique temporary alongside it, fsync, rename, fsync of the directory.
+    """Replace `path` with `data` (mode 0600): unique temporary file in the same directory, fsync, rename, fsync of the
+    directory.
 
-    Without `named` the last of these is left out, for a record that a later write of the same name makes durable before
+    Without `named` the directory is not synced, for a record that a later write of the same name makes durable before
     anything relies on it. The fsync before the rename stays: without it a power cut may leave an empty file.
     """
     with replacing(path) as descriptor:
@@ -183,7 +185,7 @@ def write(path: Path, data: bytes, *, durable: bool = True, named: bool = True) 
 def replacing(path: Path, flags: int = 0) -> Iterator[int]:
     """Open a new file for writing that becomes `path` at the end of the block; remove it after an error.
 
-    The block writes, and syncs or closes; the name is durable only after `sync_directory`.
+    The block must write, and sync or close; the name is durable only after `sync_directory`.
     """
     temporary, descriptor = _temporary(str(path), flags)
     try:
@@ -192,7 +194,7 @@ def replacing(path: Path, flags: int = 0) -> Iterator[int]:
     except BaseException as error:
         with suppress(OSError):
             os.close(descriptor)
-        with suppress(OSError):  # a leftover is cleared later; the first error is the one to raise
+        with suppress(OSError):  # a leftover is removed later; the first error must be raised
             os.unlink(temporary)  # noqa: PTH108
         if isinstance(error, OSError):
             raise to_record_error(path, error) from error
@@ -200,10 +202,10 @@ def replacing(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def _temporary(path: str, flags: int) -> tuple[str, int]:
-    """Create a new file alongside `path`; skip names that a killed writer of the same pid left."""
+    """Create a new file next to `path`; skip names that a killed writer of the same pid left."""
     at = path.rfind("/") + 1
     while True:
-        # The dot hides it from whoever lists the folder: they take each `*.json` there for a record.
+        # The dot hides it from code that lists the folder, which takes every `*.json` for a record.
         temporary = f"{path[:at]}.{path[at:]}.{os.getpid()}-{next(SERIAL)}.tmp"
         try:
             return temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | flags, 0o600)
@@ -218,7 +220,7 @@ TEMPORARY = re.compile(r"\..+\.(\d+)(?:-\d+)?\.tmp")
 def clear_temporaries(folder: Path, before: float) -> list[str]:
     """Remove the temporary files below `folder` that are older than `before` (epoch s); return their paths.
 
-    A writer needs its file for milliseconds. One that was suspended for longer fails, and writes nothing.
+    A writer needs its file for milliseconds. One that was suspended for longer fails without writing.
     """
     removed = []
     for parent, _, files in os.walk(folder):
@@ -233,8 +235,8 @@ def clear_temporaries(folder: Path, before: float) -> list[str]:
 
 
 def digest_of(data: bytes) -> str:
-    """Return the SHA-256 of some bytes, by which a copy of them is known."""
-    import hashlib  # imported late: it loads OpenSSL, and most commands of scripts digest nothing
+    """Return the SHA-256 of some bytes, which identifies copies of them."""
+    import hashlib  # imported late: it loads OpenSSL, and most script commands hash nothing
 
     return hashlib.sha256(data).hexdigest()
 
@@ -252,7 +254,7 @@ def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
 
     Args:
         timeout: seconds to wait at most; then Refused. Without one the wait is in the kernel and unlimited, for locks
-            that are only ever held while one record is written.
+            that are only held while one record is written.
     """
     if timeout is not None:
         with _locked_in_time(path, timeout):
@@ -267,12 +269,11 @@ def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
 
 @contextmanager
 def _locked_in_time(path: Path, timeout: float) -> Iterator[None]:
-    from filelock import FileLock, Timeout  # imported here: short commands do without
+    from filelock import FileLock, Timeout  # imported here: short commands do not need it
 
     try:
-        # Without flock, filelock would fall back to a lock by the file's existence, which outlives its holder and
-        # excludes none of ours; and a lock file that it unlinks would leave two processes with a lock on two files of
-        # one name.
+        # Without flock, filelock would fall back to a lock by the file's existence, which outlives its holder and does
+        # not exclude ours; and if it unlinked the lock file, two processes could lock two files of the same name.
         lock = FileLock(path, timeout, 0o600, poll_interval=_POLL, fallback_to_soft=False, preserve_lock_file=True)
         lock.acquire()
     except Timeout:
@@ -287,7 +288,7 @@ def _locked_in_time(path: Path, timeout: float) -> Iterator[None]:
 
 
 def _open_current(path: Path) -> int:
-    """Open and flock the file that has the name now; one replaced during the wait guards nothing."""
+    """Open and flock the file that has the name now; a file replaced during the wait protects nothing."""
     while True:
         descriptor = open_or_create(path)
         try:
@@ -301,7 +302,7 @@ def _open_current(path: Path) -> int:
 
 
 def flock(descriptor: int, operation: int, path: Path) -> None:
-    """Lock an open file; OSError with its path if its file system has no locks, which flock(2) does not name."""
+    """Lock an open file; OSError with its path if the file system has no locks (flock(2) names no path)."""
     try:
         fcntl.flock(descriptor, operation)
     except OSError as error:
@@ -317,11 +318,12 @@ def open_or_create(path: Path, flags: int = 0) -> int:
 
 
 def same_file(descriptor: int, path: Path | str) -> os.stat_result | None:
-    """Return the status of the open `descriptor` if it is still the file called `path`, else None."""
+    """Return the status of the open `descriptor` if `path` still names the same file, else None."""
     try:
         named = os.stat(path)  # noqa: PTH116
     except FileNotFoundError:
         return None
-    # By device and inode: the name may be another file's by now, whose lock excludes nobody who holds this one.
+    # By device and inode: the name may belong to another file by now, and a lock on that does not exclude holders of
+    # this one.
     opened = os.fstat(descriptor)
     return opened if (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino) else None

@@ -1,17 +1,17 @@
-"""Budgets: what sessions may cost, what their calls in progress have reserved, and what may still be spent.
+"""Budgets: limits on the cost of sessions, reservations of calls in progress, and what is left.
 
-Before each call money for it is reserved; what it costs is recorded (`costs`), and then the rest is free again. Whether
-a call may start is decided here alone: by `find_shortfall` for one whose cost is only probable, by `fit` for one whose
-answer can be shortened, by `remaining_turns` for the responses of an attempt.
+Money is reserved before each call; its cost is recorded (`costs`), and the rest of the reservation is released. Only
+this module decides whether a call may start: `find_shortfall` if its cost is only an estimate, `fit` if its answer can
+be shortened, `remaining_turns` for the responses of an attempt.
 
-| who asks | for the limits of | through |
+| caller | limits of | through |
 |---|---|---|
 | a session of a node | node, run and day | `Account` |
 | the proxy, for each call through it | node, run and day; responses of the attempt | `Reservation.admit` |
 | a session outside runs | one message, its use and the day | `Purse` |
-| who pays for work on another host | node, run and day | `Meter.exceeded` |
+| the payer of work on another host | node, run and day | `Meter.exceeded` |
 
-What a node's calls reserve is decided under one lock of the home, by what is spent and what others have reserved. A
+Reservations of a node's calls are made under one lock of the home, by what is spent and what others have reserved. A
 reservation counts while its session's lock is held.
 """
 
@@ -49,15 +49,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE, SESSION_LOCK, USAGE = "reserved.json", "session.lock", "usage.jsonl"
-"""Names in a session's folder: its reservation, the lock that is held while it runs, and what it has cost."""
+"""Files in a session's folder: its reservation, the lock that is held while it runs, and its usage."""
 SESSION = "claude"
-"""Folder of a session in that of its attempt."""
+"""Folder of a session in its attempt's folder."""
 _PLACES = (SESSION, f"validator/{SESSION}", "network", "validator/network")
-"""Folders with a reservation: a session's, and the proxy's."""
+"""Folders with a reservation: the session's and the proxy's."""
 LEAST = 0.01
-"""US dollars reserved for a session's first call, whose cost is not known."""
+"""US dollars reserved for a session's first call, whose cost is unknown."""
 FLOOR = 1024
-"""Fewest tokens of an answer to which a call's limit is lowered."""
+"""Fewest tokens to which the limit of a call's answer is lowered."""
 ROUNDING = 1e-9
 """US dollars by which sums may differ."""
 Sums: TypeAlias = tuple[float, float, float]
@@ -66,7 +66,7 @@ _NOTHING: Sums = (0.0, 0.0, 0.0)
 
 
 class LimitLine(NamedTuple):
-    """One limit, in US dollars: what it is for, and what is spent and reserved of it."""
+    """One limit in US dollars: its scope, and what is spent and reserved."""
 
     what: str
     limit: float
@@ -83,7 +83,7 @@ class Limits(Value):
     day: float | None = None
     """Limit of the whole home for a calendar day in UTC."""
     turns: int | None = None
-    """Responses of its model in one attempt, which the run's proxy counts."""
+    """Limit of the model's responses in one attempt, which the run's proxy counts."""
 
     @property
     def has_money(self) -> bool:
@@ -91,7 +91,7 @@ class Limits(Value):
         return (self.node, self.run, self.day) != (None, None, None)
 
     def against(self, spent: Sums, held: Sums = _NOTHING) -> list[LimitLine]:
-        """Return each limit with what is spent and reserved of it, of node, run and day."""
+        """Return the limits of node, run and day, each with what is spent and reserved."""
         return [LimitLine(what, limit, used, reserved) for what, limit, used, reserved in zip(
             ("this node", "this run", "this day"), (self.node, self.run, self.day), spent, held, strict=True)
             if limit is not None]
@@ -105,7 +105,7 @@ class Shortfall(NamedTuple):
 
     reason: str
     is_reserved: bool
-    """True if the limit is not reached: calls of others may cost what is left."""
+    """True if the limit is not reached: other calls may still use what is left."""
 
 
 class CallPrice(Protocol):
@@ -127,7 +127,7 @@ class CallPrice(Protocol):
 
 
 class Grant(NamedTuple):
-    """Leave to make a call."""
+    """Permission to make a call."""
 
     output: int
     """Tokens that the answer may have."""
@@ -136,13 +136,13 @@ class Grant(NamedTuple):
 
 
 class RunLimit(Record):
-    """What a run may cost in US dollars, as its launch or a resume said."""
+    """Limit of a run in US dollars, as set by its launch or a resume."""
 
     usd: float
 
 
 def limit_run(home: Path, run: str, usd: str | None) -> None:
-    """Record the US dollars that a whole run may cost from now on; None or `none`: what its agents' profiles say."""
+    """Record the US dollars that a whole run may cost from now on; None or `none`: as its agents' profiles say."""
     if usd is None or usd == "none":
         RunFiles(home, run).budget.unlink(missing_ok=True)
     else:
@@ -150,7 +150,7 @@ def limit_run(home: Path, run: str, usd: str | None) -> None:
 
 
 def within_run(home: Path, run: str, limits: Limits) -> Limits:
-    """Return limits with that of the run itself, if it has one that is lower."""
+    """Return limits with the run's own limit, if it is lower."""
     path = RunFiles(home, run).budget
     if (data := atomic.read(path)) is None:
         return limits
@@ -167,11 +167,11 @@ class Meter:
 
     @property
     def limits(self) -> Limits:
-        """Return the limits as they are now: a resume may raise that of a run whose proxy continues."""
+        """Return the current limits: a resume may raise a run's limit while its proxy continues."""
         return within_run(self.home, self.run, self._limits)
 
     def exceeded(self, day: str = "") -> str:
-        """Return in words which limit is reached on a day (as 2026-01-31, UTC; '' for today); '' if none is."""
+        """Describe which limit is reached on a day (as 2026-01-31, UTC; '' for today); '' if none is."""
         limits = self.limits
         shortfall = find_shortfall(limits.against(self.spent(day))) if limits.has_money else None
         return shortfall.reason if shortfall is not None else ""
@@ -180,7 +180,7 @@ class Meter:
         """Return the US dollars spent by the node, by the run, and by the home on a day (today), where limited."""
         today = day or now()[:10]
         attempts: dict[tuple[str, str, Path], list[UsageRecord]] = {}
-        # Without a limit of the day the files of other runs, which may be thousands, are not looked at.
+        # Without a daily limit, the files of other runs, which may be thousands, need not be read.
         for run, node, path in usage_files(self.home, None if self.limits.day is not None else self.run):
             attempts.setdefault((run, node, path.parent.parent), []).extend(self._cache.read_all(path))
         by_node = by_run = by_day = 0.0
@@ -194,9 +194,9 @@ class Meter:
 
 
 def _certain(records: list[UsageRecord], amount: Callable[[list[UsageRecord]], float]) -> float:
-    """Return the amount of an attempt's records; if its program reported less than the proxy saw, the proxy's counts.
+    """Return the cost of an attempt's records; by the proxy's counts, if the program reported less than those.
 
-    Whatever calls the API as that program, the attempt pays for.
+    The attempt pays for everything that calls the API as that program.
     """
     seen = [record for record in records if record.reported]
     reported = [record for record in records if not record.reported]
@@ -216,35 +216,35 @@ class Reservation:
         """Reserve money for the next call; return why it may not start, None if it may.
 
         Args:
-            usd: what the call will probably cost; 0 if that is not known.
+            usd: estimated cost of the call; 0 if unknown.
         """
         meter = self._meter
         if not meter.limits.has_money:
             return None
-        with _locked(meter.home):  # what is left is read and reserved in one step, else two calls would get the same
+        with _locked(meter.home):  # reading and reserving what is left is one step, else two calls would get the same
             shortfall = find_shortfall(meter.limits.against(meter.spent(), self._held_by_others()), usd)
             if shortfall is None:
                 self._write(max(usd, LEAST))
         return shortfall
 
     def reduce(self, usd: float) -> None:
-        """Reserve less by what the call in progress has been recorded to cost."""
-        # What is recorded counts as spent from now on; reserved as well, it would count twice for others.
+        """Reduce the reservation by the recorded cost of the call in progress."""
+        # Recorded costs count as spent from now on; still reserved, they would count twice for others.
         if self._usd and usd > 0:
             self._write(max(self._usd - usd, 0.0))
 
     def hold(self, usd: float) -> None:
-        """Reserve this for the calls in progress, whose ends or starts have been decided already."""
+        """Reserve this for the calls in progress, which have already been decided."""
         if usd > 0:
             self._write(usd)
         else:
             self.release()
 
     def admit(self, price: CallPrice, *, running: float) -> Grant | Shortfall:
-        """Reserve what a call may cost at most, with a shorter answer if all of it does not fit.
+        """Reserve the highest cost of a call, with a shorter answer if the full one does not fit.
 
         Args:
-            running: what is reserved for calls of its own that are in progress.
+            running: what is reserved for its own calls in progress.
         """
         with _locked(self._meter.home):
             granted = fit(self._meter.limits, self._meter.spent(), self._held_by_others(), running, price)
@@ -253,23 +253,23 @@ class Reservation:
             return granted
 
     def read_left(self) -> float:
-        """Return what a process that died had reserved: its calls may have cost that."""
+        """Return the reservation of a dead process: its calls may have cost that."""
         return _read_reserved(self._file)
 
     def release(self) -> None:
-        """Reserve nothing."""
+        """Release the reservation."""
         self._usd = 0.0
         self._file.unlink(missing_ok=True)
 
     def _write(self, usd: float) -> None:
         self._usd = usd
-        # Not durable: after a power cut there is no call in progress.
+        # Not synced: after a power cut there is no call in progress.
         atomic.write(self._file, encode({"usd": usd}), durable=False)
 
     def _held_by_others(self) -> Sums:
         """Return the US dollars that other living attempts of the node, the run and the home have reserved.
 
-        What a session reserves, the proxy may reserve for the same calls.
+        A session and the proxy may both reserve for the same calls.
         """
         home, own = self._meter.home, self._meter.run
         whose = [f"usage/{own}"] if own.startswith(f"{PIPELINES}/") else [f"runs/{own}/nodes", f"usage/{GATES}/{own}"]
@@ -299,33 +299,34 @@ def _read_reserved(path: Path) -> float:
 
 
 class Account:
-    """Money of a node's session: what its calls cost is recorded, and before each of them it is asked for."""
+    """Account of a node's session: requests money before each call, and records what the call costs."""
 
     def __init__(self, meter: Meter, folder: Path, session: str, *, reserves: bool = True) -> None:
         """Open the account of a session in its folder.
 
         Args:
-            reserves: False in a sandbox, in which other sessions cannot be seen: there the proxy reserves.
+            reserves: False in a sandbox, which hides other sessions: there the proxy reserves.
         """
         self._meter, self._usage, self._log = meter, folder / USAGE, UsageLog(folder / USAGE, session)
         self._reservation = Reservation(meter, folder) if reserves else None
 
     def records(self) -> list[UsageRecord]:
-        """Return what the calls of the attempt have cost."""
+        """Return the cost of the attempt's calls."""
         return read_usage(self._usage) if self._usage.exists() else []
 
     def enter(self) -> Shortfall | None:
-        """Ask for a first call, which will probably cost what the last one did; return why it may not start."""
+        """Request a first call, estimated to cost as much as the last one; return why it may not start."""
         if self._reservation is None:
             return Shortfall(reason, False) if (reason := self._meter.exceeded()) else None
         return self._reservation.reserve(last_cost(self.records()))
 
     def record(self, event: Mapping[str, object]) -> None:
-        """Record an event of the session, if it tells of a cost."""
+        """Record an event of the session, if it reports a cost."""
         self._log.record(event)
 
     def pay(self, event: Mapping[str, object]) -> Shortfall | None:
-        """Record a `usage` event; once the response is whole ask for the next call, and return why it may not start."""
+        """Record a `usage` event; once the response is complete, request the next call and return why it may not
+        start."""
         self.record(event)
         if self._reservation is None:
             return None
@@ -336,18 +337,18 @@ class Account:
         return None
 
     def release(self) -> None:
-        """Reserve nothing."""
+        """Release the reservation."""
         if self._reservation is not None:
             self._reservation.release()
 
 
 def cost_of(event: Mapping[str, object]) -> float:
-    """Return what the response of a `usage` event costs, in US dollars."""
+    """Return the cost of the response of a `usage` event in US dollars."""
     return estimate(str(event["model"]), from_data(dict[str, object], event["usage"]))
 
 
 def find_shortfall(lines: Sequence[LimitLine], usd: float = 0.0) -> Shortfall | None:
-    """Return why a call that will probably cost `usd` may not start, by all its limits; None if it may. Pure."""
+    """Return which limit stops a call with the estimated cost `usd`; None if it may start. Pure."""
     for what, limit, used, _ in lines:
         if used >= limit:
             return Shortfall(describe_spent(what, limit, used), False)
@@ -358,7 +359,7 @@ def find_shortfall(lines: Sequence[LimitLine], usd: float = 0.0) -> Shortfall | 
 
 
 def describe_spent(what: str, limit: float, used: float, reserved: float = 0.0, usd: float | None = None) -> str:
-    """Return in words what is spent of a limit, and that the next call, which may cost `usd`, would exceed it."""
+    """Describe what is spent of a limit, and that the next call, which may cost `usd`, would exceed it."""
     spent = f"${used:.2f} of the ${limit:.2f} for {what} are spent"
     if usd is None:
         return spent
@@ -367,13 +368,13 @@ def describe_spent(what: str, limit: float, used: float, reserved: float = 0.0, 
 
 
 def remaining_turns(limit: int | None, records: Sequence[UsageRecord], running: int = 0) -> int | None:
-    """Return how many responses of an attempt are left beside those that are `running`; None for no limit."""
+    """Return how many responses an attempt has left, not counting the `running` ones; None for no limit."""
     made = running + len({(record.session, record.message) for record in records if record.kind == "call"})
     return None if limit is None else max(0, limit - made)
 
 
 def last_cost(records: Sequence[UsageRecord]) -> float:
-    """Return what the last call of an attempt has cost, 0 if there is none: the next one sends the same and more."""
+    """Return the cost of an attempt's last call, 0 if there is none: the next one sends the same and more."""
     return next((record.usd for record in reversed(records) if record.kind == "call"), 0.0)
 
 
@@ -382,15 +383,14 @@ def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: CallPric
 
     Args:
         spent: US dollars spent by the node, the run and the home today.
-        held: those that others of each have reserved.
-        running: those that are reserved for other calls of the same attempt.
+        held: those that others have reserved in each. running: those reserved for other calls of the same attempt.
     """
     least, most = price.usd(price.floor), price.usd(price.output)
     usd = most
     for what, limit, used, others in limits.against(spent, held):
         reserved = others + running
         free = limit - used - reserved + ROUNDING
-        # A call that costs nothing, as of a model on the user's own machine, may pass a limit that is used up.
+        # A free call, such as to a model on the user's own machine, may start even if a limit is used up.
         if used >= limit and most > 0:
             return Shortfall(describe_spent(what, limit, used), False)
         if free < least:
@@ -400,7 +400,7 @@ def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: CallPric
         usd = min(usd, free)
     if usd >= most:
         return Grant(price.output, most)
-    # The price is linear in the tokens of the answer, so this is how many of them the rest of the limit pays for.
+    # The price is linear in the tokens of the answer, so this is how many the rest of the limit pays for.
     rate = (most - price.usd(0)) / price.output
     output = max(price.floor, int((usd - price.usd(0)) / rate))
     return Grant(output, price.usd(output))
@@ -409,7 +409,7 @@ def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: CallPric
 @contextmanager
 def _locked(home: Path) -> Iterator[None]:
     """Hold the home's lock of reservations, for milliseconds."""
-    # One lock for the home, since the limit of a day is that of all runs.
+    # One lock for the home, since a daily limit covers all runs.
     with (atomic.make_directory(home / "run") / "reservations.lock").open("a") as file:
         atomic.flock(file.fileno(), fcntl.LOCK_EX, home / "run" / "reservations.lock")
         yield
@@ -417,10 +417,10 @@ def _locked(home: Path) -> Iterator[None]:
 
 # ---- purse -----------------------------------------------------------------------------------------------------------
 
-# Purses: costs of sessions outside runs, such as those that answer a conversation, and the limits on them.
+# Purses: costs of sessions outside runs, such as those that answer a conversation, and their limits.
 #
-# The sessions of one purse work in one process. Before each call a session reserves what its last call cost, so that
-# parallel ones do not exceed a limit together.
+# The sessions of one purse run in one process. Before each call a session reserves what its last call cost, so that
+# parallel sessions do not exceed a limit together.
 
 
 class Allowance(Value):
@@ -446,21 +446,21 @@ class Purse:
         self._reserved: dict[str, float] = {}
         """Session → US dollars that its call in progress may still cost."""
         self._last: dict[str, float] = {}
-        """Session → what its last call cost; '' → what the last call of any session did."""
+        """Session → cost of its last call; '' → cost of the last call of any session."""
 
     def log(self, session: str) -> UsageLog:
         atomic.make_directory(self._path.parent)
         return UsageLog(self._path, session)
 
     def begin(self) -> None:
-        """Begin a task: what was spent before does not count against its limit."""
+        """Start a task: earlier spending does not count against its limit."""
         self._before = self._spent()
 
     def reserve(self, session: str, usd: float = 0.0) -> Shortfall | None:
         """Reserve money for the next call of a session; return why it may not start, None if it may.
 
         Args:
-            usd: what its last call cost; 0 for its first, which may cost what the last call of any session did.
+            usd: cost of its last call; 0 for its first, which may cost as much as the last call of any session.
         """
         usd = usd or self._last.get(session) or self._last.get("", 0.0)
         held = sum(reserved for name, reserved in self._reserved.items() if name != session)
@@ -470,14 +470,14 @@ class Purse:
         return shortfall
 
     def pay(self, session: str, event: Mapping[str, object]) -> Shortfall | None:
-        """Take note of a `usage` event, which is recorded; ask for the call that follows a response, and return why it
-        may not start. None follows the last one of a turn."""
+        """Process a recorded `usage` event; request the call that follows a response, and return why it may not start.
+        No call follows the last response of a turn."""
         usd = cost_of(event)
         self.recorded(session, usd, is_final=bool(event["final"]))
         return self.reserve(session, usd) if event["final"] and not event["last"] else None
 
     def recorded(self, session: str, usd: float, *, is_final: bool) -> None:
-        """Take note of what is recorded of a call in progress: it is not reserved any more."""
+        """Process the recorded cost of a call in progress: it is no longer reserved."""
         if is_final:
             self._last[session] = self._last[""] = usd
             self.release(session)
@@ -485,11 +485,11 @@ class Purse:
             self._reserved[session] = max(self._reserved[session] - usd, 0.0)
 
     def release(self, session: str) -> None:
-        """Reserve nothing for a session."""
+        """Release the reservation of a session."""
         self._reserved.pop(session, None)
 
     def _lines(self, held: float) -> list[LimitLine]:
-        """Return each limit with what is spent and reserved of it."""
+        """Return each limit with what is spent and reserved."""
         limits, today = self.allowance, now()[:10]
         found = []
         if limits.task is not None:

@@ -1,6 +1,6 @@
-"""Comments of the user on lines of an attempt's work, as the merge queue's journal keeps them with the judgement.
+"""Comments of the user on lines of an attempt's work, as stored with the review in the merge queue's journal.
 
-They stay with their attempt. What became of one is not recorded: it is read from the next attempt
+They stay with their attempt. The outcome of a comment is not recorded: it is read from the next attempt
 (`views/comments.py`).
 """
 
@@ -17,9 +17,9 @@ class ReviewComment(Record):
     line: int
     text: str
     last: int = 0
-    """Number of the last line of several, of the same sign; 0 for a single line."""
+    """Last line of a range, with the same sign; 0 for a single line."""
     quoted: tuple[str, ...] = ()
-    """The first of these lines, each cut to a bound, as they were."""
+    """Text of the first of these lines, each cut to a limit."""
 
     @property
     def lines(self) -> range:
@@ -28,5 +28,5 @@ class ReviewComment(Record):
 
 
 def comment_id(number: int) -> str:
-    """Return the id by which an agent answers the comment of that number, from 1, of the attempt before its own."""
+    """Return the id with which an agent answers the comment of that number, from 1, of the previous attempt."""
     return f"comment-{number}"

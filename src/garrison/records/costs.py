@@ -1,10 +1,10 @@
-"""Costs of sessions, by what they record of each response; `budget` limits them.
+"""Costs of sessions, from what they record for each response; `budget` limits them.
 
 `usage.jsonl` in an attempt's folder has one line for each response of the model, written before that response's tools
-run (`kind: call`, by message id, estimated from its tokens), and one at each result (`kind: result`, the CLI's own
-total since the session began). A kill loses at most the response in progress. The CLI's total counts over resumes, but
-a killed CLI has not reported all of its cost. So a session's cost is its highest total, plus the estimates of calls
-that killed connections made, plus those of the calls after the last total.
+run (`kind: call`, by message id, estimated from its tokens), and one for each result (`kind: result`, the CLI's own
+total since the session started). A kill loses at most the response in progress. The CLI's total includes resumes, but a
+killed CLI has not reported its whole cost. So a session's cost is its highest total, plus the estimates of calls from
+killed connections, plus those of the calls after the last total.
 
 Sessions outside runs (the butler and its specialists, garrison sessions, plans of workflows) write the same lines to
 `usage/USE/NAME.jsonl` of the home (`budget.Purse`).
@@ -26,7 +26,7 @@ from garrison.records.record import from_data
 from garrison.values import Value, fields_of
 
 PRICES_OF = "2026-11-29"
-"""Day on which the tables were compared with that of the Claude CLI (2.1.330), and with genai-prices (0.2.3)."""
+"""Day on which the tables were compared with the Claude CLI (2.1.330) and genai-prices (0.2.3)."""
 
 
 class Price(NamedTuple):
@@ -38,7 +38,7 @@ class Price(NamedTuple):
 
 
 HIGHEST_PRICE = Price(15.0, 75.0, 1.5)
-"""For a model of no family that is known: a limit errs on the safe side."""
+"""For a model of an unknown family: a limit errs on the safe side."""
 PRICES: Mapping[str, Mapping[tuple[int, int], Price]] = {
     "opus": {(3, 0): HIGHEST_PRICE, (4, 0): HIGHEST_PRICE, (4, 1): HIGHEST_PRICE, **dict.fromkeys(
         ((4, 5), (4, 6), (4, 7), (4, 8), (5, 0)), Price(5.0, 25.0, 0.5)), (5, 5): Price(4.0, 20.0, 0.2)},
@@ -48,10 +48,10 @@ PRICES: Mapping[str, Mapping[tuple[int, int], Price]] = {
     "haiku": {(3, 5): Price(0.8, 4.0, 0.08), (4, 5): Price(1.0, 5.0, 0.1), (5, 5): Price(0.5, 2.5, 0.05)},
     "fable": {(5, 0): Price(10.0, 50.0, 1.0), (5, 1): Price(10.0, 50.0, 0.25), (5, 2): Price(8.0, 40.0, 0.2)},
     "mythos": {(5, 0): Price(10.0, 50.0, 1.0), (5, 1): Price(10.0, 50.0, 0.25), (5, 2): Price(8.0, 40.0, 0.2)}}
-"""Family → version → price. A version that is not here counts as the dearest of its family. These are estimates until
+"""Family → version → price. An unknown version is priced as the most expensive of its family. These are estimates until
 the CLI's total, which replaces them."""
 _ALIASED = (4, 5)
-"""Oldest version that a family alone may mean, as in `--model opus`: it counts as the dearest from there on."""
+"""Oldest version that a family alone may mean, as in `--model opus`: priced as the most expensive from there on."""
 _NAMED = re.compile(rf"(?:(\d)(?:[-.](\d{{1,2}}))?-)?({'|'.join(PRICES)})"
                     r"(?:[-.@](\d)(?:[-.](\d{1,2})(?!\d))?(?!\d))?")
 """`claude-opus-4-1-20250805`, `claude-opus-4@20250514`, `claude-3-opus-20240229`, `sonnet`."""
@@ -78,15 +78,15 @@ OTHER_PRICES: Mapping[str, Mapping[tuple[int, int], Price]] = {
     "gemini flash lite": {(2, 5): Price(0.1, 0.4, 0.01), (3, 1): Price(0.25, 1.5, 0.025),
                           (3, 5): Price(0.3, 2.5, 0.03)},
     "gemini argon": {(4, 0): Price(4.0, 20.0, 0.2)}}
-"""The same of other vendors, by the words of a family's name; where long prompts cost more, that."""
+"""The same for other vendors, by the words of a family's name; with the price of long prompts if they cost more."""
 _OTHER = re.compile(r"(?:^|/)(?:(gpt|gemini)-(\d)(?:\.(\d{1,2}))?(o?)|(o)(\d))((?:-[a-z]+)*)(?![\w.])")
 """`gpt-5.1-codex-mini`, `openai/gpt-4o-2024-11-20`, `o3`, `gemini-2.5-flash-lite`."""
 PROXY_SESSION = "proxy-"
-"""Begins the session of what the proxy counts."""
+"""Prefix of the session of what the proxy counts."""
 CACHE_WRITE, CACHE_WRITE_HOUR = 1.25, 2.0
 """Price of a token written to the cache, for minutes or for an hour, relative to an input token."""
 CACHED_FOR_AN_HOUR = "ephemeral_1h_input_tokens"
-"""Count, among those that are written to the cache, of what stays there for an hour; also below `cache_creation`."""
+"""Count of the tokens written to the cache for an hour, included in those written; also below `cache_creation`."""
 
 
 class UsageRecord(Value):
@@ -106,7 +106,7 @@ class UsageRecord(Value):
     connection: str = ""
     """Start of the connection that wrote it; `stretch` in the file."""
     reported: bool = False
-    """True for a call that the proxy saw and that the attempt's program reports too."""
+    """True for a call that the proxy saw and that the attempt's program also reports."""
     estimated: bool = False
     """True if the response did not report its tokens."""
 
@@ -147,7 +147,7 @@ def price_of(model: str) -> Price:
 
 
 def _price_of_other(model: str) -> Price:
-    """Return the price of another vendor's model: of the version with the most of its name's words."""
+    """Return the price of another vendor's model: of the version that matches most words of its name."""
     named = _OTHER.search(model)
     if named is None:
         return HIGHEST_PRICE
@@ -163,7 +163,7 @@ def _price_of_other(model: str) -> Price:
 
 
 def token_count(usage: Mapping[str, object], name: str) -> int:
-    """Return a count; 0 for anything else, so that a proxy's nonsense neither ends a session nor returns money."""
+    """Return a count; 0 for anything else, so that nonsense from a proxy neither ends a session nor refunds money."""
     value = usage.get(name)
     return int(value) if isinstance(value, int | float) and 0 <= value < float("inf") else 0
 
@@ -191,7 +191,7 @@ def total(records: Iterable[UsageRecord]) -> Spent:
 
 def total_of_day(records: list[UsageRecord], day: str) -> float:
     """Return the US dollars of one day (2026-01-31, UTC): spent by its end, less spent before it."""
-    # Not the sum of the day's lines: a total of the CLI also has what the days before have cost.
+    # Not the sum of the day's lines: a total of the CLI includes the cost of earlier days.
     until = [record for record in records if record.at[:10] <= day]
     return total(until).usd - total(record for record in until if record.at[:10] < day).usd
 
@@ -201,12 +201,12 @@ def _session_total(records: list[UsageRecord]) -> float:
     calls: dict[str, float] = {}
     connection = ""
     for record in records:
-        if record.connection != connection:  # the one before ended without reporting these calls
+        if record.connection != connection:  # the previous one ended without reporting these calls
             connection, unreported, calls = record.connection, unreported + sum(calls.values()), {}
         if record.kind == "call":
             calls[record.message] = record.usd
             continue
-        # A CLI that ended by itself has added them to its total; a killed one could not.
+        # A CLI that exited by itself has added them to its total; a killed one could not.
         lost += unreported if record.usd - reported - sum(calls.values()) < unreported / 2 else 0.0
         reported, unreported, calls = max(reported, record.usd), 0.0, {}
     return reported + lost + unreported + sum(calls.values())
@@ -218,26 +218,26 @@ STREAM = "stream"
 """Folder of an attempt with what its program prints as lines of JSON, and its usage file."""
 _PLACES = ("claude", "validator/claude", STREAM, "remote", "network", "validator/network", f"{EARLIER}/*/claude",
            f"{EARLIER}/*/{STREAM}")
-"""Folders with a usage file, in that of an attempt: a session's, those of a program's stream, of the hosts that worked
-on it and of the proxy, and earlier agents'."""
+"""Folders with a usage file in an attempt's folder: of a session, a program's stream, the hosts that worked on it, the
+proxy, and earlier agents."""
 
 
 PIPELINES = "pipelines"
-"""Begins what stands for a run in costs of `garrison pipeline run`, `pipelines/NAME`."""
+"""Prefix of the run in costs of `garrison pipeline run`, `pipelines/NAME`."""
 PLANS, LESSONS = "plans", "lessons"
-"""Folders of a home; each begins what stands for a run in costs: of planning `plans/ID`, of wording lessons
+"""Folders of a home that are prefixes of the run in costs: of planning `plans/ID`, of wording lessons
 `lessons/REPOSITORY`."""
 GATES = "gates"
-"""Folder of `usage` with what gates of each run cost, which belong to no node: `gates/RUN/GATE/1/network`."""
+"""Folder of `usage` with the costs of each run's gates, which belong to no node: `gates/RUN/GATE/1/network`."""
 OUTSIDE = "@"
-"""Begins what stands for a run in costs outside runs, `@chat/default`; no run's name can begin so."""
+"""Prefix of the run in costs outside runs, `@chat/default`; no run's name can start with it."""
 
 
 def usage_files(home: Path, run: str | None = None, node: str | None = None) -> Iterator[tuple[str, str, Path]]:
     """Yield (run, node, file) of every usage file of the home, of one run, or of one node, its validator's included.
 
-    Costs outside runs have `@USE` for a run and the session's name for a node; those of `garrison pipeline run`
-    `pipelines/NAME` for a run, those of a plan `plans/ID`, those of lessons `lessons/REPOSITORY`.
+    Costs outside runs have `@USE` as the run and the session's name as the node. The run is `pipelines/NAME` for
+    `garrison pipeline run`, `plans/ID` for a plan, `lessons/REPOSITORY` for lessons.
     """
     if run is None or run.startswith(OUTSIDE):
         use = "*" if run is None else run.removeprefix(OUTSIDE)
@@ -256,13 +256,13 @@ def usage_files(home: Path, run: str | None = None, node: str | None = None) -> 
 
 
 def spent_by(home: Path, run: str) -> float:
-    """Return the US dollars that a run, or what stands for one (`usage_files`), has cost so far, as far as is known."""
+    """Return the known cost of a run, or of what has its place in `usage_files`, in US dollars."""
     return sum(total(read_usage(path)).usd for _, _, path in usage_files(home, run))
 
 
 def _files_of_runs(root: Path, nodes: str, node: str | None) -> Iterator[tuple[str, str, Path]]:
     """Yield what `usage_files` does for the folders of nodes below those that match `nodes`."""
-    # Not `**`: an attempt's folder may contain a home with all that its programs have installed.
+    # Not `**`: an attempt's folder may contain a home with everything that its programs have installed.
     found = [path for place in _PLACES for path in root.glob(f"{nodes}/{node or '*'}/*/{place}/usage.jsonl")]
     for path in sorted(found):
         parts = path.relative_to(root).parts
@@ -273,7 +273,7 @@ def _files_of_runs(root: Path, nodes: str, node: str | None) -> Iterator[tuple[s
 
 
 def pipeline_account(home: Path, directory: Path) -> str:
-    """Return what stands for the run of `garrison pipeline run` in that directory, wherever it is."""
+    """Return the run's place in costs for `garrison pipeline run` in that directory, wherever it is."""
     real = directory.resolve()
     is_in_home = real.parent == (home / PIPELINES).resolve()
     name = re.sub(r"[^A-Za-z0-9._-]", "-", real.name)
@@ -294,7 +294,7 @@ def _read_all(path: Path) -> list[UsageRecord]:
 
 
 _MARKS = frozenset({"reported", "estimated"})
-"""Fields that are left out of the file unless they are true."""
+"""Fields that are omitted from the file unless true."""
 
 
 def append_usage(path: Path, record: UsageRecord) -> None:
@@ -323,7 +323,7 @@ class UsageLog:
 # ---- windows of a subscription
 
 WINDOWS_FILE = "windows.json"
-"""Alongside a usage file: what a subscription's windows have left, which count in place of dollars."""
+"""Next to a usage file: what is left of a subscription's windows, which count instead of dollars."""
 _WINDOWS = {"five_hour": "5 h", "seven_day": "week", "seven_day_opus": "week of Opus",
             "seven_day_sonnet": "week of Sonnet"}
 """Window → its name."""
@@ -339,8 +339,8 @@ def note_window(folder: Path, kind: str, used: float | None, resets_at: float | 
 
 
 def describe_windows(home: Path, run: str) -> str:
-    """Return what a run's subscription has left, as last heard: `5 h: 62 % used until 17:40 UTC, week: 12 % used`; ''
-    for a run that pays by tokens."""
+    """Return what is left of a run's subscription, as last reported: `5 h: 62 % used until 17:40 UTC, week: 12 % used`;
+    '' for a run that pays by tokens."""
     latest: dict[str, Mapping[str, object]] = {}
     for _, _, path in usage_files(home, run):
         noted = read_json(path.with_name(WINDOWS_FILE))
@@ -363,7 +363,7 @@ def _describe_window(name: str, window: Mapping[str, object]) -> str:
 
 
 class UsageCache:
-    """Usage files, each read again only once it has grown."""
+    """Usage files, each read again only if it has grown."""
 
     def __init__(self) -> None:
         self._files: dict[Path, tuple[int, list[UsageRecord]]] = {}

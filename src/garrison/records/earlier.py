@@ -1,8 +1,8 @@
-"""What records of earlier versions tell by a sentence alone.
+"""Read what records of earlier versions state only in a sentence.
 
-Records of today hold what happened as values (`ends.Departure`, `events.Follows`, fields of the merge queue's records),
-alongside the sentence that people read. Earlier versions wrote the sentence only. It is read here, and nowhere
-else: a module that decides asks a record for its value, and a record without one asks this module. Pure.
+Current records contain values (`ends.Departure`, `events.Follows`, fields of the merge queue's records) next to the
+sentence for users. Earlier versions wrote only the sentence. It is parsed here and nowhere else: a module that decides
+asks a record for its value, and a record without one asks this module. Pure.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def departure_of(reason: str) -> Departure:
 
 
 def is_respawn(incarnation: int, why: str) -> bool:
-    """Return whether a start continues an attempt, by the reason in a record that does not say what it follows."""
+    """Return whether a start continues an attempt, by the reason in a record without `follows`."""
     return incarnation > 1 and not why.startswith(_NEW_ATTEMPT)
 
 
 def review_of(reason: str) -> str:
-    """Return a reviewer's words, by the reason in the record of a rejected entry; '' if no review rejected it."""
+    """Return a reviewer's text, by the reason in the record of a rejected entry; '' if no review rejected it."""
     return reason.removeprefix(_REVIEWED) if reason.startswith(_REVIEWED) else ""
 
 
 def is_for_approval(text: str) -> bool:
-    """Return whether a note says that an entry waits for approval, by its text in a record that does not say so."""
+    """Return whether a note means that an entry waits for approval, by its text in a record without that field."""
     return text == _WAITING_FOR_APPROVAL
 
 
@@ -46,7 +46,7 @@ def branch_of_merge(subject: str) -> str:
 
 
 def modes_of(sandbox: str) -> list[str]:
-    """Return which of the modes that decide something a run's line about its sandbox names."""
+    """Return which of the sandbox modes a run's line about its sandbox names."""
     return ["landlock"] if "landlock" in sandbox else []
 
 
@@ -55,12 +55,12 @@ def has_gaps(sandbox: str) -> bool:
 
 
 def claim_of(claimed_for: str) -> str:
-    """Return the id of the attempt that a host's run does, by the words for it in its launch."""
+    """Return the id of the attempt that a host's run works on, by its description in the launch."""
     return claimed_for.partition(" of ")[0]
 
 
 def reason_of_rescue(subject: str) -> str:
-    """Return why work was saved, by the subject of garrison's commit of it; '' for an agent's own commit."""
+    """Return why work was saved, by the subject of garrison's commit; '' for an agent's own commit."""
     match = re.fullmatch(_RESCUED, subject)
     return match[1] if match else ""
 

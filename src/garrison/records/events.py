@@ -40,14 +40,14 @@ CRASH = "crash"
 
 
 class Follows(StrEnum):
-    """What was before an incarnation that was started."""
+    """What preceded a started incarnation."""
 
     NOTHING = "nothing"
-    """It is the first of its name in its attempt, and the last one's end is recorded."""
+    """It is the first of its name in its attempt, and the end of the last one is recorded."""
     LAST_ATTEMPT = "last_attempt"
-    """The last attempt's incarnation, which ended by itself; nothing but this tells that it did."""
+    """The last attempt's incarnation, which ended by itself; only this records that."""
     END = "end"
-    """One of its own attempt that ended by itself; nothing but this tells that it did."""
+    """One of its own attempt, which ended by itself; only this records that."""
     DEATH = "death"
 
 
@@ -55,8 +55,8 @@ class Follows(StrEnum):
 
 
 class ProcessOpened(Record):
-    """An incarnation opened the journal; `phase` is a runner's; `resume` and `why` (what became of its predecessor) are
-    a launcher's."""
+    """An incarnation opened the journal; `phase` is set by a runner; `resume` and `why` (how its predecessor ended) by
+    a launcher."""
 
     kind: ClassVar[str] = "open"
     incarnation: int
@@ -70,7 +70,7 @@ class ProcessOpened(Record):
 
 
 class LaunchRecorded(Record):
-    """A copy of launch.json and of the graphs, from which a damaged or lost one is restored; once a journal."""
+    """A copy of launch.json and of the graphs, to restore a damaged or lost one; once per journal."""
 
     kind: ClassVar[str] = "launch"
     launch: str
@@ -194,15 +194,15 @@ class Kept(Value):
     score: float | None = None
     """Number that the judge's command printed, None without one."""
     label: str = ""
-    """What its agent chose, such as the verdict of a judge."""
+    """The agent's choice, such as the verdict of a judge."""
 
 
 class NodeChanged(Record):
     """A node's new status, in an attempt.
 
     `step` is the step of the flow that the attempt is for (None: as before), `failure_kind` says what failed, `steer`
-    is the instruction of a manager (at the place `steered_by`) for the node's agent. `landing` is `no change` if the
-    attempt succeeded without one, and `kept` with the work of a candidate.
+    is the instruction of a manager (at the place `steered_by`) for the node's agent. `landing` is `no change` if there
+    was nothing to land, and `kept` for the work of a candidate.
     """
 
     kind: ClassVar[str] = "node"
@@ -219,14 +219,14 @@ class NodeChanged(Record):
     changes: tuple[LandingNote, ...] = ()
     """What the user should know of what landed (`ends.LandingNote`)."""
     escalated: str = ""
-    """Agent of a new attempt that replaces the node's own, since that one's work was refused."""
+    """Agent of a new attempt that replaces the node's own, whose work was refused."""
     kept: Kept | None = None
     candidate_of: str = ""
     """Node whose work it does as one of its candidates; '' as before."""
 
 
 class CandidatesRanked(Record):
-    """The candidates of a node that may land in one step of the flow, the best first; `by` names who said so."""
+    """The candidates of a node that may land in one step of the flow, the best first; `by` names who ranked them."""
 
     kind: ClassVar[str] = "choice"
     node: str
@@ -237,8 +237,8 @@ class CandidatesRanked(Record):
 
 
 class CandidatesCompared(Record):
-    """A judge's verdict on two candidates, in one of its attempts: `a` for the first that it was shown, `b` for the
-    second, `none` for neither; anything else is none."""
+    """A judge's verdict on two candidates, in one of its attempts: `a` for the first one shown, `b` for the second,
+    `none` for neither; anything else counts as `none`."""
 
     kind: ClassVar[str] = "verdict"
     node: str
@@ -250,7 +250,7 @@ class CandidatesCompared(Record):
 
 
 class StepOutcome(Value):
-    """What a step of the flow came to, of its `pipeline.outcome.Outcome`."""
+    """Result of a step of the flow, from its `pipeline.outcome.Outcome`."""
 
     status: str = ""
     preferred_label: str = ""
@@ -261,7 +261,7 @@ class StepOutcome(Value):
 class FlowAdvanced(Record):
     """An event of the flow (`pipeline.flow.Event`): `body` is that event as data.
 
-    `node` is the node of its place, `took` the pipeline signal that it used up.
+    `node` is the node of its place, `took` the pipeline signal that it consumed.
     """
 
     kind: ClassVar[str] = "flow"
@@ -280,7 +280,7 @@ class FlowAdvanced(Record):
 
     @property
     def outcome(self) -> StepOutcome:
-        """Return what the place came to, empty for an event of the whole flow."""
+        """Return the result of the place, empty for an event of the whole flow."""
         return from_data(StepOutcome, self.body.get("outcome") or {})
 
 
@@ -329,8 +329,8 @@ class LandingChanged(Record):
 class PullRequestChanged(Record):
     """A step of the run's pull request (`records.pull_request`); empty fields stay as they were.
 
-    `taken` are the ids of checks and comments for which `flow` sends the run back to `node`, `said` the beginnings of
-    these comments.
+    `taken` are the ids of checks and comments for which `flow` sends the run back to `node`, `said` the starts of these
+    comments.
     """
 
     kind: ClassVar[str] = "pull_request"
@@ -349,7 +349,8 @@ class PullRequestChanged(Record):
 
 
 class ForeignMove(Record):
-    """The target was moved from `old` to `new`, and no merge queue did it; `at_work` are the nodes at work then.
+    """The target was moved from `old` to `new` by something other than a merge queue; `at_work` are the nodes that were
+    working.
 
     `subject` is that of the new commit, with its author; `rewritten`: the target no longer has the old commit.
     """
@@ -381,9 +382,9 @@ class GitChanges(TypedDict, total=False):
 
 
 class Warned(Record):
-    """A change of what the run depends on, of which the user is warned; `at_work` are the nodes at work then.
+    """A change of what the run depends on, which the user is warned about; `at_work` are the nodes that were working.
 
-    `about` is `git` (its configuration or hooks) or `gate` (the queue's settings). `state` is what it became, so that
+    `about` is `git` (its configuration or hooks) or `gate` (the queue's settings). `state` is the new state, so that
     each change is reported once; `changes` is what to restore.
     """
 
@@ -410,9 +411,9 @@ class NodeCancelled(Record):
 
 
 MACHINE = "machine"
-"""`NoteWritten.who` of a note about the machine, which waits for no person."""
+"""`NoteWritten.who` of a note about the machine, which does not wait for the user."""
 REPAIR = "repair"
-"""`NoteWritten.who` of a note about a journal that was rebuilt, which waits for no person either."""
+"""`NoteWritten.who` of a note about a rebuilt journal, which does not wait for the user either."""
 
 
 class NoteWritten(Record):
@@ -465,7 +466,7 @@ class GuardianSignal(Record):
     incarnation: int | None = stated(None)
     why: str = ""
     departure: str = ""
-    """How the orchestrator whose death it reports ended by itself (`Departure`)."""
+    """How the orchestrator that it reports dead ended by itself (`Departure`)."""
     effect: NodeChanged | None = None
     question: AgentQuestion | None = None
     answer: str = ""
@@ -480,7 +481,7 @@ class GuardianSignal(Record):
     text: str = ""
     unhold: str | None = None
     stopped: dict[str, int] = msgspec.field(default_factory=dict, name="lives")
-    """Full name → stopped incarnation that may have a successor."""
+    """Full name → stopped incarnation that may get a successor."""
     flow: FlowAdvanced | None = None
     heard: PipelineSignal | None = None
     budget: int | None = None
@@ -491,14 +492,14 @@ class GuardianSignal(Record):
     """The run's new status."""
     choice: CandidatesRanked | None = None
     graph: str = ""
-    """Text of the run's graph from here on: the user added a node or edited one."""
+    """Text of the run's graph from here on: the user added or edited a node."""
     unparked: list[str] = msgspec.field(default_factory=list)
     stop: bool = False
     """True to stop the run; on disk the `run` record that follows says so."""
 
 
 class JournalSnapshot(Record):
-    """A compacted journal's first record: the state of all before it."""
+    """A compacted journal's first record: the state of everything before it."""
 
     kind: ClassVar[str] = "snapshot"
     state: dict[str, object]
@@ -517,7 +518,7 @@ class LauncherSignal(Record):
 
 
 class NotificationSent(Record):
-    """The person's notify command was run for this `key`."""
+    """The user's notify command was run for this `key`."""
 
     kind: ClassVar[str] = "told"
     key: str
@@ -562,7 +563,7 @@ class RunnerSignal(Record):
     cancel: str = ""
     """Why the node was cancelled."""
     forward: str = ""
-    """Direction in which a question (`up`) or an answer (`down`) was passed on."""
+    """Direction of a question (`up`) or an answer (`down`)."""
     unpark: bool = False
     text: str = ""
     """Content of a user's signal."""
@@ -577,14 +578,14 @@ class FactRecorded(Record):
     attempt: int
     failure_kind: str = msgspec.field(default_factory=lambda: "", name="kind")
     code: int | None = None
-    """Exit code of a job that failed; None if nothing tells it, and in journals of earlier versions."""
+    """Exit code of a job that failed; None if unknown, and in journals of earlier versions."""
     timed_out: bool = False
     said: str = ""
-    """Why a validator refused the work, in its own words."""
+    """The validator's own reason for refusing the work."""
 
     @property
     def end(self) -> End | None:
-        """Return how a job that failed ended; None if nothing tells it."""
+        """Return how a job that failed ended; None if unknown."""
         return End(self.code, self.timed_out) if self.code is not None or self.timed_out else None
 
 
@@ -694,5 +695,5 @@ def _decode_flow(data: Mapping[str, object]) -> FlowAdvanced:
 
 
 def _class_of_signal(data: Mapping[str, object]) -> type[Event]:
-    """Return the class of a record of kind `signal`; a key that only one process writes tells whose it is."""
+    """Return the class of a record of kind `signal`, by a key that only one process writes."""
     return LauncherSignal if "payload" in data else GuardianSignal if "node" in data else RunnerSignal

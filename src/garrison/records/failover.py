@@ -1,8 +1,8 @@
-"""Failovers of an attempt: which agent gave the work up to which, in `failover.jsonl` of the attempt's folder.
+"""Failovers of an attempt: which agent took over from which, in `failover.jsonl` of the attempt's folder.
 
-A failover is recorded after the last process of the one agent has ended, and before the next agent starts. So whatever
-kills the orchestrator in between, its successor starts exactly one agent: the one that the last line names. What the
-earlier agents' sessions left is kept in `earlier/N` of the attempt's folder.
+A failover is recorded after the last process of one agent has ended, and before the next agent starts. So if the
+orchestrator is killed in between, its successor starts exactly one agent: the one in the last line. The files of
+earlier agents' sessions are kept in `earlier/N` of the attempt's folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE, EARLIER = "failover.jsonl", "earlier"
 _SESSION_FOLDERS = ("claude", "session", "stream")
 """Folders of an attempt that belong to its agent's session."""
 _DONE = "agent"
-"""File that an earlier agent's folder has once everything is there; it holds the agent's name."""
+"""File that marks an earlier agent's folder as complete; it contains the agent's name."""
 
 
 class Failover(Value):
@@ -41,7 +41,7 @@ class Failover(Value):
     until: float | None = None
     """Time, in seconds since 1970, at which the limit of `previous` is reset, if that is known."""
     started: bool = True
-    """False if `previous` was passed over, because its limit still held."""
+    """False if `previous` was skipped, because its limit was still in force."""
 
     def describe(self) -> str:
         return f"{self.previous} cannot continue ({self.cause}); {self.agent} takes over"
@@ -73,9 +73,9 @@ def agent_at(first: str, failovers: Sequence[Failover], at: float) -> str:
 
 
 def keep_earlier_sessions(attempt: Path, failovers: Sequence[Failover]) -> None:
-    """Move the files of earlier agents' sessions aside, so that the present agent begins one of its own.
+    """Move the files of earlier agents' sessions aside, so that the current agent starts a new session.
 
-    To repeat it after a kill at any point changes nothing more: a folder that is done is left alone.
+    Safe to repeat after a kill at any point: a complete folder is left alone.
     """
     for number, failover in enumerate(failovers, 1):
         kept = attempt / EARLIER / str(number)
@@ -85,8 +85,7 @@ def keep_earlier_sessions(attempt: Path, failovers: Sequence[Failover]) -> None:
         for name in _SESSION_FOLDERS:
             if (attempt / name).is_dir() and not (kept / name).exists():
                 (attempt / name).rename(kept / name)
-        # Last: its presence says that every folder is moved, and the present agent may have made new ones of these
-        # names.
+        # Last: its presence means that every folder is moved; the current agent may have made new ones of these names.
         atomic.write(kept / _DONE, failover.previous.encode())
 
 

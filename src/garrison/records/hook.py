@@ -40,8 +40,8 @@ class Hook(Value):
     claude_session_id: str | None = None
     merged_at: str | None = None
     result_digest: str | None = None
-    """SHA-256 of the result that an orchestrator is about to write, '' before its first; None in a record of an older
-    garrison, or a rebuilt one."""
+    """SHA-256 of the result that an orchestrator is about to write, '' before its first; None in a record that is
+    rebuilt or from an older garrison."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
@@ -103,12 +103,12 @@ def update_notes(hook: Hook, now: str, *, text: str | None = None, last_committe
 
 
 def remember_session(hook: Hook, now: str, session: str | None) -> Hook:
-    """Return `hook` with the id of the session that a successor resumes; None: it begins one."""
+    """Return `hook` with the id of the session that a successor resumes; None: it starts a new one."""
     return replace(hook, updated_at=now, claude_session_id=session)
 
 
 def announce_result(hook: Hook, now: str, digest: str) -> Hook:
-    """Return `hook` with the digest of the result that is written next; '' announces that results will be."""
+    """Return `hook` with the digest of the result that is written next; '' announces that results will be announced."""
     return replace(hook, updated_at=now, result_digest=digest)
 
 
@@ -120,13 +120,13 @@ def continue_hook(hook: Hook, hook_id: str, incarnation: int, now: str) -> Hook:
 def next_hook(old: Hook | None, key: Key, incarnation: int, now: str, fresh_id: str) -> Hook:
     """Return the hook of the next incarnation: the old one continued, or a new one in planning.
 
-    Fenced if a later incarnation has it: this spawner was delayed until its lease was granted to another.
+    Fenced if a later incarnation has it: this spawner was so slow that its lease was granted to another.
     """
     if old is None:
         return Hook(fresh_id, key.role, key.name, key.run, now, now, incarnation=incarnation)
     if old.incarnation > incarnation:
         raise Fenced(f"{key.full} has a later incarnation ({old.incarnation} > {incarnation}); nothing was started")
-    # Written by an earlier try to start this incarnation, which was killed before there was a process.
+    # Written by an earlier try to start this incarnation, killed before the process existed.
     if old.incarnation == incarnation:
         return old
     return continue_hook(old, fresh_id, incarnation, now)

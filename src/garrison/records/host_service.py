@@ -1,5 +1,5 @@
-"""Records of a host's service, in the home that garrison keeps on the host: `host/settings.json`, written by whoever
-added the host; `host/queues`, written by launches; `host/status.json`, written by the service itself.
+"""Records of a host's service, in garrison's home on the host: `host/settings.json`, written when the host is added;
+`host/queues`, written by launches; `host/status.json`, written by the service itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_SETS = 200
 
 
 class HostSettings(Value):
-    """What the service of a host is to do."""
+    """Settings of a host's service."""
 
     name: str
     crew: str
@@ -41,7 +41,7 @@ class HostSettings(Value):
 
 
 class HostStatus(Value):
-    """What the service of a host does."""
+    """Status of a host's service."""
 
     pid: int
     started_at: str
@@ -56,21 +56,21 @@ class HostStatus(Value):
     slots: int = 0
     state: str = HostState.READY
     working: list[str] = msgspec.field(default_factory=list)
-    """Attempts in work, as run/node/number."""
+    """Attempts in progress, as run/node/number."""
 
 
 class AgentOnHost(Value):
-    """An agent's program that a host has."""
+    """An agent's program on a host."""
 
     program: str
     ready: bool = False
-    """True if it has a key or a log-in."""
+    """True if it has a key or is logged in."""
     access: str = ""
-    """That, in words."""
+    """Description of `ready`."""
 
 
 class HostProbe(Value):
-    """What a host says of itself when it is asked (`hosts/control.py probe`)."""
+    """What a host reports about itself (`hosts/control.py probe`)."""
 
     time: float
     """Its clock, in seconds since 1970."""
@@ -90,7 +90,7 @@ class HostProbe(Value):
     kept_by: str = ""
     """`systemd`, or `shell`."""
     clock_offset: float = 0.0
-    """Seconds that its clock is ahead, as whoever asks finds out."""
+    """Seconds that its clock is ahead, as measured by the caller."""
 
 
 ANY_QUEUE = "any"
@@ -110,12 +110,12 @@ def settings_path(home: Path) -> Path:
 
 
 def status_path(home: Path) -> Path:
-    """Return the file in which a service says what it does."""
+    """Return the file with the status of a service."""
     return home / FOLDER / "status.json"
 
 
 def queues_path(home: Path) -> Path:
-    """Return the file that names the sets of hosts whose queues a service serves as well; one a line."""
+    """Return the file that names the sets of hosts whose queues a service also serves, one per line."""
     return home / FOLDER / "queues"
 
 
@@ -129,21 +129,21 @@ def read_settings(home: Path) -> HostSettings:
     path = settings_path(home)
     data = atomic.read(path)
     if data is None:
-        raise NotFound(f"{home} has no service of a host; `garrison host add HOST` sets one up, where your runs are")
+        raise NotFound(f"{home} has no host service; run `garrison host add HOST` on the machine of your runs")
     return record.decode(HostSettings, data, path)
 
 
 def read_status(home: Path) -> HostStatus | None:
-    """Return what a service last said of itself, None if it never did."""
+    """Return the last status that a service wrote, None if it never did."""
     path = status_path(home)
     data = atomic.read(path)
     return None if data is None else record.decode(HostStatus, data, path)
 
 
 def read_sets(home: Path, name: str) -> list[str]:
-    """Return the queues of sets to which a host belongs; lines that name none, or not this host, are left out."""
+    """Return the queues of the sets that contain a host; invalid lines and those of other hosts are left out."""
     text = (atomic.read(queues_path(home)) or b"").decode(errors="replace")
     sets = [line.strip() for line in text.splitlines()]
     mine = [line for line in sets if _SET.match(line) and name in line.removeprefix(SET).split("+")]
-    # The latest ones: launches append to the file and nobody shortens it, and the server is polled for each queue.
+    # Only the latest: launches append to the file, nothing shortens it, and the server is polled for each queue.
     return list(dict.fromkeys(mine))[-MAX_SETS:]

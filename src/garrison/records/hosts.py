@@ -1,7 +1,7 @@
 """Hosts of a home: other machines that do the work of nodes, one record each in `hosts/NAME.json`.
 
-`garrison host add` writes a record; runs read it to place a node and to reach its host over ssh. What changes by itself
-(load, last seen) is not in it.
+`garrison host add` writes a record; runs read it to place a node and to reach its host over ssh. It does not contain
+what changes by itself (load, last seen).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HostState(StrEnum):
 
     READY = "ready"
     DRAINING = "draining"
-    """It finishes what it has, and takes nothing new."""
+    """It finishes its work and takes no more."""
 
 
 class Host(Value):
@@ -43,7 +43,7 @@ class Host(Value):
     ssh: str = ""
     """Destination for the user's ssh, as typed: alias, or user@host; '' is this machine itself, without ssh."""
     slots: int = 2
-    """Attempts that it works on at once."""
+    """Attempts that it runs concurrently."""
     labels: list[str] = msgspec.field(default_factory=list)
     state: str = HostState.READY
     home: str = ""
@@ -51,9 +51,9 @@ class Host(Value):
     command: str = ""
     """Absolute path of the `garrison` command on the host."""
     address: str = ""
-    """Address at which the host reaches the Temporal server, from the host's side."""
+    """Address of the Temporal server as seen from the host."""
     port: int = 0
-    """Port of the host's loopback that leads through a tunnel to the Temporal server; 0: it needs no tunnel."""
+    """Loopback port on the host that tunnels to the Temporal server; 0: no tunnel needed."""
     version: str = ""
     """Version of garrison that was installed there."""
     added_at: str = ""
@@ -63,7 +63,7 @@ class Host(Value):
 
     @property
     def is_set_up(self) -> bool:
-        """Return whether its set-up was finished; of an interrupted one only the home on the host is known."""
+        """Return whether its set-up was finished; after an interrupted one only the home on the host is known."""
         return bool(self.command)
 
 
@@ -82,7 +82,7 @@ def check_label(label: str) -> str:
 
 
 def check_registration(name: str, labels: Iterable[str], slots: int, state: str) -> None:
-    """Raise an error for what no host can be registered with: UsageError, or ValueError for the state."""
+    """Raise an error for fields that a host cannot have: UsageError, or ValueError for the state."""
     check_host(name)
     for label in labels:
         check_label(label)
@@ -92,12 +92,13 @@ def check_registration(name: str, labels: Iterable[str], slots: int, state: str)
 
 
 def read_crew(home: Path) -> str:
-    """Return the name under which a home and its hosts find each other on a Temporal server; the first call makes it.
+    """Return the name by which a home and its hosts find each other on a Temporal server; the first call creates it.
 
-    It is kept, not derived: a copy of the home on another machine continues with the same hosts.
+    It is stored, not derived, so that a copy of the home on another machine continues with the same hosts.
     """
     path = atomic.make_directory(home / FOLDER) / "crew"
-    # Two commands that add the first hosts at once must agree on one name: hosts of another would never be found.
+    # Two commands that add the first hosts concurrently must agree on one name: hosts under another would never be
+    # found.
     with atomic.locked(path.with_suffix(".lock")):
         crew = (atomic.read(path) or b"").decode(errors="replace").strip()
         if not crew:

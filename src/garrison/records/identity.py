@@ -1,6 +1,6 @@
 """Identities: the agents and processes of a home. The record, its status table and the pure changes to it.
 
-There is one identity per name and run; `incarnation` grows with each start. Only `supervise.incarnation` begins
+There is one identity per name and run; `incarnation` grows with each start. Only `supervise.incarnation` starts
 incarnations and ends them by force; a living process changes its own record, fenced by its incarnation.
 """
 
@@ -29,9 +29,9 @@ STATUSES: dict[str, frozenset[str]] = {
 
 
 KEYBOARD = "keyboard"
-"""Key of an orchestrator's metadata: true once what the user types into its session reaches the agent."""
+"""Key of an orchestrator's metadata: true once the user's input in its session reaches the agent."""
 ALIVE = frozenset({"starting", "active", "held"})
-"""Statuses that claim a living process; `supervise.verdict` decides whether there is one."""
+"""Statuses that claim a living process; `supervise.verdict` decides whether it exists."""
 
 
 class Identity(Value):
@@ -78,12 +78,12 @@ class Identity(Value):
 
     @property
     def attempt(self) -> int:
-        """Return the attempt of its node that it belongs to; 1 for what has no attempts."""
+        """Return the attempt of its node that it belongs to; 1 if it has no attempts."""
         return int(str(self.metadata.get("attempt", 1)))
 
     @property
     def evidence(self) -> dict[str, object]:
-        """Return what its supervisor observed when it declared it crashed."""
+        """Return what its supervisor observed on declaring it crashed."""
         found = self.metadata.get("evidence")
         return found if isinstance(found, dict) else {}
 
@@ -97,7 +97,7 @@ class Identity(Value):
         """Return how it ended by itself; None if it has not, and after a crash."""
         if self.status != "terminated":
             return None
-        # Not the reason: that is a sentence for people, and its words change between versions.
+        # Not the reason: that is a sentence for users, and its wording changes between versions.
         told = self.metadata.get("departure")
         return earlier.departure_of(self.reason) if told is None else Departure(str(told))
 

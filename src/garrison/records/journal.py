@@ -4,13 +4,12 @@ One `write()` per record; each line carries sequence number, epoch, the writer's
 
     {"seq":7,"epoch":2,"schema":1,"token":"guardian-demo@r1#3","at":"2026-…Z","kind":"node","data":{…},"crc":"89abcdef"}
 
-A torn tail (the beginning of a record, without its newline) is cut by the next writer and ignored by readers. Damage
-anywhere else, and a tail that is not the beginning of a record, refuses to load and says where. The file may end in
-zeros (version 0.1 preallocated space); then the tail is the one line before them that contains zeros. `epoch` grows
-with each opening by a writer. A long value is stored alongside the journal as `blobs/<sha256>`, so that lines stay
-short; a blob is on disk, whole, before the record that names it. About every 10,000 records the owner compacts: the
-file is replaced by one whose first record is of kind `snapshot` with the replayed state, and the old file is kept as
-`<stem>-<seq>.jsonl`.
+A torn tail (the start of a record, without its newline) is cut by the next writer and ignored by readers. With damage
+anywhere else, or a tail that is not the start of a record, loading fails and says where. The file may end in zeros
+(version 0.1 preallocated space); then the tail is the one line before them that contains zeros. `epoch` grows with each
+opening by a writer. A long value is stored next to the journal as `blobs/<sha256>`, so that lines stay short; a blob is
+complete on disk before the record that names it. About every 10,000 records the owner compacts: the file is replaced by
+one whose first record is of kind `snapshot` with the replayed state, and the old file is kept as `<stem>-<seq>.jsonl`.
 """
 
 from __future__ import annotations
@@ -34,12 +33,11 @@ if TYPE_CHECKING:
 SNAPSHOT_EVERY = 10_000
 """Records between two snapshots, about."""
 _LONG = 1 << 16
-"""Bytes from which on an unread part is decoded once instead of being searched again and again."""
+"""Size in bytes from which an unread part is decoded once instead of being searched repeatedly."""
 _END = 1 << 12
-"""Bytes of a journal's end in which its last record is looked for."""
+"""Bytes at a journal's end that are searched for its last record."""
 _START = b'{"seq":'
-"""Beginning of every record, and so of every torn one; a file system may return zeros for bytes that a power cut
-lost."""
+"""Start of every record, and so of every torn one; a file system may return zeros for bytes lost in a power cut."""
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -62,9 +60,9 @@ def _line(seq: int, epoch: int, token: str, at: str, kind: str, data: dict[str, 
     head = (f'{{"seq":{seq},"epoch":{epoch},"schema":{SCHEMA},"token":{_quote(token)},"at":{_quote(at)}'
             f',"kind":{_quote(kind)}')
     body = f'{head},"data":{_ENCODE(data)}}}'
-    raw = body.encode(errors="backslashreplace")  # for a lone surrogate that is JSON's own escape
-    # The checksum is spliced into the bytes that it covers: to encode the record again for a check would depend on the
-    # JSON library that wrote it.
+    raw = body.encode(errors="backslashreplace")  # for a lone surrogate, which JSON escapes
+    # The checksum is spliced into the bytes that it covers: re-encoding the record for a check would depend on the JSON
+    # library that wrote it.
     return raw[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(raw)
 
 
@@ -112,7 +110,7 @@ class Reader:
         except RecordCorrupt:
             if not offset:
                 raise
-            # A journal that was deleted and rebuilt may have got the same inode number: only its start shows that.
+            # A journal that was deleted and rebuilt may have the same inode number: only its start shows that.
             self._inode, self._offset, self._seq = 0, 0, seq
             return self._read_rest()
 
@@ -123,10 +121,10 @@ class Reader:
         return self._decode(data[:end])
 
     def mentions(self, *words: bytes) -> bool:
-        """Return whether the unread part contains one of these words, is long, damaged, or of another file.
+        """Return whether the unread part contains one of these words, is long, is damaged, or belongs to another file.
 
-        Nothing is decoded, and a later `read` returns all of it: a reader in a hurry need not replay the records of
-        others.
+        Nothing is decoded, and a later `read` returns all of it: a reader in a hurry need not replay irrelevant
+        records.
         """
         before = (self._inode, self._offset)
         data = self._unread()
@@ -147,7 +145,7 @@ class Reader:
             raise atomic.to_record_error(self.path, error) from error
         try:
             stat = os.fstat(descriptor)
-            # Shorter under the same inode: a session's journal is cleared in place (`Writer.clear`).
+            # Shorter with the same inode: a session's journal is cleared in place (`Writer.clear`).
             if stat.st_ino != self._inode or stat.st_size < self._offset:
                 self._inode, self._offset = stat.st_ino, 0
             return os.pread(descriptor, stat.st_size - self._offset, self._offset)
@@ -164,7 +162,7 @@ class Reader:
             except ValueError as error:
                 raise RecordCorrupt(self.path, f"damaged at byte {self._offset} ({error})") from error
             self._offset += len(line)
-            # The file is read from its start again once it was compacted: what is known by then is skipped.
+            # A compacted file is read from its start again: known records are skipped.
             if entry.seq <= self._seq and not (entry.kind == "snapshot" and entry.seq == self._seq):
                 continue
             if entry.seq != self._seq + 1 and entry.kind != "snapshot":
@@ -176,8 +174,8 @@ class Reader:
 
 
 class Verifier:
-    """Check of a whole journal for its followers: they read on, and damage to what they have read already would show
-    only to processes that start."""
+    """Checks a whole journal for its followers: they only read on, and would not notice damage to what they have
+    already read."""
 
     def __init__(self, path: Path, seconds: float = 0.0) -> None:
         self.path = path
@@ -195,7 +193,7 @@ class Verifier:
         stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if stamp == self._verified or now < self._next:
             return
-        # With its own reader, from the start: the follower's is past the bytes that may have changed.
+        # With a separate reader, from the start: the follower's is past the bytes that may have changed.
         Reader(self.path).read()
         self._verified, self._next = stamp, now + self.seconds
 
@@ -206,14 +204,14 @@ def read_all(path: Path) -> list[Entry]:
 
 
 def read_last(path: Path) -> Entry | None:
-    """Return the last record of a journal by itself; None if only reading all of it can tell: it is absent, torn or
+    """Return the last record of a journal without reading the rest; None if that is impossible: it is absent, torn or
     damaged at its end, or has no other record nearby."""
     try:
         with path.open("rb", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _END))
             lines = file.read(_END).splitlines(keepends=True)
-        # The first line of the window may be the end of a longer one, so one alone proves nothing.
+        # The first line of the window may be the end of a longer one, so a single line proves nothing.
         if len(lines) < 2:
             return None
         entry = decode_line(lines[-1], path)
@@ -239,7 +237,7 @@ def _number(part: Path, path: Path) -> str:
 
 class Writer:
     """The only writer of a run's, process's, workflow's or session's journal; the caller holds the lock that ensures
-    it.
+    this.
 
     Opening cuts a torn tail, reads the existing records (`entries`) and takes the next epoch.
     """
@@ -254,7 +252,7 @@ class Writer:
             self._size = os.fstat(self._descriptor).st_size
             if not self._size:  # new, or its creator died before its name was durable
                 atomic.sync_directory(path.parent)
-            os.fdatasync(self._descriptor)  # records that a killed predecessor had not synced are acted on from here
+            os.fdatasync(self._descriptor)  # records that a killed predecessor had not synced take effect from here on
             self.entries = read_all(path)
         except BaseException:
             os.close(self._descriptor)
@@ -264,9 +262,9 @@ class Writer:
         self.epoch = (last.epoch if last else 0) + 1
 
     def append(self, kind: str, data: dict[str, object], at: str, *, sync: bool = False) -> Entry:
-        """Append one record; with `sync` it is on the disk when this returns. Fenced if the file was replaced."""
-        # A process that was suspended, with its machine or by a signal, may have a successor when it wakes. A record of
-        # both under one number would make the journal unreadable for good.
+        """Append one record; with `sync` it is on disk when this returns. Fenced if the file was replaced."""
+        # A process that was suspended, with its machine or by a signal, may have a successor when it wakes. If both
+        # wrote a record with the same number, the journal would be unreadable for good.
         self._check_unfenced()
         line = _line(self.seq + 1, self.epoch, self.token, at, kind, store_blobs(self.path.parent, data))
         write_line(self._descriptor, line, sync=sync)
@@ -287,23 +285,23 @@ class Writer:
         return self._size
 
     def clear(self) -> None:
-        """Drop all records, which the caller has made durable elsewhere; the next one has the number 1."""
+        """Drop all records, which the caller has made durable elsewhere; the next one gets number 1."""
         self._check_unfenced()
         os.ftruncate(self._descriptor, 0)
         self._size = self.seq = 0
 
     def compact(self, state: dict[str, object], at: str) -> None:
-        """Replace the file by a snapshot of the replayed `state`; the old file stays alongside it under its last
+        """Replace the file by a snapshot of the replayed `state`; the old file stays next to it under its last
         number."""
         stored = store_blobs(self.path.parent, state)
         line = encode_line(Entry(self.seq, self.epoch, self.token, at, "snapshot", stored))
-        # The link first. A kill after it leaves one file with two names, which `archive` and `finished_parts` know;
-        # without it the replacement would be the end of all earlier records.
+        # The link first: a kill after it leaves one file with two names, which `archive` and `finished_parts` handle;
+        # without it the replacement would delete all earlier records.
         archive(self.path, self.seq)
         with atomic.replacing(self.path, os.O_APPEND) as descriptor:
             atomic.write_all(descriptor, line)
             os.fsync(descriptor)
-        # It was opened before it got its name: a full disk cannot leave this writer without a file.
+        # Opened before it gets its name, so that a full disk cannot leave this writer without a file.
         old, self._descriptor, self._size = self._descriptor, descriptor, len(line)
         try:
             atomic.sync_directory(self.path.parent)
@@ -319,19 +317,19 @@ class Writer:
 
 def append_shared(path: Path, token: str, kind: str, data: dict[str, object], at: str, *, epoch: int | None = None,
                   take: bool = False, sync: bool = False) -> Entry:
-    """Append one record to a journal that has many writers; the caller holds the journal's lock and keeps nothing open.
+    """Append one record to a journal with many writers; the caller holds the journal's lock and keeps nothing open.
 
     A torn tail is cut first.
 
     Args:
-        epoch: the writer's own; Fenced if the journal's is another. None: the journal's current epoch is stamped.
-        take: whether to increase the epoch by one; the record's is the caller's own from now on.
+        epoch: the writer's own; Fenced if the journal has another. None: use the journal's current epoch. take: whether
+            to increase the epoch by one; the caller owns the record's epoch from now on.
     """
     atomic.make_directory(path.parent)
     descriptor = atomic.open_or_create(path, os.O_APPEND)
     try:
         cut_torn_tail(descriptor, path)
-        if not os.fstat(descriptor).st_size:  # before the record: an error after it would leave its fate in doubt
+        if not os.fstat(descriptor).st_size:  # before the record, whose fate an error after it would leave unknown
             atomic.sync_directory(path.parent)
         last_seq, last_epoch = _last(descriptor, path)
         if epoch is not None and last_epoch != epoch:
@@ -345,10 +343,10 @@ def append_shared(path: Path, token: str, kind: str, data: dict[str, object], at
 
 
 def archive(path: Path, seq: int) -> None:
-    """Link a journal that ends with record `seq` to the name under which it stays when a snapshot takes its place."""
+    """Link a journal that ends with record `seq` to the name it keeps when a snapshot replaces it."""
     kept = path.with_name(f"{path.stem}-{seq}.jsonl")
     for old in archived_parts(path):
-        if old != kept and old.samefile(path):  # its archiver died before the snapshot, and it has grown since
+        if old != kept and old.samefile(path):  # its archiver died before the snapshot, and the journal has grown since
             old.unlink()
     if not kept.exists():
         os.link(path, kept)
@@ -365,9 +363,9 @@ def replace_shared(path: Path, snapshot: Entry, *following: Entry) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make durable what was appended to a shared journal without `sync`; the caller need not hold its lock.
+    """Sync what was appended to a shared journal without `sync`; the caller need not hold its lock.
 
-    All earlier records become durable with it, so that none is ever there without its predecessors.
+    This includes all earlier records, so that none is ever on disk without its predecessors.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -388,7 +386,7 @@ def _last(descriptor: int, path: Path) -> tuple[int, int]:
         before = data.rfind(b"\n", 0, len(data) - 1)
         if before >= 0 or start == 0:
             break
-        # A record of many values, each just too short for a blob, is longer than the window.
+        # A record of many values, each just too short for a blob, can be longer than the window.
         length *= 4
     try:
         entry = decode_line(data[before + 1:], path)
@@ -399,7 +397,7 @@ def _last(descriptor: int, path: Path) -> tuple[int, int]:
 
 def write_line(descriptor: int, line: bytes, *, sync: bool) -> None:
     """Append `line` in one write; a short write (disk full) is undone, so that the journal stays whole."""
-    # O_APPEND writes at the end wherever the offset is; it is asked for only to know where to cut.
+    # O_APPEND writes at the end whatever the offset is; the offset only tells where to cut.
     end = os.lseek(descriptor, 0, os.SEEK_END)
     try:
         if os.write(descriptor, line) != len(line):
@@ -407,8 +405,8 @@ def write_line(descriptor: int, line: bytes, *, sync: bool) -> None:
         if sync:
             os.fdatasync(descriptor)
     except OSError:
-        # Also after a failed sync: whether that record is on the disk nobody can say, so the caller must not act on it,
-        # and no successor may read it.
+        # Also after a failed sync: the record may or may not be on disk, so the caller must not act on it, and no
+        # successor may read it.
         os.ftruncate(descriptor, end)
         raise
 
@@ -416,8 +414,8 @@ def write_line(descriptor: int, line: bytes, *, sync: bool) -> None:
 def _drop_preallocation(path: Path) -> None:
     """Rewrite a journal that ends in zeros without them.
 
-    Version 0.1 preallocated space in the journals of pipelines; a killed writer leaves it. The copy takes the name, so
-    that a late write of that writer goes to a file that nothing reads.
+    Version 0.1 preallocated space in the journals of pipelines, which a killed writer leaves. The copy takes the name,
+    so that a late write of that writer goes to a file that nothing reads.
     """
     data = atomic.read(path)
     if data is not None and data.endswith(b"\0"):
@@ -428,7 +426,7 @@ def _drop_preallocation(path: Path) -> None:
 def whole_end(data: bytes) -> int:
     """Return where the whole records in `data` end: after the last newline, or before a torn last line.
 
-    A last line with zeros in it, and zeros after it, was being written into preallocated space when the power went:
+    A last line with zeros in it, and zeros after it, was being written into preallocated space during a power cut: only
     some of its sectors arrived. No record contains a zero byte.
     """
     end, hole = data.rfind(b"\n") + 1, data.find(b"\0")
@@ -440,15 +438,15 @@ def whole_end(data: bytes) -> int:
 
 
 def check_tail(head: bytes, path: Path, at: int) -> None:
-    """Raise RecordCorrupt unless `head`, the first bytes after the whole records, may be the start of a torn record."""
+    """Raise RecordCorrupt unless `head`, the first bytes after the whole records, can be the start of a torn record."""
     if any(byte not in (0, wanted) for byte, wanted in zip(head, _START, strict=False)):
         raise RecordCorrupt(path, f"the bytes at {at} are not records")
 
 
 def cut_torn_tail(descriptor: int, path: Path) -> None:
-    """Truncate an open journal to its last newline; RecordCorrupt, and nothing cut, if what follows is foreign."""
+    """Truncate an open journal to its last newline; RecordCorrupt, without cutting, if foreign bytes follow."""
     size = os.lseek(descriptor, 0, os.SEEK_END)
-    # The usual case costs one byte: an earlier process ended between two records.
+    # The usual case reads one byte: an earlier process ended between two records.
     if not size or os.pread(descriptor, 1, size - 1) == b"\n":
         return
     end = size
@@ -477,8 +475,8 @@ def read_history(path: Path) -> list[Entry]:
 def salvage(path: Path) -> tuple[list[Entry], list[str]]:
     """Return the whole records since the last readable snapshot, and the places of damaged ones.
 
-    A record torn at the end while it was written does not count as damage. The journal itself may be gone, or have been
-    started again with numbers that were used before.
+    A record torn at the end while it was written does not count as damage. The journal itself may be gone, or restarted
+    with numbers that were used before.
     """
     entries, damaged = _read_whole(path)
     older = finished_parts(path)
@@ -489,7 +487,8 @@ def salvage(path: Path) -> tuple[list[Entry], list[str]]:
 
 
 def finished_parts(path: Path) -> list[Path]:
-    """Return `archived_parts` without one that is still the journal itself: its archiver died before the snapshot."""
+    """Return `archived_parts` without one that is still the journal itself, since its archiver died before the
+    snapshot."""
     return [part for part in archived_parts(path) if not (path.exists() and part.samefile(path))]
 
 
@@ -515,7 +514,7 @@ def _read_whole(path: Path) -> tuple[list[Entry], list[str]]:
 BLOB_BYTES = 8192
 """String values longer than this, in bytes, are stored as blobs."""
 _UTF8 = ("utf-8", "surrogatepass")
-"""Encoding of blobs: undecodable bytes in a program's output must not lose its record."""
+"""Encoding of blobs: undecodable bytes in a program's output must not prevent its record."""
 
 
 def store_blobs(folder: Path, data: dict[str, object]) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """JSON of agents: files that one process writes while others read them, and an object within a model's answer.
 
-A garrison session's tools can write the folder of its attempt in which these lie: no link there is followed.
+A garrison session's tools can write to the attempt's folder that contains these files: no link there is followed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from garrison.errors import GarrisonError
 from garrison.records import atomic
 
 _MAX_BYTES = 1 << 28
-"""Bytes of a file that are read: the records of a long session have some megabytes."""
+"""Most bytes of a file that are read: the records of a long session have some megabytes."""
 
 
 def read_json(path: Path) -> Any:
@@ -56,7 +56,7 @@ def read_lines(path: Path) -> list[Any]:
 
 
 def append_line(path: Path, value: object) -> None:
-    """Append one line in one write; after a torn line, start a new one."""
+    """Append one line in one write, after a newline if the last line is torn."""
     append_lines(path, [value])
 
 
@@ -78,7 +78,7 @@ def _open_to_read(path: str, flags: int) -> int:
 
 
 def _read(path: Path) -> bytes:
-    """Return the content of a regular file; nothing of anything else."""
+    """Return the content of a regular file; empty for anything else."""
     try:
         with open(path, "rb", buffering=0, opener=_open_to_read) as file:
             return (file.read(_MAX_BYTES) or b"") if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
@@ -91,10 +91,10 @@ def _read(path: Path) -> bytes:
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Open a regular file for appending; anything else that has its name is renamed."""
+    """Open a regular file for appending; rename anything else with its name."""
     for _ in range(_TRIES):
         try:
-            # Without O_NONBLOCK a planted pipe would hold the process up until somebody reads from it; with it there is
+            # Without O_NONBLOCK a planted pipe would block the process until something reads from it; with it there is
             # ENXIO.
             descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         except OSError as error:
@@ -102,7 +102,7 @@ def _open_private(path: str, flags: int) -> int:
                 raise
         else:
             state = os.fstat(descriptor)
-            # A second name may be that of a file of the user's, at whose end our lines would stand.
+            # With a second link it may be a file of the user, to which we would append our lines.
             if stat.S_ISREG(state.st_mode) and state.st_nlink == 1:
                 return descriptor
             os.close(descriptor)
@@ -117,10 +117,10 @@ def _ends_with_newline(path: Path) -> bool:
         return file.read(1) == b"\n"
 
 
-# An agent that works meanwhile may plant the next thing as soon as the last one is renamed.
+# An agent that is still running may plant the next one as soon as the last is renamed.
 _TRIES = 100
 _MAX_BRACES = 50
-"""Opening braces that are tried."""
+"""Most opening braces that are tried."""
 _decode = json.JSONDecoder().raw_decode
 
 

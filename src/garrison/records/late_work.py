@@ -1,6 +1,6 @@
-"""Late work: offers that a run has given up, in `hosts/late/` of a home, until its keeper has settled them.
+"""Late work: offers that a run has abandoned, in `hosts/late/` of a home, until its keeper has settled them.
 
-Settled is an offer that no host works on any more, and whose remains, if any, are under a rescue ref.
+An offer is settled when no host works on it any more and its remains, if any, are under a rescue ref.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LateWork(Value):
-    """An offer that a run has given up."""
+    """An offer that a run has abandoned."""
 
     id: str
     """As `AttemptId` writes it."""
@@ -28,7 +28,7 @@ class LateWork(Value):
     """Host that worked on it, '' if none did."""
     claim: int = 0
     cancel: str = ""
-    """Why it is to be cancelled first, '' if it is over."""
+    """Why it must be cancelled first, '' if it is over."""
 
 
 def late_folder(home: Path) -> Path:
@@ -40,13 +40,13 @@ def late_path(home: Path, id_: str) -> Path:
 
 
 def note_late(home: Path, late: LateWork) -> None:
-    """Note an offer that a run gives up; it counts once."""
+    """Record an offer that a run abandons; idempotent."""
     atomic.make_directory(late_folder(home))
     atomic.write(late_path(home, late.id), record.encode(late))
 
 
 def list_late(home: Path) -> list[LateWork]:
-    """Return the offers to settle; damaged records are left out."""
+    """Return the offers to settle, without damaged records."""
     found = []
     for name in sorted(atomic.list_names(late_folder(home))):
         path = late_folder(home) / name
@@ -59,5 +59,5 @@ def list_late(home: Path) -> list[LateWork]:
 
 
 def forget_late(home: Path, late: LateWork) -> None:
-    """Forget an offer that is settled."""
+    """Forget a settled offer."""
     late_path(home, late.id).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Life lock: a lock that a process holds as long as it lives, and its heartbeat.
+"""Life lock: a lock that a process holds while it lives, and its heartbeat.
 
 The lock is a raw flock on `X.life`, close-on-exec, opened by the process itself after its last fork and never passed
 on: a lock object shared with a forked child would stay held after its owner's death. The kernel releases it at any
@@ -34,12 +34,12 @@ class LifeLock:
         descriptor = atomic.open_or_create(path)
         try:
             atomic.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
-            if atomic.same_file(descriptor, path):  # else it was replaced between open and flock, and guards nothing
+            if atomic.same_file(descriptor, path):  # else it was replaced between open and flock, and protects nothing
                 return cls(path, descriptor)
         except BlockingIOError:
             pass
         except BaseException:
-            os.close(descriptor)  # a leaked lock would block the name until this process ends
+            os.close(descriptor)  # a leaked lock would block the name until this process exits
             raise
         os.close(descriptor)
         return None
@@ -48,14 +48,14 @@ class LifeLock:
         """Record a heartbeat; LockLost if the file was removed or replaced.
 
         The modification time is the wall clock's, for display; the access time holds CLOCK_MONOTONIC, so that a reader
-        of the same boot can compute an age that neither suspend nor clock steps change.
+        of the same boot can compute an age that is immune to suspend and clock steps.
         """
         if not atomic.same_file(self._descriptor, self.path):
             raise LockLost(f"life lock {self.path} was removed or replaced; stopping gracefully")
         try:
             os.utime(self._descriptor, ns=(monotonic_ns, time_ns))
-        except PermissionError:  # another user made it, in a repository that both share
-            # Any times but now are the owner's to set; who may only write may set both to now.
+        except PermissionError:  # another user created it, in a shared repository
+            # Only the owner may set arbitrary times; other writers may only set both to now.
             os.utime(self._descriptor)
 
     def release(self) -> None:

@@ -1,7 +1,7 @@
 """Log retention: shorten long logs, bound those that grow, and remove the oldest ones of a folder.
 
-A log that a living process appends to is not replaced: its middle is given back to the disk as a hole, so that writers
-and readers keep their places. No error escapes: a log that cannot be shortened or removed stays as it is.
+A log that a living process appends to is not replaced: a hole is punched into its middle, so that writers and readers
+keep their offsets. No error escapes: a log that cannot be shortened or removed stays as it is.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 MAX_BYTES = 8 << 20
 """Bytes kept of one log."""
 MAX_GROWING_BYTES = 64 << 20
-"""Bytes that a log may take on the disk while it is written."""
+"""Bytes that a log may occupy on disk while it is written."""
 MAX_LOGS = 500
 """Logs kept in one folder."""
 _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
 _BLOCK = 4096
 _HEAD_FRACTION = 4
-"""A quarter of what is kept is the log's beginning; the rest is its end, which contains the reason of a failure."""
+"""A quarter of what is kept is the log's start; the rest is its end, which contains the reason of a failure."""
 
 
 def shorten_log(path: Path, max_bytes: int = MAX_BYTES) -> None:
@@ -48,18 +48,17 @@ def shorten_log(path: Path, max_bytes: int = MAX_BYTES) -> None:
 
 
 def find_data(descriptor: int, offset: int, size: int) -> tuple[int, int]:
-    """Return begin and end of the next bytes of a file that the disk has; its size twice if there are none."""
+    """Return start and end of the next allocated bytes of a file; its size twice if there are none."""
     try:
         begin = os.lseek(descriptor, offset, os.SEEK_DATA)
         return begin, min(size, os.lseek(descriptor, begin, os.SEEK_HOLE))
     except OSError as error:
-        # ENXIO: nothing but a hole up to the end. Any other error: a file system that knows no holes, so all of it is
-        # data.
+        # ENXIO: nothing but a hole up to the end. Any other error: a file system without holes, so all of it is data.
         return (size, size) if error.errno == errno.ENXIO else (offset, size)
 
 
 def bound_log(path: Path, max_bytes: int | None = None) -> bool:
-    """Free the middle of a log that takes more than `max_bytes` (MAX_GROWING_BYTES) and may be written meanwhile.
+    """Free the middle of a log that occupies more than `max_bytes` (MAX_GROWING_BYTES), even while it is written.
 
     The file's size and every offset stay as they are. Returns whether something was freed; not every file system can.
     """
@@ -68,10 +67,10 @@ def bound_log(path: Path, max_bytes: int | None = None) -> bool:
         found = path.lstat()
         if found.st_blocks * 512 <= max_bytes or not stat.S_ISREG(found.st_mode):
             return False
-        # Whole blocks: only these are given back. In a part of one the kernel only writes zeros.
+        # Whole blocks: only these are freed. In a partial block the kernel only writes zeros.
         begin = _aligned(max_bytes // _HEAD_FRACTION)
         end = _aligned(found.st_size - (max_bytes - max_bytes // _HEAD_FRACTION) // 2)
-        # Not through a link, which an agent may have put in the place of its own output.
+        # Not through a link, which an agent may have put in place of its own output.
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             if end <= begin or not _punch_hole(descriptor, begin, end - begin):
@@ -88,7 +87,7 @@ def _aligned(offset: int) -> int:
 
 
 def _punch_hole(descriptor: int, offset: int, length: int) -> bool:
-    """Return whether the file system gave the range back."""
+    """Return whether the file system freed the range."""
     import ctypes  # only for a log of that size
 
     fallocate = ctypes.CDLL(None).fallocate

@@ -1,4 +1,4 @@
-"""Names: which ones are allowed, and the files, branches, sessions and process markers made of them. Pure.
+"""Names: which ones are allowed, and the files, branches, sessions and process markers derived from them. Pure.
 
 Names become file, branch and tmux names, so everything outside the patterns here is refused at the entry points.
 """
@@ -115,7 +115,7 @@ def branch_name(run: str, node: str) -> str:
 
 
 def integration_branch(run: str) -> str:
-    """Return the branch on which the work of all nodes of a run comes together, if it lands once, at the end."""
+    """Return the branch that collects the work of all nodes of a run, if it lands once, at the end."""
     return branch_name(run, INTEGRATION)
 
 
@@ -125,7 +125,7 @@ def tested_branch(run: str) -> str:
 
 
 def is_run_branch(branch: str) -> bool:
-    """Return whether a branch is that of a run (`integration_branch`)."""
+    """Return whether a branch belongs to a run (`integration_branch`)."""
     return branch.startswith("garrison/") and branch.endswith(f"/{INTEGRATION}")
 
 
@@ -137,7 +137,7 @@ def format_marker(home: str, key: Key, incarnation: int) -> str:
 
 def parse_marker(text: str) -> tuple[str, str, str, int] | None:
     """Return (home, run, role-name, incarnation) of a marker; None if it is malformed. The run may be empty."""
-    # From the right: the home is a path, in which both separators may occur.
+    # From the right: the home is a path, which may contain both separators.
     rest, _, number = text.rpartition("#")
     rest, _, stem = rest.rpartition(":")
     home, _, run = rest.rpartition(":")

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 ANY, LOCAL = "any", "local"
 ATTRIBUTES = ("hosts", "host")
-"""Attributes of a node that say where it is done; the first counts."""
+"""Attributes of a node that say where it runs; the first counts."""
 
 
 def parse_placement(where: str, words: str) -> tuple[str, ...]:
-    """Return the names of a placement, sorted, none for this machine; UsageError, which begins with `where`, for what
-    is none."""
+    """Return the sorted names of a placement, none for this machine; UsageError, which starts with `where`, if it is
+    invalid."""
     names = sorted({word for word in re.split(r"[\s,]+", words.strip()) if word})
     if names in ([], [LOCAL]):
         return ()
     if {ANY, LOCAL} & set(names) and len(names) > 1:
-        raise UsageError(f"{where}: {quote(words)} names hosts and `{ANY}` or `{LOCAL}`; state one of these")
+        raise UsageError(f"{where}: {quote(words)} names hosts and `{ANY}` or `{LOCAL}`; give only one of these")
     for name in names:
         try:
             check_label(name)
@@ -40,7 +40,7 @@ def parse_placement(where: str, words: str) -> tuple[str, ...]:
 
 
 def stated_placement(attributes: Mapping[str, object], default: Sequence[str]) -> str:
-    """Return where a node with these attributes is done, as its task keeps it; '' for this machine."""
+    """Return where a node with these attributes runs, as its task stores it; '' for this machine."""
     words = next((str(attributes[name]) for name in ATTRIBUTES if str(attributes.get(name, "")).strip()), None)
     return ",".join(parse_placement("hosts", words) if words is not None else default)
 
@@ -52,23 +52,23 @@ def eligible(placement: str, hosts: Iterable[Host]) -> list[Host]:
     if names == [ANY]:
         return known
     by_name = {host.name: host for host in known}
-    # A name wins over a label, so that a label which is added later moves no run away from its host.
+    # A name takes precedence over a label, so that a label added later moves no run away from its host.
     if len(names) == 1 and names[0] not in by_name:
         return [host for host in known if names[0] in host.labels]
     return [by_name[name] for name in names if name in by_name]
 
 
 def check_placement(where: str, placement: str, hosts: Collection[Host]) -> list[Host]:
-    """Return the hosts of a placement; NotFound, which begins with `where`, if one is missing or none takes work."""
+    """Return the hosts of a placement; NotFound, which starts with `where`, if one is missing or none takes work."""
     found = eligible(placement, hosts)
     missing = sorted(set(placement.split(",")) - {host.name for host in hosts} - {ANY})
     if len(placement.split(",")) > 1 and missing:
         raise NotFound(f"{where}: there is no host {missing[0]}; `garrison host list` shows the existing ones, and "
-                       "`garrison host add HOST` makes another one")
+                       "`garrison host add HOST` adds one")
     if not found:
         what = "there is no host" if placement == ANY else f"no host has the name or label {placement}"
         raise NotFound(f"{where}: {what}; `garrison host list` shows the existing ones, and `garrison host add HOST` "
-                       "makes another one")
+                       "adds one")
     if all(host.state == HostState.DRAINING for host in found):
         raise NotFound(f"{where}: {describe(placement)} takes no work now (draining); `garrison host list` shows it")
     return found
@@ -85,7 +85,7 @@ def queue_of(placement: str, hosts: Iterable[Host]) -> str:
 
 
 def describe(placement: str) -> str:
-    """Return a placement in words."""
+    """Describe a placement."""
     if placement == ANY:
         return "any host"
     return f"one of {placement.replace(',', ', ')}" if "," in placement else placement

@@ -1,8 +1,8 @@
-"""Pull request of a run: its states, what the guardian's journal keeps of it, and the reports that a look found.
+"""Pull request of a run: its states, what the guardian's journal stores, and the reports of the last poll.
 
-The forge has the truth about the pull request; the journal keeps what the forge cannot say: which commit was pushed
-last, which comments a node was sent back for, and what was reported to the user. Checks and reviews are kept for views
-alone, in a file that the next look replaces: nothing is decided by them later.
+The forge is the authority on the pull request; the journal stores what the forge does not know: which commit was pushed
+last, which comments a node was sent back for, and what was reported to the user. Checks and reviews are stored only for
+views, in a file that the next poll replaces: nothing is decided by them later.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PullRequestState(StrEnum):
 _S = PullRequestState
 _OPEN = frozenset({_S.PUSHING, _S.DRAFT, _S.WAITING_FOR_CHECKS, _S.WAITING_FOR_REVIEW, _S.READY_TO_MERGE})
 _ANYONE = frozenset({_S.MERGED, _S.CLOSED, _S.HELD_UP})
-"""States to which people bring it at any moment."""
+"""States that users can put it into at any time."""
 
 TRANSITIONS: dict[PullRequestState, frozenset[PullRequestState]] = {
     _S.PUSHING: _OPEN | _ANYONE | {_S.REWORKING, _S.MERGING},
@@ -58,27 +58,27 @@ TRANSITIONS: dict[PullRequestState, frozenset[PullRequestState]] = {
     _S.CLOSED: _OPEN | _ANYONE | {_S.REWORKING, _S.MERGING},
     _S.HELD_UP: _OPEN | _ANYONE | {_S.REWORKING, _S.MERGING},
 }
-"""State → the states that may follow; `closed` and `blocked` are left when people reopen or repair it."""
+"""State → the states that may follow; it leaves `closed` and `blocked` when users reopen or repair it."""
 
 
 def check_transition(old: str, new: str) -> None:
-    """Raise ForbiddenTransition unless a pull request in state `old` ('' before the first) may get into `new`."""
+    """Raise ForbiddenTransition unless a pull request may go from state `old` ('' before the first) to `new`."""
     if old and old != new and PullRequestState(new) not in TRANSITIONS[PullRequestState(old)]:
         raise ForbiddenTransition("the pull request", old, new, TRANSITIONS[PullRequestState(old)])
 
 
 NO_AUTO = NOT_READY = "none"
-"""In a record, what takes back `auto` or `ready`: an empty field stays as it was."""
+"""Value that revokes `auto` or `ready` in a record, where an empty field means no change."""
 
 
 class PullRequest(Record):
-    """What the journal says about a run's pull request; `state` is '' before the first step."""
+    """The journal's state of a run's pull request; `state` is '' before the first step."""
 
     state: str = ""
     number: int = 0
     url: str = ""
     head: str = ""
-    """Commit that was last seen as the tip of the branch on the forge, pushed by garrison or taken in."""
+    """Commit last seen as the tip of the branch on the forge, pushed by garrison or merged in."""
     ready: str = ""
     """Tested commit for which it was marked as ready for review; `NOT_READY` once garrison made it a draft again."""
     auto: str = ""
@@ -98,7 +98,7 @@ class PullRequest(Record):
     """The failure of the run that was last reported on the forge."""
 
     def describe(self) -> str:
-        """Return what it waits for, in words; '' before the first step."""
+        """Describe what it waits for; '' before the first step."""
         if not self.state:
             return ""
         name = f"pull request #{self.number}" if self.number else "the pull request"
@@ -119,7 +119,7 @@ class PullRequest(Record):
         return self.state in (_S.HELD_UP, _S.WAITING_FOR_REVIEW, _S.READY_TO_MERGE)
 
     def waits_for(self) -> str:
-        """Return what the run waits for, '' while garrison itself is at it."""
+        """Return what the run waits for, '' while garrison itself is working on it."""
         number = f"#{self.number}" if self.number else "the pull request"
         why = f" ({self.reason})" if self.reason else ""
         match self.state:
@@ -137,7 +137,7 @@ class PullRequest(Record):
 
 
 def without_number(reason: str, number: int) -> str:
-    """Return a reason without the number of the request, for where that is shown already."""
+    """Return a reason without the number of the request, where that is already shown."""
     return reason.replace(f"pull request #{number}: ", "", 1)
 
 
@@ -147,7 +147,7 @@ _WORDS = {_S.PUSHING: "its branch is pushed", _S.DRAFT: "a draft until the gate 
 
 
 class ReportedCheck(Value):
-    """A check of the pull request's head, as the forge last told of it."""
+    """A check of the pull request's head, as the forge last reported it."""
 
     name: str
     result: str
@@ -159,13 +159,13 @@ class ReportedCheck(Value):
 
 
 class GivenReview(Value):
-    """The last word of somebody who reviewed."""
+    """The last review of one reviewer."""
 
     author: str
     word: str
     """`approved`, `changes requested`, `comment` or `dismissed`."""
     is_outdated: bool = False
-    """True for an approval of an older head, which does not count any more."""
+    """True for an approval of an older head, which no longer counts."""
     counts: bool = True
     """False if its author may not write to the repository."""
 
@@ -175,7 +175,7 @@ class GivenReview(Value):
 
 
 class PullRequestReports(Value):
-    """Checks and reviews that the last look at an open pull request found (`runs/RUN/forge/reports.json`)."""
+    """Checks and reviews from the last poll of an open pull request (`runs/RUN/forge/reports.json`)."""
 
     checks: tuple[ReportedCheck, ...] = ()
     reviews: tuple[GivenReview, ...] = ()
@@ -187,7 +187,7 @@ def reports_file(root: Path) -> Path:
 
 
 def read_reports(root: Path) -> PullRequestReports:
-    """Return the reports of the last look; none if the file is absent, as in older homes, or unreadable."""
+    """Return the reports of the last poll; none if the file is unreadable or absent, as in older homes."""
     path = reports_file(root)
     with suppress(RecordError, OSError):
         return decode(PullRequestReports, atomic.read(path) or b"{}", path)

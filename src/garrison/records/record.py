@@ -1,9 +1,9 @@
-"""Records: values that are stored as JSON, and what reads and writes them. Pure.
+"""Records: values stored as JSON, with the functions that read and write them. Pure.
 
 A record class annotates its fields. Reading checks each value against its annotation, so that a foreign file is refused
-by name instead of failing later with a traceback. Unknown fields of the same schema are ignored, and kept when the
-record is rewritten; a newer schema is refused, and the file stays as it is. The conversion is msgspec's. The JSON is
-the standard library's, since file names may hold lone surrogates, which `msgspec.json` refuses.
+with its name instead of failing later with a traceback. Unknown fields of the same schema are ignored, and kept when
+the record is rewritten; a newer schema is refused, and the file stays as it is. The conversion is msgspec's. The JSON
+is the standard library's, since file names may contain lone surrogates, which `msgspec.json` refuses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-9]{
 
 
 class Record(Value, omit_defaults=True):
-    """A record in which a field is left out while it has its default, unless that is `stated`."""
+    """A record that omits fields with their default value, unless they are `stated`."""
 
 
 def stated(default: T) -> T:
@@ -48,7 +48,7 @@ def encode(record: object, unknown: Mapping[str, object] | None = None) -> bytes
     """Return a record as indented JSON with a final newline; undecodable bytes in its texts are escaped.
 
     Args:
-        unknown: fields of the file that the record replaces, which are not the record's own (`unknown_fields`).
+        unknown: fields of the replaced file that the record does not have (`unknown_fields`).
     """
     text = json.dumps({**to_dict(record), **(unknown or {})}, indent=2, ensure_ascii=False) + "\n"
     return text.encode(errors="backslashreplace")
@@ -66,7 +66,7 @@ def decode(kind: type[T], data: bytes, where: object) -> T:
 
 
 def unknown_fields(kind: type[msgspec.Struct], data: bytes) -> dict[str, object]:
-    """Return the fields of a record's file that `kind` does not have: somebody else's, such as a later garrison's."""
+    """Return the fields of a record's file that `kind` does not have, such as a later garrison's."""
     known = {"schema", *kind.__struct_encode_fields__}
     return {name: value for name, value in json.loads(data).items() if name not in known}
 
@@ -74,7 +74,7 @@ def unknown_fields(kind: type[msgspec.Struct], data: bytes) -> dict[str, object]
 def from_dict(kind: type[T], body: Mapping[str, object], where: object) -> T:
     """Build a record of `kind` from a JSON object, checking the type of every field."""
     schema = body.get("schema", SCHEMA)
-    # Before anything else: a record of a newer schema may have none of the fields that this one requires.
+    # First of all: a record of a newer schema may lack the fields that this one requires.
     if not isinstance(schema, int):
         raise RecordCorrupt(where, "schema is not a number")
     if schema > SCHEMA:
@@ -94,14 +94,14 @@ def from_data(kind: type[T], data: object) -> T:
 
 
 def _read_path(kind: type[Any], value: object) -> object:
-    """Return a path of its text; msgspec refuses whatever else is not of its kind."""
+    """Convert text to a path; msgspec refuses every other mismatch."""
     return Path(value) if kind is Path and isinstance(value, str) else value
 
 
 def read_foreign(kind: type[T], data: object) -> T:
-    """Build a value of `kind` from somebody else's JSON values, where null says that a field is absent.
+    """Build a value of `kind` from foreign JSON values, where null means that a field is absent.
 
-    Texts become such as UTF-8 can hold. ValueError says which field is missing or has another type.
+    Texts are made encodable as UTF-8. ValueError says which field is missing or has another type.
     """
     try:
         return msgspec.convert(_tidy(data), kind)

@@ -1,6 +1,6 @@
-"""Remote work: what a home knows of an attempt that a host does, in `remote.json` of the attempt's folder.
+"""Remote work: the state of an attempt that runs on a host, in `remote.json` of the attempt's folder.
 
-The orchestrator of the node writes it; a successor of it takes the open offer over, and views read where the work is.
+The node's orchestrator writes it; its successor takes over the open offer, and views read where the work is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ USAGE = "remote"
 
 
 class RemotePhase(StrEnum):
-    """Where an attempt that a host does is."""
+    """Phase of an attempt on a host."""
 
     WAITING = "waiting"
     """No host has it yet."""
@@ -38,9 +38,9 @@ class RemoteWorkState(Value):
     offer: int = 1
     placement: str = ""
     base: str = ""
-    """Commit that it begins at."""
+    """Commit that it starts from."""
     payload: str = ""
-    """What its worker receives; the same in each repetition of an offer."""
+    """What its worker receives; the same each time an offer is repeated."""
     queue: str = ""
     phase: str = RemotePhase.WAITING
     since: str = ""
@@ -49,7 +49,7 @@ class RemoteWorkState(Value):
     """Host that has, or had, it."""
     claim: int = 0
     host_run: str = ""
-    """Run that does it in the home of the host."""
+    """Run that works on it in the home of the host."""
     work: str = ""
     """Phase that the host reports."""
     line: str = ""
@@ -59,9 +59,9 @@ class RemoteWorkState(Value):
     cancelled: str = ""
     """Why it was cancelled, '' if it was not."""
     trouble: str = ""
-    """What keeps home from hearing of it: the server, or the way to the host."""
+    """Why home gets no news of it: the server, or the connection to the host."""
     losses: int = 0
-    """Offers of the node in a row that ended for want of heartbeats, up to this one."""
+    """Consecutive offers of the node that ended for lack of heartbeats, including this one."""
 
     def __post_init__(self) -> None:
         RemotePhase(self.phase)

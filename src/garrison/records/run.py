@@ -1,7 +1,7 @@
 """Run files: paths of a run, and its records launch.json, task.json, result.json and runners/NODE.json.
 
 launch.json and graph.dot are written once, before the launcher's identity; a resume needs nothing else. The guardian
-writes a task.json for each attempt, so that neither runner nor orchestrator parses the graph.
+writes a task.json for each attempt, so that runner and orchestrator need not parse the graph.
 """
 
 from __future__ import annotations
@@ -63,77 +63,78 @@ class Launch(Value):
     locale: dict[str, str] = msgspec.field(default_factory=dict)
     graph_source: str = ""
     graph_hash: str = ""
-    """Hash of the graph's text as the run keeps it, and of nested pipelines; empty in older runs."""
+    """Hash of the graph's text as stored in the run, and of nested pipelines; empty in older runs."""
     prd_ref: str = ""
     adhoc: bool = False
     auto_approve: bool = False
     """True if gates that wait for the user are approved automatically."""
     max_steps: int | None = None
-    """Visits of nodes that the run's flow may make; None: the graph's, else the default."""
+    """Limit of node visits in the run's flow; None: the graph's, else the default."""
     land: str = LAND_NODE
-    """Rule for what lands on `base`, and when; one of LANDS. An older run has none: each finished node lands."""
+    """What lands on `base`, and when; one of LANDS. An older run has none: each finished node lands."""
     node_gate: str | None = None
     """Gate of the run's own branch, if nodes do not land on `base`; None: they merge into it untested."""
     approve: bool = False
     """True if the user has to approve the work of every node before it lands."""
     gate_from_target: list[str] = msgspec.field(default_factory=list)
-    """Patterns of files that the gate sees as the target has them."""
+    """Patterns of files that the gate gets from the target."""
     hooks: str = ""
     """Hash of the user's reference-transaction hook that is asked before each landing; '' if none is."""
     failover: list[str] | None = None
-    """Agents that continue when a node's agent cannot; None: its profile says."""
+    """Agents that take over when a node's agent cannot continue; None: as in its profile."""
     sandbox: str = ""
-    """Line that says which sandbox holds, and what it does not; '' in older runs."""
+    """Line about the sandbox in force and its gaps; '' in older runs."""
     remote: str = ""
-    """Remote that has the base of the run's pull request, '' without one; `base` is the branch's name there."""
+    """Remote with the base of the run's pull request, '' without one; `base` is the branch's name there."""
     issue: int = 0
     """Number of the issue that the run was taken from, 0 for none."""
     issue_label: str = ""
-    """Label by which that was taken, '' for none."""
+    """Label by which it was selected, '' for none."""
     issue_text: str = ""
-    """What tells its title and text at that time from others; '' in older runs."""
+    """Hash of its title and text at that time; '' in older runs."""
     sandbox_mode: str = ""
     """Mode that GARRISON_SANDBOX stated at the launch, '' for none: cron resumes the run without that variable."""
     sandbox_modes: list[str] = msgspec.field(default_factory=list)
-    """Modes that hold; empty in older runs."""
+    """Modes in force; empty in older runs."""
     sandbox_gaps: bool | None = None
-    """True if anything is not held; None in older runs."""
+    """True if there are gaps; None in older runs."""
     hosts: list[str] = msgspec.field(default_factory=list)
-    """Where nodes are done that do not say it themselves: names of hosts, or one label; empty: on this machine."""
+    """Default placement of nodes: names of hosts, or one label; empty: this machine."""
     claimed_for: str = ""
-    """Attempt of another home's run that this run does as a host, '' for none: only who has the claim continues it."""
+    """Attempt of another home's run that this run works on as a host, '' for none: only the holder of the claim
+    continues it."""
     claim: str = ""
     """Id of that attempt; '' in older runs."""
     commit_hook: bool = False
     """True if the repository's own pre-commit hook is part of the gate."""
     committer: str = ""
-    """Who commits what lands, `Name <address>`; '' if git knows no name, and in older runs: garrison itself."""
+    """Committer of what lands, `Name <address>`; '' if git has no name, and in older runs: garrison itself."""
     signer: dict[str, object] = msgspec.field(default_factory=dict)
     """How what lands is signed, as the merge queue records it; empty: not at all."""
     holds_id: bool = False
-    """True if its home made the ref that holds its id in the repository; False in older runs."""
+    """True if its home created the ref that reserves its id in the repository; False in older runs."""
     tick: str = ""
-    """File with the list of tasks that it was started from, and in which it ticks at its end what has landed, or ''."""
+    """Task list that it was started from, in which it ticks what has landed when it ends; '' for none."""
     on_failure: list[str] = msgspec.field(default_factory=list)
-    """Words of garrison's command that the launcher runs once the run has failed, before it reports that."""
+    """Words of garrison's command that the launcher runs when the run has failed, before reporting it."""
     launcher_env: list[str] = msgspec.field(default_factory=list)
-    """Variables that only launchers get, for that command."""
+    """Variables for that command, which only launchers get."""
     programs: list[str] = msgspec.field(default_factory=list)
-    """Programs of its agents and of its nodes' commands that were on the PATH at the launch: one that is gone later is
-    waited for, since an update puts it back."""
+    """Programs of its agents and of its nodes' commands that were on the PATH at the launch: a run waits for one that
+    is missing later, since an update puts it back."""
     subfolder: str = ""
-    """Folder of the repository in which agents and acceptance begin where a node has no `path`, '' for the top."""
+    """Folder of the repository where agents and acceptance start if a node has no `path`, '' for the top."""
 
     @property
     def claimed_attempt(self) -> str:
-        """Return the id of the attempt of another home's run that this run does, '' for none."""
+        """Return the id of the attempt of another home's run that this run works on, '' for none."""
         return self.claim or earlier.claim_of(self.claimed_for)
 
     @property
     def stated_sandbox_mode(self) -> str:
-        """Return the mode of the sandbox that this run keeps, '' for the configured one.
+        """Return the sandbox mode of this run, '' for the configured one.
 
-        Runs that older editions began have no sandbox and continue without one.
+        Runs started by older versions have no sandbox and continue without one.
         """
         return self.sandbox_mode or ("" if self.sandbox or self.adhoc else "none")
 
@@ -146,13 +147,13 @@ class Launch(Value):
         return earlier.has_gaps(self.sandbox) if self.sandbox_gaps is None else self.sandbox_gaps
 
     def resumed_in(self, resumed: RunSandbox) -> Launch:
-        """Return it with the sandbox that the run has since it was resumed."""
+        """Return it with the sandbox that the run got when it was resumed."""
         return replace(self, sandbox=resumed.sandbox, sandbox_mode=resumed.sandbox_mode,
                        sandbox_modes=resumed.sandbox_modes, sandbox_gaps=resumed.sandbox_gaps)
 
     @property
     def onto(self) -> str:
-        """Return the branch that nodes begin at and land on: `base`, or the run's own."""
+        """Return the branch that nodes start from and land on: `base`, or the run's own."""
         return self.base if self.land == LAND_NODE else integration_branch(self.run_id)
 
     @property
@@ -162,21 +163,21 @@ class Launch(Value):
 
 
 class RunSandbox(Value):
-    """Sandbox of a run since it was last resumed, where that is not the one it was launched with."""
+    """Sandbox of a run since its last resume, if it differs from the one at launch."""
 
     sandbox: str
-    """As in `Launch`, like the others."""
+    """As in `Launch`, like the other fields."""
     sandbox_mode: str
     sandbox_modes: list[str] = msgspec.field(default_factory=list)
     sandbox_gaps: bool | None = None
 
 
 CONTINUE = "continue"
-"""`Task.rework` of the attempt after a lost one: it begins at the branch, or at a later snapshot of the work."""
+"""`Task.rework` of the attempt after a lost one: it starts at the branch, or at a later snapshot of the work."""
 
 
 class Task(Value):
-    """One attempt at one node: everything that its runner and orchestrator need to know."""
+    """One attempt at a node: everything that its runner and orchestrator need to know."""
 
     run_id: str
     node: str
@@ -193,52 +194,52 @@ class Task(Value):
     """Seconds without evidence of work after which its agent counts as hung; None: only the timeout limits it."""
     skip_agent: bool = False
     allow_empty: bool = True
-    """False if an attempt that changes nothing has failed; tasks of older runs do not say."""
+    """False if an attempt without a change counts as failed; missing in older runs."""
     goal: str = ""
     rework: str = "fresh"
     """Start of an attempt after a refused one: `fresh` at the target's tip, or `merge` (the tip is merged into the
     branch, conflict markers are left for the agent)."""
     rework_reason: str = ""
-    """Why the attempt before this one failed; empty in the first."""
+    """Why the previous attempt failed; empty in the first."""
     attributes: dict[str, Any] = msgspec.field(default_factory=dict)
     context: dict[str, object] = msgspec.field(default_factory=dict)
     """Pipeline context at the start of this attempt, in a run whose graph has one."""
     preamble: str = ""
-    """Summary of the run so far, unless a session remembers it; the prompt begins with it."""
+    """Summary of the run so far, unless a session remembers it; the prompt starts with it."""
     continues: str = ""
     """Session id of an earlier node that this one continues, '' for none."""
     approve: bool = False
     """True if the user has to approve its work before that lands."""
     words: list[str] | None = None
-    """Words in addition to the statuses that its agent may report since edges ask for them; None (older runs): any."""
+    """Words that its agent may report besides the statuses, since edges test for them; None (older runs): any."""
     step: str = ""
     """Step of the flow that the attempt is for (`run.flow.step_id`); empty in older runs."""
     ways: list[str] = msgspec.field(default_factory=list)
-    """Possible continuations of the pipeline after the node, one a line, if its agent chooses."""
+    """Possible continuations of the pipeline after the node, one per line, if its agent chooses."""
     failover: list[str] | None = None
-    """Agents that continue when its agent cannot, in this order; None: the agent's profile says."""
+    """Agents that take over when its agent cannot continue, in this order; None: as in the agent's profile."""
     landed: list[dict[str, str]] = msgspec.field(default_factory=list)
     """Upstream nodes whose work has landed, oldest first: `node`, `task` (its label) and `commit`."""
     hosts: str = ""
-    """Where it is done (`records.placement`), '' for this machine."""
+    """Where it runs (`records.placement`), '' for this machine."""
     candidate: bool = False
-    """True if its work is kept once it has passed its checks, and never enqueued."""
+    """True if its work is kept after passing its checks, and never enqueued."""
     judge: str = ""
-    """Command that prints how good a candidate's work is, '' for none."""
+    """Command that prints a candidate's score, '' for none."""
     work: str = ""
-    """Commit of the chosen candidate, with which the branch begins and which lands; '' for an attempt of an agent."""
+    """Commit of the chosen candidate, which the branch starts from and which lands; '' for an attempt of an agent."""
     subfolder: str = ""
-    """Folder of the worktree in which its agent and acceptance begin, '' for the top."""
+    """Folder of the worktree where its agent and acceptance start, '' for the top."""
 
     @property
     def may_change(self) -> tuple[str, ...]:
-        """Return which files the node may change, as its attribute `files` says (patterns between commas or blanks)."""
+        """Return which files the node may change, by its attribute `files` (patterns separated by commas or blanks)."""
         return tuple(str(self.attributes.get("files") or "").replace(",", " ").split())
 
     @property
     def here(self) -> Task:
-        """Return the part of the task that this machine does: a host does set-up, acceptance and validation itself, and
-        knows when its agent is silent."""
+        """Return the part of the task for this machine: a host runs set-up, acceptance and validation itself, and
+        watches its agent's silence."""
         if not self.hosts:
             return self
         attributes = {name: value for name, value in self.attributes.items() if name != "validator"}
@@ -246,8 +247,7 @@ class Task(Value):
 
 
 class Result(Value):
-    """Result of an attempt, as its orchestrator writes it; ignored unless run, node and attempt are the current
-    ones."""
+    """Result of an attempt, written by its orchestrator; ignored unless run, node and attempt are the current ones."""
 
     run_id: str
     node: str
@@ -266,7 +266,7 @@ class Result(Value):
     failure_kind: str = ""
     """One of `ends.RefusedBy`, or ''."""
     refusal: dict[str, object] = msgspec.field(default_factory=dict)
-    """Why the work of an agent that reported success is refused (`ends.Refusal`), alongside the reason in words."""
+    """Why the work of an agent that reported success is refused (`ends.Refusal`), in addition to the reason as text."""
 
     def __post_init__(self) -> None:
         if self.status not in ("success", "fail"):
@@ -275,10 +275,11 @@ class Result(Value):
 
 def read_result(path: Path, run: str, node: str, attempt: int, announced: str | None = None,
                 ) -> tuple[Result | None, str]:
-    """Return the result in `path` if it is whole and of that run, node and attempt; else None and the reason.
+    """Return the result in `path` if it is complete and belongs to that run, node and attempt; else None and the
+    reason.
 
-    `announced` is the digest in the orchestrator's hook (`Hook.result_digest`): another file was not written by an
-    orchestrator of the node. None: it announced nothing, as an older garrison's.
+    `announced` is the digest in the orchestrator's hook (`Hook.result_digest`): any other file was not written by the
+    node's orchestrator. None: it announced nothing, as in an older garrison.
     """
     data = atomic.read(path)
     if data is None:
@@ -288,8 +289,8 @@ def read_result(path: Path, run: str, node: str, attempt: int, announced: str | 
     except (RecordCorrupt, NewerSchema) as error:
         return None, str(error)
     if (result.run_id, result.node, result.attempt) != (run, node, attempt):
-        return None, f"{path} is of {result.run_id}/{result.node}/{result.attempt}; ignored"
-    # Agents without a sandbox can write this folder, and a result that nobody has earned would land.
+        return None, f"{path} belongs to {result.run_id}/{result.node}/{result.attempt}; ignored"
+    # Agents without a sandbox can write to this folder, and a forged result would land.
     if announced is not None and atomic.digest_of(data) != announced:
         return None, f"{path} was not written by the node's orchestrator; ignored"
     return result, ""
@@ -339,7 +340,7 @@ class RunFiles:
 
     @property
     def budget(self) -> Path:
-        """What the whole run may cost (`budget.RunLimit`); absent without a limit of its own."""
+        """Limit of the whole run (`budget.RunLimit`); absent without one."""
         return self.root / "budget.json"
 
     @property
@@ -386,7 +387,7 @@ class RunFiles:
 
 
 def list_runs(home: Path) -> list[str]:
-    """Return the ids of all launched runs in a home, oldest first; without those being removed."""
+    """Return the ids of all launched runs in a home, oldest first, without those being removed."""
     folder = home / "runs"
     began = [(at, name) for name in atomic.list_names(folder) if not name.startswith(".")
              and (at := _began_at(f"{folder}/{name}")) is not None]
@@ -394,8 +395,8 @@ def list_runs(home: Path) -> list[str]:
 
 
 def _began_at(folder: str) -> float | None:
-    """Return when a run began, by the time of a file; None if it has none. One that lost its launch.json is damaged,
-    not absent."""
+    """Return when a run started, by the time of a file; None if it has none. A run without launch.json is damaged, not
+    absent."""
     for mark in ("launch.json", "journal.jsonl", "layers"):
         with suppress(FileNotFoundError, NotADirectoryError):
             return os.stat(f"{folder}/{mark}").st_mtime  # noqa: PTH116  # a Path for each would double the cost
@@ -409,15 +410,16 @@ def save(path: Path, value: object) -> None:
 
 
 def load_launch(files: RunFiles) -> Launch | None:
-    """Read what a run was launched with, and the sandbox that it has since it was resumed; None if absent."""
+    """Read what a run was launched with, with its sandbox since the last resume; None if absent."""
     launch = load(Launch, files.launch)
     resumed = None
-    with suppress(RecordCorrupt):  # a damaged one shall not stop the run, which knows its first sandbox
+    with suppress(RecordCorrupt):  # a damaged one must not stop the run, which knows its first sandbox
         resumed = load(RunSandbox, files.sandbox)
     if launch is not None and resumed is not None:
         launch = launch.resumed_in(resumed)
     if launch is not None and launch.is_held_by_landlock and launch.terminal in ("auto", "tmux"):
-        # Who reaches tmux's socket, which Landlock does not hold, runs anything as the user. Earlier versions took it.
+        # Any process that reaches tmux's socket, which Landlock does not block, can run anything as the user. Earlier
+        # versions allowed it.
         return replace(launch, terminal="process")
     return launch
 

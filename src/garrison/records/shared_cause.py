@@ -1,6 +1,6 @@
 """Shared cause: one event that ended many processes at once, such as the death of their terminal server.
 
-It counts against one of them, not against each: the first whose death is recorded claims the event.
+It counts against only one of them: the first whose death is recorded claims the event.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEPT_SECONDS = 86_400.0
-"""Seconds for which a claim is kept; by then every death of the event is recorded."""
+"""Seconds that a claim is kept; by then every death of the event is recorded."""
 
 
 def claim(home: Path, cause: str, claimant: str) -> bool:
-    """Return whether the death of `claimant` is the one that counts for `cause`; a claimant may ask again."""
+    """Return whether the death of `claimant` is the one that counts for `cause`; idempotent."""
     folder = atomic.make_directory(home / "run" / "causes")
     path = folder / re.sub(r"[^\w.-]", "-", cause)
-    # linked into place once it is written: a claim that a killed process left empty would count for nobody
+    # linked into place once written: an empty claim of a killed process would count for none
     draft = folder / f".{path.name}.{os.getpid()}"
     atomic.write(draft, claimant.encode())
     try:
@@ -33,7 +33,7 @@ def claim(home: Path, cause: str, claimant: str) -> bool:
         known = (atomic.read(path) or b"").decode(errors="replace")
         if known:
             return known == claimant
-        # Removed since, or left empty by an earlier version that was killed while it wrote the claim in place.
+        # Removed since, or left empty by an earlier version that was killed while writing it.
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ A signal, followed through the code:
    (`acknowledge`); after a crash in between, the id in the journal shows that it was applied. A refused one goes to
    `refused/`, with the reason in a file alongside it (`refuse`).
 
-Payloads: one class per meaning. `to_data` returns what a sender writes (empty fields are left out). The user may
+Payloads: one class per meaning. `to_data` returns what a sender writes (without empty fields). The user may
 write a signal file by hand, so `parse` is lenient: missing values become empty ones, numbers are converted. Signals of
 the merge queue carry plain dictionaries.
 """
@@ -48,10 +48,10 @@ TYPES = frozenset({
 })
 """Signal types."""
 OWN_TYPE = re.compile(r"X-[A-Za-z0-9][A-Za-z0-9_-]{0,39}\Z")
-"""Types of users: such a signal is delivered, journaled and shown, and has no other effect."""
+"""Prefix of user-defined types: such a signal is delivered, journaled and shown, and has no other effect."""
 
 BY_ATTEMPT = frozenset({"NODE_COMPLETE", "MERGE_READY", "MERGE_COMPLETE", "MERGE_FAILED", "RUNNER_EXITED"})
-"""Refused unless they are of the node's current attempt."""
+"""Refused unless they belong to the node's current attempt."""
 BY_INCARNATION = frozenset({"RUNNER_EXITED", "ORCHESTRATOR_CRASHED"})
 """Refused if the sender has a later incarnation."""
 TO_INCARNATION = frozenset({"KILL_ORCHESTRATOR", "INPUT_RESPONSE"})
@@ -62,7 +62,7 @@ _counter = count()
 
 
 def is_type(name: object) -> bool:
-    """Return whether a word is a signal type: garrison's, or one of a user."""
+    """Return whether a word is a signal type, garrison's or user-defined."""
     return name in TYPES or is_own(name)
 
 
@@ -71,7 +71,7 @@ def is_own(name: object) -> bool:
 
 
 def list_types() -> str:
-    """Return the types in words, for messages."""
+    """List the types for messages."""
     return f"{', '.join(sorted(TYPES))}; one of your own begins with X-"
 
 
@@ -80,7 +80,8 @@ MAX_OWN_TEXT = 500
 
 
 def describe_own(signal: Signal) -> str:
-    """Return the content of a user's signal in one line, for journals and logs; '' for none and for garrison's."""
+    """Return the content of a user-defined signal in one line, for journals and logs; '' for none and for garrison's
+    own."""
     if not is_own(signal.signal_type):
         return ""
     content = {key: value for key, value in signal.payload.items() if key not in ("run_id", "node_id")}
@@ -117,7 +118,7 @@ class Signal(Value):
 
     @property
     def incarnation(self) -> int | None:
-        """Return its sender's; None if the user sent it, ValueError if it is not a number."""
+        """Return its sender's incarnation; None if the user sent it, ValueError if it is not a number."""
         number = self.source.get("incarnation")
         return None if number is None else int(str(number))
 
@@ -146,12 +147,13 @@ def file_name(signal: Signal, number: int) -> str:
 def post(home: Path, signal: Signal, number: int | None = None) -> Path:
     """Write a signal durably into its recipient's inbox; return the file.
 
-    With `number` (that of a journal record) the file's name follows from the signal: sent again after a crash it is the
-    same file, and nothing is written if that was applied already. Without it, a counter of this process is used.
+    With `number` (of a journal record) the file's name follows from the signal: sent again after a crash, it is the
+    same file, and nothing is written if it was already applied. Without it, a counter of this process is used.
     """
     folder = atomic.make_directory(inbox_path(home, signal.recipient))
     name = file_name(signal, next(_counter) if number is None else number)
-    # A sender that was killed sends again under the same number: what was taken meanwhile must not be applied twice.
+    # A sender that was killed sends again with the same number: a signal that was taken since must not be applied
+    # twice.
     if number is not None and (folder / "taken" / name).exists():
         return folder / "taken" / name
     atomic.write(folder / name, record.encode(signal))
@@ -163,10 +165,10 @@ def read(path: Path) -> Signal:
     data = atomic.read(path)
     if data is None:
         raise FileNotFoundError(errno.ENOENT, "No such signal", str(path))
-    # The user may write a signal by hand: a name with a slash would lead out of the inboxes.
+    # The user may write a signal by hand: a name with a slash would leave the inboxes.
     signal = record.decode(Signal, data, path)
     try:
-        signal.recipient, signal.sender, signal.incarnation  # noqa: B018  # what is in the body is checked by this
+        signal.recipient, signal.sender, signal.incarnation  # noqa: B018  # this checks the body
     except (UsageError, KeyError, TypeError, ValueError) as error:
         raise RecordCorrupt(path, f"source or target is not a name ({error})") from error
     return signal
@@ -180,7 +182,7 @@ def list_pending(home: Path, recipient: Key) -> list[PostedSignal]:
     for name in sorted(names):
         try:
             pending.append(PostedSignal(folder / name, read(folder / name)))
-        # Another process has acknowledged it since the names were listed.
+        # Another process has acknowledged it since the listing.
         except FileNotFoundError:
             continue
         except RecordError as error:
@@ -195,7 +197,7 @@ def acknowledge(path: Path) -> None:
 
 def refuse(path: Path, reason: str) -> None:
     """Move a signal to `refused/`, with the reason in a file alongside it."""
-    # The reason first: a kill leaves the signal in the inbox, and it is refused again, never without a reason.
+    # The reason first: after a kill the signal is still in the inbox and is refused again, never without a reason.
     folder = atomic.make_directory(path.parent / "refused")
     atomic.write(folder / f"{path.name}.reason", (reason + "\n").encode(), durable=False)
     _move(path, "refused")
@@ -203,7 +205,7 @@ def refuse(path: Path, reason: str) -> None:
 
 def _move(path: Path, where: str) -> None:
     folder = atomic.make_directory(path.parent / where)
-    try:  # not synced: after a power cut it is pending again, and whoever applies signals knows those it has applied
+    try:  # not synced: after a power cut it is pending again, and its recipient knows which signals it has applied
         path.rename(folder / path.name)
     except FileNotFoundError:
         return
@@ -220,23 +222,23 @@ def find_objection(signal: Signal, run: str, attempts: Mapping[str, int],
         incarnations: full name → current incarnation.
     """
     if signal.run_id != run:
-        return f"it is of run {signal.run_id}, this is {run}"
+        return f"it belongs to run {signal.run_id}, this is {run}"
     kind = signal.signal_type
     if kind in BY_ATTEMPT:
         current = attempts.get(signal.node_id or "")
         if current is None:
             return f"this run has no node {signal.node_id}"
-        # A runner may be killed after it has sent its report: that arrives when the next attempt is under way already.
+        # A runner may be killed after sending its report, which then arrives during the next attempt.
         if signal.attempt != current:
-            return f"it is of attempt {signal.attempt} of {signal.node_id}, the current one is {current}"
+            return f"it belongs to attempt {signal.attempt} of {signal.node_id}, the current one is {current}"
     if kind in BY_INCARNATION:
         current = incarnations.get(signal.sender.full, 0)
-        # The report of a sender that died is overtaken by what its successor says about the same attempt.
+        # The report of a dead sender is superseded by its successor's about the same attempt.
         if (signal.incarnation or 0) < current:
             return f"{signal.sender.full} has a later incarnation ({current})"
     if kind in TO_INCARNATION and "incarnation" in signal.payload:
-        # The order was given on the sight of one incarnation; its successor has done nothing to deserve it, and would
-        # answer another question.
+        # The command was meant for one observed incarnation; its successor gave no cause for it, and may have another
+        # question.
         target = Key("orchestrator", signal.recipient.name, run).full
         if signal.payload["incarnation"] != incarnations.get(target, 0):
             return f"it was meant for incarnation {signal.payload['incarnation']} of {target}, which is over"
@@ -276,7 +278,7 @@ class NodeComplete(Payload):
     score: float | None = None
     """Number that the judge's command printed for it."""
     label: str = ""
-    """What its agent chose, such as the verdict of a judge."""
+    """The agent's choice, such as the verdict of a judge."""
 
 
 class MergeReady(Payload):
@@ -288,7 +290,7 @@ class MergeReady(Payload):
 
 
 class NeedsReview(Payload):
-    """The node's branch is in the merge queue, and the user has to approve it before it lands."""
+    """The node's branch is in the merge queue, and the user must approve it before it lands."""
 
     type = "NEEDS_REVIEW"
     node: str
@@ -379,7 +381,7 @@ class Escalation(Payload):
 
 
 class Violation(Payload):
-    """Somebody changed what no agent may change, such as git's hooks, while `nodes` were at work."""
+    """Something that agents must not change, such as git's hooks, was changed while `nodes` were working."""
 
     type = "VIOLATION"
     why: str
@@ -399,8 +401,8 @@ class PipelineComplete(Payload):
 class InputResponse(Payload):
     """The user's answer to an agent's question, or to a gate: then `question_id` is its place.
 
-    `by` says through what it came, if not through a terminal: a paired phone, the page. `asked` is the question as the
-    user saw it: a successor that gets the answer before its agent asks again does not know it.
+    `by` names where it was given, if not in a terminal: a paired phone, the page. `asked` is the question as the user
+    saw it: a successor that gets the answer before its agent asks again does not know it.
     """
 
     type = "INPUT_RESPONSE"
@@ -475,7 +477,7 @@ class SendPipelineSignal(Payload):
     value: object = True
 
     def to_data(self) -> dict[str, object]:
-        """Return it with its value, whatever that is."""
+        """Return it with its value, of any type."""
         return {**super().to_data(), "value": self.value}
 
 
@@ -504,7 +506,7 @@ class SetBudget(Payload):
 
 
 def parse(signal: Signal) -> Payload | None:
-    """Return the payload of a signal; None for a type without one of its own, and for unknown guidance."""
+    """Return the payload of a signal; None for a type without a payload class, and for unknown guidance."""
     return parse_payload(signal.signal_type, signal.payload)
 
 
@@ -528,7 +530,7 @@ _GUIDANCE = {cls.action: cls for cls in Payload.__subclasses__() if cls.action}
 _REPORTS = {cls.type: cls for cls in Payload.__subclasses__() if not cls.action}
 _MISSING: Mapping[type[Payload], Mapping[str, object]] = {
     RunnerExited: {"reason": "no reason given"}, SendPipelineSignal: {"value": True}}
-"""Payload → values of fields that a file lacks, where those are not empty."""
+"""Payload → defaults of fields that a file lacks, if not empty."""
 
 
 def _text(value: object) -> str:
@@ -555,7 +557,7 @@ _READERS: Mapping[object, Callable[[object], object]] = {
     float | None: lambda value: float(value) if isinstance(value, (int, float)) else None,
     bool | None: lambda value: bool(value) or None,
     tuple[str, ...] | None: lambda value: _texts(value) or None}
-"""Type of a field → what makes the best of a value that the user may have written."""
+"""Type of a field → lenient conversion of a value that the user may have written."""
 
 
 @cache

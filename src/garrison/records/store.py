@@ -73,7 +73,7 @@ class Store:
             new = change(old)
             if new != old:
                 path = self.path(kind, key)
-                # Fields that a later garrison added survive being rewritten by this one, as after a downgrade.
+                # Fields that a later garrison added survive a rewrite by this one, as after a downgrade.
                 before = atomic.read(path) if old is not None else None
                 unknown = record.unknown_fields(kind, before) if before else None
                 atomic.write(path, record.encode(new, unknown), named=named)
@@ -81,23 +81,22 @@ class Store:
 
     @contextmanager
     def locked(self, kind: type[R], key: Key, *, incarnation: int | None = None) -> Iterator[R | None]:
-        """Hold a record's lock and yield the record; for steps that only the current incarnation may take."""
+        """Hold a record's lock and yield the record, for steps that only the current incarnation may take."""
         folder = self.home / _FOLDERS[kind]
         if incarnation is None:
             atomic.make_directory(folder)
         elif not folder.is_dir():
-            # Not created again: a home that was removed under a running process must not come back with one record in
-            # it.
+            # Not created again: a home that was removed while a process runs must not reappear with one record in it.
             raise Fenced(f"{folder} is gone; stopping without writing")
         with atomic.locked(self._path(kind, key, "lock")):
             old = self.read(kind, key)
-            # Under the lock, as a successor registers under it: nothing is written after it has.
+            # Under the lock, which a successor also registers under: nothing is written after that.
             if incarnation is not None:
                 check_incarnation(old, key, incarnation)
             yield old
 
     def is_locked(self, kind: type[R], key: Key, seconds: float) -> bool:
-        """Return whether a record's lock, which is held for milliseconds, stays taken for so long."""
+        """Return whether a record's lock, normally held for milliseconds, stays taken for that long."""
         try:
             with atomic.locked(self._path(kind, key, "lock"), seconds):
                 return False
@@ -107,8 +106,8 @@ class Store:
     def rebuild(self, kind: type[R], key: Key, make: Callable[[], R | None], now: str) -> bool:
         """Replace a damaged record by `make()` (None: by nothing), and quarantine it; return whether it was damaged.
 
-        Only for its owner, or a caller that has made sure that none lives. `now` is UTC. One that cannot be read for
-        another reason (permissions, a newer schema) raises its RecordError.
+        Only for its owner, or a caller that has made sure that no owner is alive. `now` is UTC. A record that is
+        unreadable for another reason (permissions, a newer schema) raises its RecordError.
         """
         path = self.path(kind, key)
         with atomic.locked(self._path(kind, key, "lock")):
@@ -165,16 +164,16 @@ def check_incarnation(existing: Identity | Hook | None, key: Key, incarnation: i
 
 # ---- quarantine ------------------------------------------------------------------------------------------------------
 
-# Quarantine: where a damaged record goes before it is rebuilt, so that the user can still look at it.
+# Quarantine: where a damaged record is moved before it is rebuilt, so that the user can still inspect it.
 
 
 def quarantine(home: Path, path: Path, now: str, *, replaced: bool = False) -> Path:
-    """Move a file to `quarantine/` of its home, never over another one there; return its new path.
+    """Move a file to `quarantine/` of its home without overwriting another one; return its new path.
 
-    The caller holds the lock of whatever the file is; `now` is UTC. FileNotFoundError if the file is gone.
+    The caller holds the file's lock; `now` is UTC. FileNotFoundError if the file is gone.
 
     Args:
-        replaced: the caller replaces the file next; until then it stays, so that no reader takes it for absent.
+        replaced: the caller replaces the file next; it stays until then, so that no reader takes it for absent.
     """
     folder = atomic.make_directory(home / "quarantine")
     stamp = now.translate({ord(char): None for char in "-:."})

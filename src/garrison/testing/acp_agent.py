@@ -4,8 +4,9 @@
 
     {"load": true, "resume": false, "turns": [[STEP, …], …]}
 
-Each prompt of a session plays the next turn, the last one again and again. Prompts of a session are kept in
-`$HOME/acp-double/SESSION.json`, so that another process resumes it: also the prompt after a death plays the next turn.
+Each prompt of a session plays the next turn, and the last turn is repeated. A session's prompts are stored in
+`$HOME/acp-double/SESSION.json`, so that another process can resume it: the prompt after a death plays the next turn
+too.
 
 | step | the agent |
 |---|---|
@@ -13,19 +14,19 @@ Each prompt of a session plays the next turn, the last one again and again. Prom
 | `{"other": "text"}` | writes a message in the name of another session |
 | `{"write": {"file": "content"}}` | writes files below its working directory |
 | `{"run": "command"}` | runs a command, as a tool call; with `"must": true` the agent dies if that fails |
-| `{"ask": "execute", "title": "…"}` | asks for leave, and says which option it got |
+| `{"ask": "execute", "title": "…"}` | asks for permission, and writes which option it got |
 | `{"tool": "report_result", "with": {…}}` | calls a tool of the MCP server `garrison` |
 | `{"await": "file"}` | waits until a file exists |
 | `{"error": [code, "text"]}` | answers the prompt with an error |
 | `{"stop": "max_tokens"}` | ends its turn for that reason |
-| `{"die": 9}` | dies of a signal |
+| `{"die": 9}` | is killed by a signal |
 | `{"exit": 3}` | ends with an exit code, in the middle of the turn |
-| `{"late": true}` | continues after the turn's end: says more, and asks for leave |
+| `{"late": true}` | continues after the turn's end: writes more, and asks for permission |
 | `{"breach": "garbage"}` | breaks the protocol: see `BREACHES` |
 
-Other keys of the script: `auth` (it wants a log-in), `models`, `modes` (their ids), `resume_error` (it refuses to
-resume), `sulks` (it begins no session either once it has refused to resume one), `version` (of the protocol), `silent`
-(a method that it never answers), `breach` (before anything else), `answers` (method → what it answers instead).
+Other keys of the script: `auth` (requires a log-in), `models`, `modes` (their ids), `resume_error` (refuses to resume),
+`sulks` (after refusing to resume, starts no new session either), `version` (of the protocol), `silent` (a method that
+it never answers), `breach` (before anything else), `answers` (method → what it answers instead).
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class AcpDouble:
         return dict(json.loads(line))
 
     def request(self, method: str, params: Json) -> Json:
-        """Send a request and return its answer, whatever else arrives meanwhile."""
+        """Send a request and return its answer, handling whatever else arrives first."""
         id_ = next(self._ids)
         self.send(id=id_, method=method, params=params)
         while True:
@@ -120,7 +121,7 @@ class AcpDouble:
         return {}
 
     def new_session(self, params: Json) -> Json:
-        """Begin a session."""
+        """Start a session."""
         if self.script.get("auth"):
             raise AcpError(-32000, "Authentication required")
         if self._has_refused and self.script.get("sulks"):
@@ -158,7 +159,7 @@ class AcpDouble:
         return offers
 
     def set_option(self, params: Json) -> Json:
-        """Choose a model or a mode, and keep which."""
+        """Choose a model or a mode, and store it."""
         session = str(params["sessionId"])
         self.keep(session, {**self.read(session), "chosen": [*self.read(session).get("chosen", []),
                                                               params.get("value") or params.get("modeId")]})
@@ -188,16 +189,16 @@ class AcpDouble:
         return dict(json.loads(self._file(session).read_text()))
 
     def keep(self, session: str, known: Json) -> None:
-        """Keep a session for a later process."""
+        """Store a session for a later process."""
         self.state.mkdir(parents=True, exist_ok=True)
         part = self._file(session).with_suffix(".part")
         part.write_text(json.dumps(known))
-        part.rename(self._file(session))  # as a whole: the agent dies at any moment
+        part.rename(self._file(session))  # atomically: the agent may die at any moment
 
     # ---- steps
 
     def update(self, session: str, **update: Any) -> None:
-        """Tell of the session."""
+        """Send an update of the session."""
         self.send(method="session/update", params={"sessionId": session, "update": update})
 
     def say(self, session: str, text: str) -> None:
@@ -354,7 +355,7 @@ STEPS: Mapping[str, Callable[[AcpDouble, str, Json], str]] = {
     "ask": AcpDouble._ask, "tool": AcpDouble._tool, "await": AcpDouble._await, "error": AcpDouble._error,
     "stop": AcpDouble._stop, "die": AcpDouble._die, "exit": AcpDouble._exit, "late": AcpDouble._go_on_late,
     "breach": AcpDouble._breach}
-"""Step → what is done; it returns why the turn ends, '' to continue."""
+"""Step → its function, which returns why the turn ends, '' to continue."""
 METHODS: Mapping[str, Callable[[AcpDouble, Json], Json]] = {
     "initialize": AcpDouble.initialize, "authenticate": AcpDouble.authenticate, "session/new": AcpDouble.new_session,
     "session/load": AcpDouble.resume_session, "session/resume": AcpDouble.resume_session,

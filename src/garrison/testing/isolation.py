@@ -1,14 +1,13 @@
 """Run a command without a network and without keys: the real CLI against a scripted model, safely.
 
 `python -m garrison.testing.isolation -- COMMAND…` enters a network namespace in which only the loopback device exists.
-Pids, files and /proc are unchanged, so garrison judges processes there as outside; uid 0 inside is the user outside.
-COMMAND must start the server itself, since the namespace is new. Where namespaces are not allowed, the kernel refuses
-connections to well-known ports (Landlock, Linux 6.7 and later); where that is missing too, nothing is run: exit code 77
-and the reason.
-`--by root`, on request only, is for what starts containers: an engine that serves as root refuses a user namespace. It
-has the machine's root, and therefore its own pids, /proc, /run and /dev/shm: whatever leads to another network
-namespace is in none of them. Podman has a store of its own there, on top of the machine's images.
-`GARRISON_ISOLATION` tells COMMAND which it is: `namespace`, `landlock` or `root`.
+Pids, files and /proc are unchanged, so garrison judges processes there as it does outside; uid 0 inside is the user
+outside. COMMAND must start the server itself, since the namespace is new. Where namespaces are not allowed, the kernel
+refuses connections to well-known ports (Landlock, Linux 6.7 and later); without that, nothing is run: exit code 77 and
+the reason. `--by root`, on request only, is for commands that start containers: an engine that runs as root refuses a
+user namespace. It runs as the machine's root, and therefore with its own pids, /proc, /run and /dev/shm, none of which
+leads to another network namespace. Podman gets a separate store, on top of the machine's images. `GARRISON_ISOLATION`
+tells COMMAND which one is used: `namespace`, `landlock` or `root`.
 
 The environment is built, never inherited: no key, token, proxy or user's setting can get in.
 """
@@ -39,11 +38,11 @@ CLI_SETTINGS = {
     "DISABLE_ERROR_REPORTING": "1", "CLAUDE_CODE_MAX_RETRIES": "1", "API_TIMEOUT_MS": "5000",
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
 }
-"""Settings that keep the CLI to its one URL, make it fail early and give it a key without value."""
+"""Settings that restrict the CLI to one URL, make it fail early and give it a worthless key."""
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TERM", "TZ")
 _ENTER = {"namespace": ("unshare", "-rn", "--"),
           "root": ("unshare", "--net", "--pid", "--mount", "--ipc", "--fork", "--kill-child", "--mount-proc", "--")}
-"""Way of isolation → words that enter it."""
+"""Way of isolation → command that enters it."""
 _STORE = "/var/lib/containers/storage"
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 1  # SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP: Python has no names for them
 
@@ -95,7 +94,7 @@ def refusal() -> str | None:
 
 
 def attempts() -> int:
-    """Return how many attempts this namespace has seen to reach another host, by TCP or UDP, name look-ups included.
+    """Return how often something in this namespace tried to reach another host, by TCP or UDP, including name look-ups.
 
     Counts packets without a route, and datagrams to a closed loopback port (a local resolver's).
     """
@@ -173,8 +172,8 @@ def _run_isolated(how: str, command: list[str]) -> int:
     if how == "root":
         os.environ["CONTAINERS_STORAGE_CONF"] = str(_separate_from_machine(Path(os.environ["TMPDIR"])))
     elif how == "landlock":
-        # ports, not addresses: the ephemeral ones stay open, from which a server on port 0 gets its own. Real services
-        # (443, 80, 22, 53) do not use them; a UDP name look-up is not prevented, but nothing can be reached after it
+        # ports, not addresses: the ephemeral ones stay open for servers on port 0. Real services (443, 80, 22, 53) do
+        # not use them; a UDP name look-up is not prevented, but cannot be followed by a connection
         landlock.restrict(connect=landlock.ephemeral_ports())
     os.environ["GARRISON_ISOLATION"] = how
     try:
@@ -185,8 +184,8 @@ def _run_isolated(how: str, command: list[str]) -> int:
 
 
 def _separate_from_machine(folder: Path) -> Path:
-    """Hide what processes outside leave for each other in memory; return the settings of a Podman that reads the
-    machine's images and keeps the rest in `folder`."""
+    """Hide what outside processes share in memory; return the settings of a Podman that reads the machine's images and
+    stores the rest in `folder`."""
     for path in ("/run", "/dev/shm"):  # hidden, not written
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path], check=True)
     settings = folder / "storage.conf"

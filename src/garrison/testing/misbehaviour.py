@@ -1,8 +1,8 @@
-"""Models that misbehave, for tests of what a crew does about it: players for a script, made from turns of work.
+"""Models that misbehave, for tests of how garrison reacts: players for a script, made from turns of work.
 
     ModelServer(Script(misbehaviour.reports_and_goes_on(say(use("Bash", command="make")))))
 
-In a file, a conversation names one with `misbehaves`. Each takes its `turns` where a good model would work.
+In a file, a conversation names one with `misbehaves`. Each uses its `turns` where a good model would work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Words = Turn | str
 TOOL = "mcp__garrison__"
 """Prefix of garrison's tools in a session."""
 ANSWER = "The answer:"
-"""Words of the message that brings the answer to a question."""
+"""Words of the message with the answer to a question."""
 QUESTION = "May I remove the old interface?"
 GOING_ON = say("I go on.", use("Bash", command="echo more >> went-on.txt"))
 """Behaviour of a model that does not stop."""
@@ -30,28 +30,28 @@ def report(status: str = "success", summary: str = "All done, all tests pass.") 
 
 
 def reports_and_goes_on(*turns: Words) -> Player:
-    """Report after the turns, and continue working for ever."""
+    """Report after the turns, and continue to work forever."""
     return _in_turn(*turns, report(), GOING_ON)
 
 
 def reports_twice(*turns: Words) -> Player:
-    """Report success after the turns, and failure in the same breath, and once more after it."""
+    """Report success after the turns, failure in the same response, and failure once more afterwards."""
     second = report("failure", "Broken after all.")
     return _in_turn(*turns, replace(report(), blocks=(*report().blocks, *second.blocks)), second, "Done.")
 
 
 def lies(*turns: Words) -> Player:
-    """Report after the turns that all tests pass, without having run one; without turns there is not even any work."""
+    """Report after the turns that all tests pass, without having run any; without turns there is no work either."""
     return _in_turn(*turns, report(), "Done.")
 
 
 def never_reports(*turns: Words) -> Player:
-    """Do the turns and end without a report, however often it is asked."""
+    """Do the turns and end without a report, however often asked for one."""
     return _in_turn(*turns, "It is done.")
 
 
 def asks_and_goes_on(*turns: Words) -> Player:
-    """Ask, and do what it asked leave for without waiting; after the answer do the turns and report."""
+    """Ask for permission, and act without waiting for it; after the answer do the turns and report."""
     asks = say(use(f"{TOOL}ask_guardian", question=QUESTION), *GOING_ON.blocks)
     return _after_answer(_in_turn(asks, GOING_ON), *turns)
 
@@ -62,12 +62,12 @@ def asks_in_plain_text(*turns: Words) -> Player:
 
 
 def loops(*turns: Words) -> Player:
-    """Repeat the last of the turns for ever; without any, look at the same folder."""
+    """Repeat the last turn forever; without turns, list the same folder."""
     return _in_turn(*(turns or (say(use("Bash", command="ls")),)))
 
 
 def wanders(*turns: Words) -> Player:
-    """After the turns, look at one thing after the other for ever and change nothing."""
+    """After the turns, inspect one thing after another forever without changing anything."""
     done = _in_turn(*turns, "")
 
     def play(asked: Request) -> Turn:
@@ -78,7 +78,7 @@ def wanders(*turns: Words) -> Player:
 
 
 def hangs_with_progress(*turns: Words) -> Player:
-    """After the turns, speak without an end: a character each half second, for hours."""
+    """After the turns, write endlessly: a character every half second, for hours."""
     return _in_turn(*turns, Turn(say("I am nearly there. " * 1000).blocks, piece=1, delay=0.5))
 
 
@@ -94,6 +94,6 @@ def _in_turn(*turns: Words) -> Player:
 
 
 def _after_answer(before: Player, *turns: Words) -> Player:
-    """Return a player of `before` until the answer is there, then of the turns and a report."""
+    """Return a player of `before` until the answer arrives, then of the turns and a report."""
     made = [say(turn) if isinstance(turn, str) else turn for turn in (*turns, report(), "Done.")]
     return lambda asked: made[min(asked.step, len(made) - 1)] if ANSWER in asked.prompt else before(asked)

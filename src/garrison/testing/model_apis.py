@@ -1,8 +1,8 @@
-"""Model APIs that the scripted server plays: how each says what a request asks, and how it writes an answer. Pure.
+"""Model APIs of the scripted server: how each encodes requests and answers. Pure.
 
 A script sees every request as the same messages (`request`) and answers with a turn, so one script plays a model for
-Claude, Codex, OpenCode and Gemini alike. `APIS` is the table of what each API has of its own; what several have in
-common stands before. Requests are decoded into shapes of what is read of them; ids of answers are arguments.
+Claude, Codex, OpenCode and Gemini alike. `APIS` is the table of the differences; what several have in common comes
+before it. Requests are decoded into shapes with the fields that are used; ids of answers are arguments.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ class ModelApi(Value):
 
     name: str
     route: str
-    """Pattern of the path of a call of the model."""
+    """Pattern of the path of a model call."""
     shape: type[Asked]
     message: Callable[[Turn, str, str], Body]
     """(turn, requested model, token) → the whole answer."""
     events: Callable[[Turn, str, str], Iterator[bytes]]
-    """The same as the encoded parts of a stream."""
+    """The same, as the encoded parts of a stream."""
     error: Callable[[Mapping[str, str], int, str], Body]
     """(error, HTTP status, token) → the body of a refusal."""
     stream_error: Callable[[Mapping[str, str], str], bytes]
     malformed: Mapping[str, bytes]
-    """Value of the fault `malformed` → what then stands in the stream."""
+    """Value of the fault `malformed` → content of the stream."""
 
     def read(self, path: str, body: object) -> Request:
-        """Return what a request asks; ScriptError if it is not as the API's are."""
+        """Decode a request; ScriptError if it is not one of the API."""
         try:
             return replace(read_foreign(self.shape, body).request(path.partition("?")[0]), body=body)
         except ValueError as error:
-            raise ScriptError(f"the request is none of the API {self.name}: {error}") from error
+            raise ScriptError(f"not a request of the API {self.name}: {error}") from error
 
 
 class Asked(Value):
-    """A request as an API has it, as far as it is read."""
+    """A request of an API, with the fields that are used."""
 
     model: str = ""
     stream: bool = False
 
     def request(self, route: str) -> Request:
-        """Return it as a script sees it."""
+        """Convert it to what a script sees."""
         raise NotImplementedError
 
 
 class _Words(Value):
-    """A part of a content that contains text, whatever else it is."""
+    """A part of a content with text, of any kind."""
 
     type: str = ""
     text: str = ""
@@ -74,9 +74,9 @@ class _Named(Value):
 
 
 def _in_messages(said: Iterable[tuple[str, Block]]) -> tuple[RequestMessage, ...]:
-    """Return blocks and who said them as messages.
+    """Group blocks by author into messages.
 
-    What the model answers at once is one message here, also in an API that has an item for each part; so are results.
+    One response of the model is one message, also in an API with an item for each part; so are results.
     """
     found: list[RequestMessage] = []
     for role, block in said:
@@ -91,7 +91,7 @@ def _in_messages(said: Iterable[tuple[str, Block]]) -> tuple[RequestMessage, ...
 
 
 def _read_json(given: object) -> Mapping[str, object]:
-    """Return the input that a JSON text is; any other text as the value of `text`."""
+    """Parse a JSON text as an input; any other text becomes the value of `text`."""
     try:
         value = json.loads(given) if isinstance(given, str) else given
     except ValueError:
@@ -175,7 +175,7 @@ def _block_of_messages(block: Block) -> Body:
         case "tool_use":
             return {"type": block.type, "name": block.name, "input": block.input, "id": block.id}
         case "thinking":
-            # The signature is base64 of "scripted": the CLI sends it back as it is, and only the real API verifies it.
+            # The signature is base64 of "scripted": the CLI sends it back unchanged, and only the real API verifies it.
             return {"type": block.type, "thinking": block.text, "signature": "c2NyaXB0ZWQ="}
     return {"type": block.type, "text": block.text}
 
@@ -189,7 +189,7 @@ def say_message(turn: Turn, asked_model: str, token: str) -> Body:
 
 def _events_of_messages(turn: Turn, asked_model: str, token: str) -> Iterator[bytes]:
     begun = {**say_message(turn, asked_model, token), "content": [], "stop_reason": None}
-    # As the real API: the first event counts one token of output, the last one all.
+    # Like the real API: the first event counts one output token, the last one all.
     begun["usage"] = {**_usage_of_messages(turn.usage), "output_tokens": 1}
     yield _event(type="message_start", message=begun)
     for index, block in enumerate(_said(turn, token)):
@@ -223,7 +223,7 @@ def _error_of_messages(error: Mapping[str, str], _status: int, token: str) -> Bo
     return {"type": "error", "error": dict(error), "request_id": f"req_{token}"}
 
 
-# ---- OpenAI: Responses, as Codex speaks it. A tool that takes plain text has it as `text`, its only input.
+# ---- OpenAI: Responses, as Codex speaks it. A tool that takes plain text gets it as `text`, its only input.
 
 
 class _Tool(Value):
@@ -244,7 +244,7 @@ class _Item(Value):
     tools: tuple[_Tool, ...] = ()
 
     def said(self) -> Iterator[tuple[str, Block]]:
-        """Yield what was said or done by it, and by whom; nothing for an item that is neither."""
+        """Yield its author with text or a tool call; nothing for other items."""
         if self.type == "message":
             yield "system" if self.role == "developer" else self.role, text(_texts(self.content))
         elif self.type in {"function_call", "custom_tool_call"}:
@@ -267,7 +267,7 @@ class _Responses(Asked):
 
 
 def _tool_names(tools: Sequence[_Tool]) -> Iterator[str]:
-    """Yield the names of tools, those in namespaces included."""
+    """Yield the names of tools, including those in namespaces."""
     for tool in tools:
         yield from _tool_names(tool.tools) if tool.type == "namespace" else (tool.name or tool.type,)
 
@@ -335,7 +335,7 @@ class _ChatMessage(Value):
     tool_call_id: str = ""
 
     def said(self) -> Iterator[tuple[str, Block]]:
-        """Yield what was said or done by it, and by whom."""
+        """Yield its author with text or a tool call."""
         role = {"developer": "system", "tool": "user"}.get(self.role, self.role)
         if self.role == "tool":
             yield role, result(self.tool_call_id, _texts(self.content))
@@ -370,7 +370,7 @@ def _complete(turn: Turn, asked_model: str, token: str) -> Body:
 
 
 def _events_of_chat(turn: Turn, asked_model: str, token: str) -> Iterator[bytes]:
-    """Yield the chunks of a stream; the last one has the counts, whether they were asked for or not."""
+    """Yield the chunks of a stream; the last one has the counts, whether requested or not."""
     head = _head_of_chat(turn, asked_model, token, "chat.completion.chunk")
 
     def chunk(delta: Body, finish: str | None = None) -> bytes:
@@ -430,7 +430,7 @@ class _GeminiPart(Value, rename="camel"):
     function_response: _Returned | None = None
 
     def blocks(self) -> Iterator[Block]:
-        """Yield what it is, unless that is a thought."""
+        """Yield the part, unless it is a thought."""
         if (call := self.function_call) is not None:
             yield replace(use(call.name), input=call.args, id=call.id)
         elif (returned := self.function_response) is not None:
@@ -456,7 +456,7 @@ class _Gemini(Asked):
     system_instruction: _Content | str = ""
 
     def request(self, route: str) -> Request:
-        """Return it as a script sees it; the path names the model, and whether to stream."""
+        """Convert it to what a script sees; the path names the model, and whether to stream."""
         system = self.told or self.system_instruction
         said = (("assistant" if content.role == "model" else "user", block)
                 for content in self.contents for part in content.parts for block in part.blocks())

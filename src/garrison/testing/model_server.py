@@ -2,12 +2,12 @@
 
 It speaks the Messages, Responses, Chat Completions and Gemini APIs (`model_apis`). In a test: `with
 ModelServer(script) as server:`, with `ANTHROPIC_BASE_URL=server.url` or another of `server.variables` for the client;
-`server.requests` then holds the requests it sent, in order. By hand: `python -m garrison.testing.model_server SCRIPT
+`server.requests` contains the requests that it sent, in order. By hand: `python -m garrison.testing.model_server SCRIPT
 [--port 0] [--log FILE]` prints the URL and serves until SIGTERM or SIGINT. `POST /release`, like `server.release()`,
 ends all hangs.
 
 The server never guesses: a request that the script does not answer, and every mistake in the script, is HTTP 400 with
-the reason; a dropped connection would be retried for minutes. Keys that clients send are not stored.
+the reason; a dropped connection would be retried for minutes. Clients' keys are not stored.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class RecordedRequest:
     api: str = ""
     """Name of the API, for a call of the model."""
     usage: dict[str, int] | None = None
-    """Tokens that the answer counts."""
+    """Token counts of the answer."""
     conversation: str = ""
     step: int | None = None
     fault: str = ""
     problem: str = ""
-    """Why the script had no answer; sent back as HTTP 400."""
+    """Why the script had no answer; returned as HTTP 400."""
     outcome: str = ""
-    """In memory only: "sent", "cut" by a fault, or "gone" when the client left first; empty until then."""
+    """In memory only: "sent", "cut" by a fault, or "gone" if the client left first; empty until then."""
 
     @property
     def asked(self) -> Request:
@@ -91,7 +91,7 @@ class ModelServer:
         self._token = secrets.token_hex(4)
         self._http = _Http(self, self.port)
         self.port = self._http.server_address[1]
-        # It polls for its end: at the default of 0.5 s, closing a server would take as long.
+        # It polls for its end: at the default of 0.5 s, closing a server would take that long.
         threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True, name="model-server").start()
 
     @property
@@ -108,7 +108,7 @@ class ModelServer:
             return [request for request in self.requests if request.api]
 
     def tokens(self) -> Usage:
-        """Return the sum of the tokens that whole answers have counted."""
+        """Return the sum of the tokens of complete answers."""
         counted = [record.usage for record in self.messages if record.usage and record.outcome == "sent"]
         return Usage(*(sum(usage[name] for usage in counted) for name in field_names(Usage)))
 
@@ -125,7 +125,7 @@ class ModelServer:
         """End all current hangs: the rest of each answer is sent."""
         with self._lock:
             self._release.set()
-            self._release = threading.Event()  # another one: hangs that begin from now on wait for the next release
+            self._release = threading.Event()  # a new one: hangs that start from now on wait for the next release
 
     def close(self) -> None:
         """Stop serving; release all hangs."""
@@ -153,7 +153,7 @@ class ModelServer:
         return record, plan
 
     def released(self) -> threading.Event:
-        """Return an event that is set when the hangs that start now are to end."""
+        """Return an event that ends the hangs that start now."""
         with self._lock:
             return self._release
 
@@ -271,7 +271,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 # ---- an answer: the first half of its head, its second half, then the body piece by piece; so `before`, `headers` and
-# `stream` are positions in one list, for streams and plain JSON alike
+# `stream` are positions in one list, for both streams and plain JSON
 
 
 _POSITION = {"before": 0, "headers": 1, "stream": 5}
@@ -334,7 +334,7 @@ def _head(status: int, token: str, headers: dict[str, str]) -> list[bytes]:
 def _json(status: int, body: Body, token: str, headers: dict[str, str]) -> list[bytes]:
     data = json.dumps(body).encode()
     head = {"content-type": "application/json", "content-length": str(len(data)), **headers}
-    size = max(1, len(data) // 6)  # in pieces, so that a fault `stream` has a place within the body
+    size = max(1, len(data) // 6)  # in pieces, so that a fault `stream` can occur within the body
     return [*_head(status, token, head), *(data[at:at + size] for at in range(0, len(data), size))]
 
 
@@ -363,7 +363,7 @@ def _chunk(data: bytes) -> bytes:
 def deliver(plan: Plan, connection: socket.socket, released: Callable[[float], bool]) -> str:
     """Send a plan; return how it ended: "sent", "cut" (by a fault) or "gone" (the client left).
 
-    `released(seconds)` waits that long and returns whether hangs are to end.
+    `released(seconds)` waits that long and returns whether hangs must end.
     """
     try:
         for index, part in enumerate(plan.parts):
@@ -383,7 +383,7 @@ def deliver(plan: Plan, connection: socket.socket, released: Callable[[float], b
 def reset(connection: socket.socket) -> None:
     """Drop the connection so that the peer gets a reset."""
     with contextlib.suppress(OSError):
-        # Lingering for no time turns the close into a reset: an ordinary one would look like the end of the body.
+        # A linger time of 0 turns the close into a reset: a normal close would look like the end of the body.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
 
@@ -404,7 +404,7 @@ def _pause(plan: Plan, connection: socket.socket, released: Callable[[float], bo
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the program; return 0 when told to end, 1 if the port is not available, 2 for an invalid script."""
+    """Run the program; return 0 after a signal to stop, 1 if the port is not available, 2 for an invalid script."""
     parser = argparse.ArgumentParser(prog="python -m garrison.testing.model_server",
                                      description="Play model APIs on 127.0.0.1 from a script.")
     parser.add_argument("script", type=Path, help="a .yaml, .json or .py file; see docs/testing-without-a-key.md")

@@ -1,4 +1,4 @@
-"""Request to a model, as a script inspects it, in the same form whatever API it came by. Pure.
+"""Request to a model, as a script inspects it, in the same form for all APIs. Pure.
 
 A conversation's position is derived from the request itself, never remembered: `step` is the number of assistant
 messages since the last prompt. So a client that was killed and resumes from its transcript gets the next answer.
@@ -13,11 +13,11 @@ _CLI_TEXTS = ("<system-reminder>", "[Request interrupted by user", "[Your previo
                "[structured-output-enforce]", "Output token limit hit.", "Your response above was stopped by",
               "Continue from where you left off.", "<environment_context>", "<user_instructions>", "<permissions",
               "<turn_aborted>", "<session_context>")
-"""Beginnings of the texts that the CLIs of agents themselves add to user messages."""
+"""Starts of the texts that agents' CLIs add to user messages."""
 
 
 class RequestMessage(Value):
-    """What somebody said at once."""
+    """One message of an author."""
 
     role: str
     content: tuple[Block, ...] = ()
@@ -40,12 +40,12 @@ class Request(Value):
     stream: bool = False
     tools: tuple[str, ...] = ()
     told: str = ""
-    """The text for the system that stands apart from the messages."""
+    """The system text outside the messages."""
     messages: tuple[RequestMessage, ...] = ()
     number: int = 0
     """Number of the request on this server, from 1."""
     body: object = None
-    """The request as it was sent, in the form of its API."""
+    """The request as sent, in the form of its API."""
     key: str = ""
     """Match of the script's `key` in the system text or the first prompt, such as a node's name."""
 

@@ -1,9 +1,9 @@
 """Scripts: decide which turn answers a request, by a Python callable or by conversations read from a file.
 
 The first conversation whose `when` matches the request answers, with the turn at the request's `step`. The only state
-is how often each fault has occurred, per conversation (for a callable: prompt), key and step. An unanswerable request,
-and every mistake in a script, raises a one-line `ScriptError` that names the place; the server sends it back as HTTP
-400. docs/testing-without-a-key.md lists the keys of a file (YAML, JSON or Python).
+is how often each fault has occurred, per conversation (for a callable: prompt), key and step. A request without an
+answer, and every mistake in a script, raises a one-line `ScriptError` that names the place; the server returns it as
+HTTP 400. docs/testing-without-a-key.md lists the keys of a file (YAML, JSON or Python).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _fill(value: str, key: str) -> str: ...
 @overload
 def _fill(value: object, key: str) -> object: ...
 def _fill(value: object, key: str) -> object:
-    """Put the key in where a text, anywhere within, names it."""
+    """Fill in the key in all nested texts that name it."""
     if isinstance(value, str):
         return value.replace("{key}", key)
     if isinstance(value, dict):
@@ -259,7 +259,7 @@ def _as_list(given: Mapping[str, object], *names: str) -> list[object]:
 
 
 def check_keys(given: object, names: set[str], where: str) -> Mapping[str, object]:
-    """Return a mapping; ScriptError if it is none, or has keys that are not among `names`."""
+    """Return a mapping; ScriptError if it is not one, or has keys outside `names`."""
     if not isinstance(given, dict):
         raise ScriptError(f"{where}: {given!r} is not a mapping with the keys {', '.join(sorted(names))}")
     if unknown := sorted(set(map(str, given)) - names):

@@ -57,7 +57,7 @@ class Block(Value):
     """The tool."""
     input: Mapping[str, object] = msgspec.field(default_factory=dict)
     id: str = ""
-    """The call; in a turn it is added when it is sent."""
+    """The call; in a turn it is added on sending."""
     is_error: bool = False
 
 

@@ -1,9 +1,10 @@
 """An independent checker of whole runs: compares what garrison recorded with git and with the gates' attestations.
 
 It reads the run's events in the form of `garrison events RUN --json`, the repository by the `git` command, the
-attestations, in which each gate run wrote which commit it found checked out, and what calls of models cost, in the form
-of `garrison cost RUN --calls`. It imports nothing else of garrison, so that a mistake there cannot hide itself here;
-import-linter holds this. Each `BrokenPromise` names the `Promise` that was broken. docs/proof.md describes the forms.
+attestations, in which each gate run wrote the commit it found checked out, and the costs of model calls in the form of
+`garrison cost RUN --calls`. It imports nothing else of garrison, so that a mistake there cannot hide itself here;
+import-linter enforces this. Each `BrokenPromise` names the `Promise` that was broken. docs/proof.md describes the
+forms.
 
     findings = check(read_events(lines), CheckedRepository(path), read_attestations(texts),
                      spending=read_spending(costs))

@@ -1,9 +1,9 @@
 """Attestations: what each gate run wrote about itself, outside the journal of the queue.
 
-The wrapper of a gate reads from its worktree which commit is checked out, before it starts the gate, and appends a line
-once the gate has ended: that commit, the tree that the queue said it would test, the exit code, 1 if it timed out, and
+The wrapper of a gate reads which commit is checked out in its worktree before it starts the gate, and appends a line
+when the gate has ended: that commit, the tree that the queue intended to test, the exit code, 1 if it timed out, and
 the names of the gates by path that ran, if it was not the whole gate. The first line of the file says since when they
-are written; landings before that have only the queue's own verdicts.
+are written; earlier landings have only the queue's own verdicts.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from dataclasses import dataclass
 SINCE = "since"
 """First word of the first line; a time in the form of the events follows."""
 _LINE = re.compile(r"([0-9a-f]{40,64}|ref: \S+|) ([0-9a-f]{40,64}) ([0-9]+) ([01])(?: ([A-Za-z0-9._,-]+))?")
-"""A gate that took its worktree apart has a branch, or nothing, in the place of the commit: that attests nothing."""
+"""After a gate that destroyed its worktree, the commit is a branch or empty, which attests nothing."""
 _MOST_FLIPPED = 2
-"""Letters of a name in which a damaged one differs from what it was, at most."""
+"""Most letters in which a damaged name differs from the original."""
 
 
 class UnreadableAttestations(ValueError):
-    """They are damaged, and what they say is needed."""
+    """They are damaged, and their content is needed."""
 
 
 @dataclass(frozen=True)
 class Attestation:
-    """One ended gate run."""
+    """One finished gate run."""
 
     commit: str
-    """Commit that was checked out when it began, as the worktree's HEAD said."""
+    """Commit that was checked out when it started, by the worktree's HEAD."""
     tree: str
-    """Tree that the queue meant to test."""
+    """Tree that the queue intended to test."""
     code: int
     timed_out: bool
     gates: frozenset[str] = frozenset()
@@ -45,7 +45,7 @@ class Attestation:
 
 @dataclass(frozen=True)
 class Attestations:
-    """All attestations of a home; `since` is the time from which on every gate run wrote one, '' if none ever did."""
+    """All attestations of a home; `since` is the time since when every gate run writes one, '' if none ever did."""
 
     runs: tuple[Attestation, ...] = ()
     since: str = ""
@@ -53,16 +53,16 @@ class Attestations:
     """Lines that are not attestations."""
 
     def require(self, tree: str) -> None:
-        """Raise UnreadableAttestations if damage may be why nothing attests that a tree passed."""
+        """Raise UnreadableAttestations if damage may be the reason why nothing attests that a tree passed."""
         near = next((run.tree for run in self.runs if run.tree != tree and is_flipped(run.tree, tree)), "")
         if near or self.damaged:
-            what = f"it names {near}, which is nearly that" if near else f"it has {self.damaged[0][:80]!r}"
+            what = f"it names {near}, which is almost the same" if near else f"it contains {self.damaged[0][:80]!r}"
             raise UnreadableAttestations(f"a file of attestations is damaged and cannot tell whether {tree} passed "
                                          f"({what}); move it away to check by the queue's own verdicts")
 
 
 def is_flipped(name: str, other: str) -> bool:
-    """Return whether two names of objects differ in hardly anything, as no two that git made do."""
+    """Return whether two object names are almost the same, which no two names from git are."""
     return len(name) == len(other) and 0 < sum(map(str.__ne__, name, other)) <= _MOST_FLIPPED
 
 

@@ -1,7 +1,7 @@
 """Gates by path, as the garrison.toml of a commit declares them, and the landings since the last whole gate.
 
-A landing has to pass the gates that its changed files select, with those that depend on them; a file that none names,
-or garrison.toml itself, takes the whole gate.
+A landing must pass the gates that its changed files select, and those that depend on them; garrison.toml, or a file
+that no gate names, requires the whole gate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from garrison.testing.checker.repository import CheckedRepository
 
 EVERY = 10
 MOST_COMMITS = 1000
-"""Commits of a target's line that are looked at for its last whole gate."""
+"""Commits of a target's line that are searched for its last whole gate."""
 
 
 def selected(repository: CheckedRepository, old: str, new: str) -> frozenset[str] | None:
@@ -41,7 +41,7 @@ def selected(repository: CheckedRepository, old: str, new: str) -> frozenset[str
 
 
 def whole_gate_every(repository: CheckedRepository, commit: str) -> int | None:
-    """Return in how many landings the whole gate has to run once, by what a commit declares; None if it always runs."""
+    """Return in how many landings the whole gate must run once, as a commit declares; None if it always runs."""
     declared = _declared(repository, commit)
     every = declared.get("whole_gate_every", EVERY)
     return (every if isinstance(every, int) else EVERY) if declared.get("gates") else None

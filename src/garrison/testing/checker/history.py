@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 QUEUE, GUARDIAN, LAUNCHER = "merge-queue", "guardian", "launch"
-"""Names of journals; that of another process is `role-name`."""
+"""Names of journals; another process's journal is `role-name`."""
 
 
 class UnreadableHistory(ValueError):
@@ -28,7 +28,7 @@ class JournalEvent:
     node: str
     data: Mapping[str, Any]
     queue: str = ""
-    """Target branch of the merge queue that it is a record of, '' for another journal's."""
+    """Target branch of the merge queue whose record it is, '' in another journal."""
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -88,5 +88,5 @@ def read_events(lines: Iterable[str]) -> History:
                                        body["node"], body["data"], str(body.get("queue", ""))))
         except (ValueError, KeyError, TypeError) as error:
             raise UnreadableHistory(f"line {number} is not one of `garrison events --json`: {line[:80]!r}") from error
-    # By number: clocks are set back, and the lines of several journals come in any order.
+    # By number: clocks may be set back, and the lines of several journals come in any order.
     return History(tuple(sorted(events, key=lambda event: (event.journal, event.queue, event.seq))))

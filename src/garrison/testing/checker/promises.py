@@ -1,7 +1,7 @@
-"""The promises of a run, and what breaks each of them.
+"""The promises of a run, and the checks for each of them.
 
-`check` returns a `BrokenPromise` for every broken promise it sees. A run that has not ended is checked for what must
-hold at every moment; what only its end must bring (nothing waits, nothing is left) is checked once it has ended.
+`check` returns a `BrokenPromise` for every broken promise it sees. A running run is checked for what must be true at
+every moment; what must be true at its end (nothing waits, nothing is left) is checked once it has ended.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from garrison.testing.checker.spending import SpentCall, overdrawn
 
 
 class Promise(Enum):
-    """What is promised of every run; the value is the word that findings begin with."""
+    """Promises about every run; the value is the word that findings start with."""
 
     RECORD = "record"
-    """Each journal is whole and was written by one life at a time."""
+    """Each journal is complete and was written by one incarnation at a time."""
     TESTED = "tested"
-    """The exact tree of every commit that landed on the target's first-parent line had passed the gate before, or those
-    that its paths select, where the target declares gates by path."""
+    """The exact tree of every commit that landed on the target's first-parent line had passed the gate before, or the
+    gates selected by its paths, if the target declares gates by path."""
     ONCE = "once"
     """Each node landed once, or had nothing to land, or failed with a reason."""
     LIVES = "lives"
@@ -41,7 +41,7 @@ class Promise(Enum):
     MONEY = "money"
     """No model was called after a limit on its costs was reached."""
     CLEAN = "clean"
-    """Nothing of an ended run is left behind."""
+    """An ended run leaves nothing behind."""
 
 
 @dataclass(frozen=True)
@@ -56,35 +56,35 @@ class BrokenPromise:
 
 
 OVER = frozenset({"landed", "undone", "conflict", "rejected", "cancelled", "superseded"})
-"""Statuses in which a merge entry stays, unless the user tries it again."""
+"""Final statuses of a merge entry, unless the user retries it."""
 STATUS_OF = {"enq": "queued", "test": "testing", "landing": "landing", "landed": "landed", "undone": "undone",
              "unlanded": "landing_blocked", "foreign": "queued", "retry": "queued", "cancel": "cancelled"}
-"""Kind of a queue's record → status of the entries that it is about; `state` names one itself."""
+"""Kind of a queue's record → status of the entries that it is about; `state` contains the status."""
 STRAIGHT = frozenset({"ff-only", "rebase"})
-"""Strategies that put the branch's own commits on the target's line, so that only their last one was tested."""
+"""Strategies that put the branch's own commits on the target's line, so that only the last one was tested."""
 GRACEFUL = re.compile(r"(attempt [0-9]+; )?it had ended gracefully|to stop what is still alive")
-"""Beginnings of the reason of a start after an end that no supervisor saw, since it had been stopped as well, in
-journals of earlier versions. That the former life wrote nothing afterwards is checked all the same."""
+"""Starts of the reason, in journals of earlier versions, of a start after an end that no supervisor saw, since it had
+been stopped too. It is still checked that the earlier incarnation wrote nothing afterwards."""
 LANDED, FAILED, SKIPPED, ACTIVE = "validated", "failed", "skipped", "active"
 NO_LANDING = frozenset({"no change", "kept"})
-"""What is recorded of a node that succeeded without a landing; `kept` is the work of a candidate."""
+"""Recorded landings of a node that succeeded without landing; `kept` is the work of a candidate."""
 KEPT = "kept"
 INTEGRATION = "integration"
 """Node whose entry is a run that lands as a whole."""
 
 
 def follows_an_end(start: Mapping[str, Any]) -> bool:
-    """Return whether the record of a start says that the former life had ended by itself."""
+    """Return whether the record of a start says that the previous incarnation had ended by itself."""
     told = start.get("follows")
     return told in ("end", "last_attempt") if told else bool(GRACEFUL.match(str(start.get("why", ""))))
 
 
 def check(history: History, repository: CheckedRepository, attestations: Attestations | None = None, *,
           home: Path | None = None, spending: Iterable[SpentCall] = ()) -> list[BrokenPromise]:
-    """Return every broken promise, in the order of `Promise`; an empty list means that none was seen.
+    """Return every broken promise, in the order of `Promise`; an empty list if none was seen.
 
     Without `attestations`, or for landings before they were written, the queue's own verdicts count. With `home`, the
-    machine is searched for processes that the ended run has left. Costs are compared with their limits as far as
+    machine is searched for leftover processes of the ended run. Costs are compared with their limits as far as
     `spending` has them.
     """
     checked = _Check(history, repository, attestations or Attestations(), home, tuple(spending))
@@ -102,7 +102,7 @@ class _Entry:
     """Recorded intents to move the target."""
     landed: list[JournalEvent] = field(default_factory=list)
     moved: bool = False
-    """True if it was in conflict only because the target had moved, which costs its node no rework."""
+    """True if it had a conflict only because the target had moved, which does not count as rework of its node."""
 
     @property
     def oid(self) -> str:
@@ -140,7 +140,7 @@ class _Check:
         self.nodes = self._fold_nodes()
 
     def findings(self) -> Iterator[BrokenPromise]:
-        """Yield what is wrong, promise by promise."""
+        """Yield the broken promises, in order."""
         yield from self.wrong
         for promise, checks in (
                 (Promise.RECORD, (self._sequences,)),
@@ -229,11 +229,11 @@ class _Check:
             if entry.target == self._ungated_branch():
                 continue
             for event in entry.landings:
-                if entry.landed and event.entries[0] == entry.name:  # a batch is judged once
+                if entry.landed and event.entries[0] == entry.name:  # a batch is tested once
                     yield from self._landing_tested(entry, event)
 
     def _ungated_branch(self) -> str:
-        """Return the branch on which a run gathers its nodes' work to be tested as a whole later; '' for none."""
+        """Return the branch that collects the work of a run's nodes, to be tested as a whole later; '' for none."""
         launch = self.launch
         gathers = launch.get("land", "node") != "node" and launch.get("node_gate") is None
         return f"garrison/{launch.get('run_id', '')}/integration" if gathers else ""
@@ -282,7 +282,7 @@ class _Check:
                 if event.data["result"] == "green" and event.seq < landing.seq]
 
     def _whole_often_enough(self) -> Iterator[str]:
-        """The run's landings never went on for longer without the whole gate than the target allows."""
+        """The run never landed more entries without the whole gate than the target allows."""
         whole = {run.tree for run in self.attestations.runs if run.passed and not run.gates} | {
             str(event.data["tree"]) for event in self.history.of("verdict", journal=QUEUE)
             if event.data["result"] == "green" and not event.data.get("gates")}
@@ -301,7 +301,7 @@ class _Check:
                     break
 
     def _attested(self) -> Iterator[str]:
-        """A gate run found the tree checked out that the queue meant to test."""
+        """A gate run found the tree checked out that the queue intended to test."""
         for run in self.attestations.runs:
             tree = self.repository.tree(run.commit)
             if tree and tree != run.tree:
@@ -319,20 +319,20 @@ class _Check:
                 yield from self._was_there(entry)
 
     def _only_forward(self) -> Iterator[str]:
-        """A landing keeps what the target had: only people take something back."""
+        """A landing keeps what the target had: only users revert something."""
         for entry in self.entries.values():
             for event in entry.landings if entry.landed else ():
                 new, old = str(event.data["new"]), str(event.data["old"])
                 if self.repository.tree(new) and not self.repository.is_ancestor(old, new):
-                    yield f"{new}, which landed {entry.name}, has not {old}, at which {entry.target} had been"
+                    yield f"{new}, which landed {entry.name}, lacks {old}, the previous tip of {entry.target}"
 
     def _was_there(self, entry: _Entry) -> Iterator[str]:
-        """What lands without moving the target was on it already, by its commits or by what they change."""
+        """What lands without moving the target was already there, by its commits or by their changes."""
         old, commit = (str(entry.landed[0].data.get(name, "")) for name in ("old", "commit"))
         if old != commit or not commit:
             yield f"{entry.name} was recorded as landed without an intent before it"
         elif not self.repository.has_changes_of(entry.oid, commit):
-            yield f"{entry.name} was recorded as being on the target already, and {commit} has not what it changes"
+            yield f"{entry.name} was recorded as being on the target already, and {commit} does not contain its changes"
 
     def _in_the_history(self) -> Iterator[str]:
         """Git has on each target's line exactly what the queue says has landed."""
@@ -347,7 +347,8 @@ class _Check:
                     yield from self._one_in_the_history(entry, named, ref, is_rewritten=rewritten)
 
     def _own_work(self) -> Iterator[str]:
-        """What landed for a node was made by its attempts: the first one began with nothing that the target had not."""
+        """What landed for a node was made by its attempts: the first one started with nothing that the target
+        lacked."""
         begun = {event.node or event.journal.partition("-")[2]: str(event.data["value"])
                  for event in self.history.of("fact") if event.data["name"] == "base"}
         for entry in self.entries.values():
@@ -356,11 +357,11 @@ class _Check:
             if commit and entry.landed and entry.landings \
                     and self.repository.is_ancestor(commit, str(entry.landings[-1].data["new"])) \
                     and not any(self.repository.is_ancestor(commit, old) for old in self._had(entry)):
-                yield (f"{entry.name} landed {commit}, with which {data['node']} began: no attempt of this run made "
-                       f"that, and {entry.target} had not had it")
+                yield (f"{entry.name} landed {commit}, with which {data['node']} started: no attempt of this run made "
+                       f"it, and {entry.target} did not have it")
 
     def _had(self, entry: _Entry) -> Iterator[str]:
-        """Yield the target's commits before an entry landed, latest first: somebody may have moved it back since."""
+        """Yield the target's commits before an entry landed, latest first: it may have been moved back since."""
         landings = {event.seq: event for other in self.entries.values() if other.target == entry.target
                     for event in other.landings if event.seq <= entry.landings[0].seq}
         for _, event in sorted(landings.items(), reverse=True):
@@ -369,7 +370,7 @@ class _Check:
                 yield str(event.data["new"])
 
     def _base(self, target: str) -> str:
-        """Return the value from which on a target is searched: before this run's first landing there."""
+        """Return the commit from which a target is searched: the one before this run's first landing there."""
         landings = [event for entry in self.entries.values() if entry.target == target for event in entry.landings]
         first = min(landings, key=lambda event: event.seq, default=None)
         return str(first.data["old"] if first else self.launch.get("base_oid", ""))
@@ -457,7 +458,7 @@ class _Check:
                 yield f"{entry.oid}, which {entry.name} enqueued, is {entry.status} and no ref keeps it"
 
     def _rescued(self) -> Iterator[str]:
-        """Work that was saved is still there, unless its node landed afterwards."""
+        """Saved work still exists, unless its node landed afterwards."""
         for event in self.history.of("rescue"):
             ref, node = str(event.data["ref"]), event.node or event.journal.partition("-")[2]
             if self.nodes.get(node, _Node()).status != LANDED and not self.repository.has_ref(ref):
@@ -473,16 +474,16 @@ class _Check:
                         if entry.moved and entry.enqueued.data.get("run") == self.launch.get("run_id"))
         for name, node in self.nodes.items():
             for step, times in node.attempts.items():
-                # A target that moved under the work, and the user's own command, each add an attempt beyond the limit.
+                # A target that moved during the work, and the user's own command, each add an attempt beyond the limit.
                 if allowed is not None and times > 1 + int(allowed) + moved[name] + helped[name]:
-                    yield f"{name} was begun {times} times in step {step or 'one'}, allowed are {1 + int(allowed)}"
+                    yield f"{name} was started {times} times in step {step or 'one'}, allowed are {1 + int(allowed)}"
 
     def _deaths(self) -> Iterator[str]:
         allowed = self.launch.get("max_respawn")
         crashes = (event.data for event in self.history.of("death") if event.data.get("class", "crash") == "crash")
         deaths = Counter((str(data["full"]), int(data.get("attempt", 1))) for data in crashes)
         for (name, attempt), times in deaths.items():
-            # One more: the limit is on restarts, and the process that was restarted last may die as well.
+            # One more: the limit is on restarts, and the last restarted process may die too.
             if allowed is not None and name.startswith(("runner-", "orchestrator-")) and times > int(allowed) + 1:
                 yield f"{name} died {times} times in attempt {attempt}, allowed are {allowed}"
 
@@ -502,7 +503,7 @@ class _Check:
 
 
 def _ends(event: JournalEvent, living: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Yield the incarnations that a record ends: by death, by their own word, or with a result that was taken."""
+    """Yield the incarnations that a record ends: by death, by their own report, or with an accepted result."""
     data = event.data
     if event.kind in ("death", "fenced", "swept"):
         yield str(data["full"]), int(data["incarnation"])
@@ -523,7 +524,7 @@ def living_processes(home: Path, run: str = "") -> Iterator[tuple[int, str]]:
         try:
             state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
             variables = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:  # it ended, or it is another user's
+        except OSError:  # it ended, or belongs to another user
             continue
         marker = next((one for one in variables if one.startswith(begin)), b"")
         if marker and state != "Z":

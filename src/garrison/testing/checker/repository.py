@@ -1,4 +1,4 @@
-"""What git says: commits, trees and refs, asked by the `git` command with no configuration but the repository's."""
+"""Git repository: commits, trees and refs, read by the `git` command with no configuration but the repository's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 _NAMES = "%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
-# The repository's own configuration may name programs, which git would run for these.
+# The repository's own configuration may name programs that git would run for these.
 _CALM = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false")
 
 
@@ -26,14 +26,14 @@ class CheckedCommit:
 
 @dataclass(frozen=True)
 class CheckedRepository:
-    """A git repository; nothing in it is changed."""
+    """A git repository, only read."""
 
     path: Path
 
     def git(self, *words: str) -> tuple[int, str]:
         """Run one git command and return its exit code and output."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-        # NO_LAZY_FETCH: in a partial clone git would ask the remote for an object that is missing, which is a finding.
+        # NO_LAZY_FETCH: in a partial clone git would fetch a missing object, which is a finding, from the remote.
         env |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1", "GIT_OPTIONAL_LOCKS": "0",
                 "GIT_NO_LAZY_FETCH": "1"}
         done = subprocess.run(["git", *_CALM, *words], cwd=self.path, env=env, capture_output=True, check=False,
@@ -49,12 +49,12 @@ class CheckedRepository:
         return told if code == 0 else ""
 
     def content(self, commit: str, path: str) -> str:
-        """Return a file of a commit, '' if it has none."""
+        """Return a file of a commit, '' if it is missing."""
         code, told = self.git("cat-file", "blob", f"{commit}:{path}")
         return told if code == 0 else ""
 
     def changed(self, old: str, new: str) -> list[str]:
-        """Return the files in which two commits differ; a renamed one by both names."""
+        """Return the files in which two commits differ; a renamed file by both names."""
         told = self.git("diff-tree", "-r", "-z", "--name-only", "--no-renames", old, new)[1]
         return [name for name in told.split("\0") if name]
 
@@ -78,7 +78,7 @@ class CheckedRepository:
         return code == 0 and bool(told) and told.splitlines()[0] == self.tree(other)
 
     def is_kept(self, commit: str) -> bool:
-        """Return whether some ref reaches a commit, so that git's garbage collection leaves it."""
+        """Return whether some ref reaches a commit, so that git's garbage collection keeps it."""
         code, told = self.git("for-each-ref", "--count=1", f"--contains={commit}")
         return code == 0 and bool(told)
 
@@ -95,7 +95,7 @@ class CheckedRepository:
         return [_commit(text) for text in told.splitlines()] if code == 0 else []
 
     def own(self, old: str, new: str) -> Iterator[CheckedCommit]:
-        """Yield the entries' own commits on that line: those of a batch are below the merge that landed them."""
+        """Yield the entries' own commits on that line: in a batch they are below the merge that landed them."""
         for commit in self.line(old, new):
             if len(commit.names) > 1 and len(commit.parents) > 1:
                 yield from self.line(commit.parents[0], commit.parents[1])

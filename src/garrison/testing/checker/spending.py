@@ -1,11 +1,11 @@
-"""Money: what each call of a model cost, and the limits that its session was started with.
+"""Money: the cost of each model call, and the limits of its session.
 
-One JSON object a line, as `garrison cost RUN --calls` prints them: `node`, `attempt`, `session`, `kind` (`call` for one
-response, `result` for a session's own total since it began), `at`, `message`, `usd`, and `limits`, an object with the
-US dollars allowed for the `node` and the `run` where they are limited.
+One JSON object per line, as `garrison cost RUN --calls` prints them: `node`, `attempt`, `session`, `kind` (`call` for
+one response, `result` for a session's own total since it started), `at`, `message`, `usd`, and `limits`, an object with
+the US dollars allowed for the `node` and the `run`, if limited.
 
-The rule is that a session asks before each call whether a limit is reached. So all calls but the last one of each
-session must have fitted: whatever they cost together stays below the limit.
+The rule is that a session asks before each call whether a limit is reached. So the total cost of all calls but the last
+one of each session must be below the limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROUNDING = 1e-6
 
 
 class UnreadableSpending(ValueError):
-    """A line is not a call of a model."""
+    """A line is not a model call."""
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,22 @@ def read_spending(lines: Iterable[str]) -> tuple[SpentCall, ...]:
 
 
 def overdrawn(calls: Iterable[SpentCall]) -> Iterator[str]:
-    """Yield each limit that was reached by calls after which others were made."""
+    """Yield each limit that calls reached before others were made."""
     by_node: dict[str, list[SpentCall]] = defaultdict(list)
     for call in calls:
         by_node[call.node].append(call)
     spent = {node: _before_the_last(found) for node, found in by_node.items()}
     whole = sum(spent.values())
     for node, found in by_node.items():
-        limits = max(found, key=lambda call: call.at).limits  # the latest attempt's apply
+        limits = max(found, key=lambda call: call.at).limits  # the latest attempt's limits apply
         for what, name, usd in (("node", node, spent[node]), ("run", "the run", whole)):
             limit = limits.get(what)
             if limit is not None and usd > limit + ROUNDING:
-                yield f"{name} went on calling a model after ${usd:.4f} of its ${limit:.4f} were spent"
+                yield f"{name} continued to call a model after ${usd:.4f} of its ${limit:.4f} were spent"
 
 
 def _before_the_last(calls: list[SpentCall]) -> float:
-    """Return what was spent before the last call of each session began.
+    """Return what was spent before the last call of each session.
 
     A session's own total replaces the estimates of the responses before it, as it does for the limit.
     """

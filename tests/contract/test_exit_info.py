@@ -24,7 +24,7 @@ from garrison.system.exit_info import (
 )
 from support import wait_for
 
-MEMORY = "killed, probably out of memory (the kernel's count of such kills grew meanwhile)"
+MEMORY = "killed, probably out of memory (the kernel's count of such kills grew)"
 
 
 @pytest.fixture

@@ -95,8 +95,8 @@ def test_a_key_with_a_passphrase_signs_only_while_gpgs_agent_has_it(repo, keys):
     _, signer, notes = identity(repo, environ)
     advice = f"echo | {shutil.which('gpg')} -bsau '{USER}' > /dev/null"
     assert (signer, notes) == (None, [
-        "note: what lands will not be signed, although commit.gpgsign is set: its key asks for a passphrase; "
-        f"`{advice}` has gpg's agent keep it"])
+        "note: what lands will not be signed, although commit.gpgsign is set: its key needs a passphrase; "
+        f"`{advice}` makes gpg's agent remember it"])
     subprocess.run(["gpg", "--batch", "--pinentry-mode", "loopback", "--passphrase", "secret", "--sign"],
                    env=environ, check=True, input=b"", capture_output=True)
     _, signer, notes = identity(repo, environ)
@@ -146,7 +146,7 @@ def test_a_merge_of_commits_pushed_onto_a_pull_request_is_signed_like_a_landing(
 def test_ssh_signs_with_a_key_that_asks_for_nothing(repo, keys, passphrase):
     environ = ssh_key(repo, keys, passphrase)
     _, signer, notes = identity(repo, environ)
-    assert notes == ([f"note: what lands will not be signed, although commit.gpgsign is set: its key asks for a "
+    assert notes == ([f"note: what lands will not be signed, although commit.gpgsign is set: its key needs a "
                       f"passphrase; `ssh-add {keys}/key` unlocks it"] if passphrase else [])
     assert (signer is None) == bool(passphrase)
     if signer is not None:
@@ -162,11 +162,11 @@ def test_a_program_that_waits_for_input_is_ended_with_all_it_started(tmp_path):
 
 
 @pytest.mark.parametrize(("settings", "why"), [
-    ({"gpg.program": "{root}/gpg"}, "lies in the repository"),
+    ({"gpg.program": "{root}/gpg"}, "is in the repository"),
     ({"gpg.program": "no-such-gpg"}, "no-such-gpg is not installed"),
     ({"gpg.format": "smoke"}, "gpg.format is smoke"),
     ({"gpg.format": "ssh", "gpg.ssh.program": "true"}, r"no user.signingkey is set"),
-    ({"gpg.format": "ssh", "gpg.ssh.program": "true", "user.signingkey": "keys/id.pub"}, "lies in the repository"),
+    ({"gpg.format": "ssh", "gpg.ssh.program": "true", "user.signingkey": "keys/id.pub"}, "is in the repository"),
 ])
 def test_what_cannot_sign_is_refused_with_its_reason(settings, why, tmp_path):
     write_program(tmp_path / "gpg", "#!/bin/sh\n")

@@ -185,7 +185,7 @@ def test_a_missing_submodule_is_fetched_or_reported(parent: Path, tmp_path: Path
     git(tmp_path, "clone", "-q", str(parent), "clone")
     clone = Git(tmp_path / "clone")
     tree = tree_of(clone.root, "cloned")
-    with pytest.raises(Refused, match=r"submodule lib cannot be had at ") as caught:
+    with pytest.raises(Refused, match=r"cannot get submodule lib at ") as caught:
         complete_worktree(clone, tree)
     assert "git -c protocol.file.allow=always submodule update" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -427,9 +427,9 @@ def test_a_submodules_address_is_contacted_if_it_is_the_users_and_there_is_a_net
         git(repo, "commit", "-qm", "address")
         (repo / ".gitmodules").unlink()  # as in a bare repository
     ours = Git(repo, {**os.environ, "HOME": str(home)}, home=home)
-    with pytest.raises(Refused, match="submodule sub cannot be had") as caught:
+    with pytest.raises(Refused, match="cannot get submodule sub") as caught:
         complete_worktree(ours, tree, force=True, connect=connect_for(ours))
-    why = {"the branch": "only this branch has that address", "the user without a network": 'network = "none"',
+    why = {"the branch": "only this branch names that address", "the user without a network": 'network = "none"',
            "the user with another host": 'add "host.invalid:22" to hosts'}
     assert why.get(who, "git fetch") in str(caught.value)
     assert asked.exists() is (who not in why)

@@ -117,7 +117,7 @@ def on_a_small_disk(root: Path) -> None:
         assert not place.deaths("r2"), "no process died of it"
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         told = place.command(*begin)
-        assert (told.returncode, "cannot be written" in told.stderr) == (1, True), told.stderr
+        assert (told.returncode, "is not writable" in told.stderr) == (1, True), told.stderr
     finally:
         left = place.kill_rest()
     assert not left, left

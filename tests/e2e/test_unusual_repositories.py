@@ -175,7 +175,7 @@ def test_setup_runs_again_only_when_its_key_changed_and_worktrees_have_unique_sl
     assert len(git(place.repo, "show", "main:number-o.txt").split()) == 1, "the one that is kept"
     reason = place.nodes()["n"]["reason"]
     assert "failed (exit 127)" in reason
-    assert "held back" in reason
+    assert "withheld" in reason
     log = (place.home / "runs/r1/nodes/n/1/acceptance.log").read_text()
     assert "AWS_SECRET_X" in log
     assert "hunter2" not in log
@@ -231,7 +231,7 @@ def test_launches_that_could_not_land_are_refused_with_a_remedy(place, refusal):
     git(repo, "checkout", "-q", "main")
     assert "has no branch nope" in refusal(graph, "--base", "nope")
     hook(place, "reference-transaction")
-    assert "forbids to move main" in refusal(graph, "--with-hooks")
+    assert "forbids moving main" in refusal(graph, "--with-hooks")
     git(repo, "config", "--unset", "core.hooksPath")
     place.commit("large", {".gitattributes": "*.bin filter=lfs\n",
                            "a.bin": "version https://git-lfs.github.com/spec/v1\n"})

@@ -102,7 +102,7 @@ def _open_private(path: str, flags: int) -> int:
                 raise
         else:
             state = os.fstat(descriptor)
-            # With a second link it may be a file of the user, to which we would append our lines.
+            # With a second link it may be a user's file, which must not get our lines.
             if stat.S_ISREG(state.st_mode) and state.st_nlink == 1:
                 return descriptor
             os.close(descriptor)

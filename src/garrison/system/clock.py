@@ -1,6 +1,6 @@
 """Clock: the time, read in one place and passed in everywhere else.
 
-Three readings: `utc` for records (ISO 8601 with microseconds and `Z`), `time` for arithmetic on those, and `monotonic`
+Three readings: `utc` for records (ISO 8601 with microseconds and `Z`), `time` for arithmetic on them, and `monotonic`
 for ages (CLOCK_MONOTONIC: neither a clock step nor a suspended machine changes an age).
 """
 
@@ -51,7 +51,7 @@ class SystemClock:
 
 
 def wait_until(is_done: Callable[[], bool], seconds: float, every: float = 0.05) -> bool:
-    """Ask until it is done, for at most so many seconds; return whether it is."""
+    """Poll until a condition is true, for at most so many seconds; return whether it is."""
     deadline = time.monotonic() + seconds
     while not is_done():
         if time.monotonic() > deadline:
@@ -82,7 +82,7 @@ def from_iso(text: str) -> float:
 
 
 def age_of(stamp: str) -> str:
-    """Return how long ago an ISO 8601 time was, as `format_age`; '' for what is not a time."""
+    """Return how long ago an ISO 8601 time was, as `format_age`; '' if it is not a time."""
     try:
         return format_age(max(0.0, time.time() - datetime.fromisoformat(stamp).timestamp()))
     except ValueError:
@@ -100,8 +100,8 @@ def format_age(seconds: float | None) -> str:
 
 
 def find_zone(name: str) -> tzinfo | None:
-    """Return a time zone by its name, such as Europe/Berlin; None if there is none of that name."""
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # few processes look at a calendar
+    """Return a time zone by its name, such as Europe/Berlin; None if there is none."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # few processes need a calendar
 
     try:
         return ZoneInfo(name)
@@ -110,7 +110,7 @@ def find_zone(name: str) -> tzinfo | None:
 
 
 def local_zone(link: Path = Path("/etc/localtime")) -> tzinfo:
-    """Return the time zone of `TZ`, else the machine's, which `link` leads to, with its summer time; what holds today
-    if its name is not known."""
+    """Return the time zone of `TZ`, else the machine's, which `link` points to, with its summer time; today's offset if
+    its name is unknown."""
     name = os.environ.get("TZ", "").lstrip(":") or os.path.realpath(link).partition("/zoneinfo/")[2]
     return (find_zone(name) if name else None) or datetime.now().astimezone().tzinfo or UTC

@@ -1,10 +1,10 @@
 """Commands: run a program to its end (`run`, in asyncio `run_to_end`), or as a job that an event loop polls (`Job`).
 
-None asks anybody, each has its own session, and a limit on its time ends all that is in it.
+None can prompt the user, each has its own session, and a time limit kills everything in it.
 
-A `Job` has a log file and the life marker that its environment gives it. After its end nothing of it keeps running:
-what it left in its session, below itself or under its own marker is ended too, TERM then KILL, in steps that
-`poll` drives. `wake_at` says when to call `poll`; `pidfd` wakes a loop when it ends.
+A `Job` has a log file, and the life marker in its environment. After its end nothing of it keeps running: what is left
+in its session, below it or with its marker gets TERM, then KILL, in steps that `poll` drives. `wake_at` says when to
+call `poll`; `pidfd` wakes a loop when it ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GRACE = 5.0
 _STEP = 0.1
 """Seconds between two polls while a job is being ended."""
 _GIVE_UP = 10.0
-"""Seconds after the KILL until a job that will not die is reported as ended anyway (blocked in the kernel)."""
+"""Seconds after KILL until a job that does not die (blocked in the kernel) is reported as ended anyway."""
 
 
 class Job:
@@ -89,23 +89,24 @@ class Job:
 
     @property
     def wake_at(self) -> float | None:
-        """Return the monotonic time at which `poll` must be called even if nothing ends; None: no need."""
+        """Return the monotonic time at which `poll` must be called even if nothing ends; None if there is none."""
         if self._result is not None:
             return None
         return self._deadline if self._stopping_since is None else self._polled + _STEP
 
     def close(self) -> None:
-        """Close the handle; the command runs on."""
+        """Close the handle; the command keeps running."""
         self._child.close()
 
     def kill(self, now: float | None = None) -> None:
-        """End it: TERM now, KILL after the grace. Returns at once; `poll` does the rest and gives the result."""
+        """End it: TERM now, KILL after the grace period. Returns at once; `poll` does the rest and returns the
+        result."""
         if self._result is None and self._stopping_since is None:
             self._stopping_since = self._polled = time.monotonic() if now is None else now
             self._signal(signal.SIGTERM)
 
     def poll(self, now: float) -> End | None:
-        """Do one step at the monotonic time `now`; return its end once nothing of the job is left, else None."""
+        """Do one step at the monotonic time `now`; return how it ended once nothing of the job is left, else None."""
         if self._result is not None:
             return self._result
         self._read_exit_code(now)
@@ -119,7 +120,7 @@ class Job:
         return self._stop(now, self._stopping_since)
 
     def _read_exit_code(self, now: float) -> None:
-        """Record the exit code once there is one; a child whose status was taken elsewhere counts as killed."""
+        """Record the exit code once there is one; a child whose status was collected elsewhere counts as killed."""
         self._polled = now
         if self._code is not None:
             return
@@ -146,20 +147,21 @@ class Job:
             self._terminated.add(process)
             if number == signal.SIGTERM and processes.is_sandbox(process.pid):
                 continue
-            with suppress(GarrisonError):  # another user's process; the give-up bound ends the wait
-                # A process that is stopped gets a TERM only once it is continued.
+            with suppress(GarrisonError):  # another user's process; the time limit ends the wait
+                # A stopped process receives TERM only once continued.
                 if processes.send(process.pid, process.ticks, number) and number == signal.SIGTERM:
                     processes.send(process.pid, process.ticks, signal.SIGCONT)
         return members
 
     def _members(self) -> list[ProcessId]:
-        """Return what is left of the job, by descent, session or marker, and orphans that became our children."""
+        """Return the remaining processes of the job, by descent, session or marker, and orphans that became our
+        children."""
         root = self._child.id
         return process_control.find_remaining(root, self._marker, {root, *self._terminated},
                                         only_below=self._marker == os.environ.get(processes.MARKER))
 
     def _finish(self) -> End:
-        for output in self._outputs:  # the command had it open, and may have made it a program of ours
+        for output in self._outputs:  # the command had it open, and may have made it executable for others
             untrusted.mend_output(output)
         self._child.close()
         code = -signal.SIGKILL if self._code is None else self._code
@@ -171,7 +173,7 @@ def read_tail(path: Path, lines: int = 20, bytes: int = 8000, since: int = 0) ->
     """Return the last `lines` lines within the last `bytes` bytes of a file as clean text; '' if there is no file.
 
     Terminal escapes and control characters are dropped, undecodable bytes replaced; a carriage return starts a line.
-    Nothing before byte `since` is read: somebody else printed that.
+    Nothing before byte `since` is read: another program printed that.
     """
     try:
         with path.open("rb") as file:
@@ -183,12 +185,12 @@ def read_tail(path: Path, lines: int = 20, bytes: int = 8000, since: int = 0) ->
         return ""
     tail = terminal_text.clean_lines(raw.decode(errors="replace"))
     if start > since and len(tail) > 1:
-        del tail[0]  # its beginning was cut off
+        del tail[0]  # its start was cut off
     return "\n".join(tail[-lines:])
 
 
 class Done(Value):
-    """A program that was run to its end."""
+    """A program that has run to its end."""
 
     code: int | None
     """Exit code, negative for a signal; None if it was not started, or did not end in time."""
@@ -204,7 +206,7 @@ class Done(Value):
 
     @property
     def last_error(self) -> str:
-        """Return the last line of its messages, or else how it ended."""
+        """Return the last line of its stderr, else how it ended."""
         lines = self.err.strip().splitlines()
         return self.why or (lines[-1].strip() if lines else f"exit code {self.code}")
 
@@ -215,9 +217,9 @@ def run(argv: Sequence[str], seconds: float | None, *, env: Mapping[str, str] | 
 
     Args:
         env: its whole environment; None: ours.
-        errors: what becomes of bytes in its output that are not UTF-8, as for `bytes.decode`.
+        errors: how to decode bytes in its output that are not UTF-8, as for `bytes.decode`.
     """
-    import subprocess  # scripts run nothing, and need not load it
+    import subprocess  # script commands run nothing, and need not load it
 
     try:
         child = subprocess.Popen(
@@ -228,7 +230,7 @@ def run(argv: Sequence[str], seconds: float | None, *, env: Mapping[str, str] | 
     given = text.encode(errors="surrogateescape") if isinstance(text, str) else text
     try:
         out, err = child.communicate(given, seconds)
-    except BaseException as error:  # a Ctrl-C as well: in its own session, the terminal does not reach the child
+    except BaseException as error:  # also on Ctrl-C, which the child does not get, in its own session
         processes.signal_group(child)
         child.wait()
         for stream in (child.stdin, child.stdout, child.stderr):
@@ -248,7 +250,7 @@ async def run_to_end(argv: Sequence[str], seconds: float, env: Mapping[str, str]
 
     After `seconds` it is killed: Refused.
     """
-    import asyncio  # 20 ms that a process without an asyncio loop need not pay
+    import asyncio  # saves 20 ms in processes without an asyncio loop
 
     process = await asyncio.create_subprocess_exec(
         *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -259,14 +261,14 @@ async def run_to_end(argv: Sequence[str], seconds: float, env: Mapping[str, str]
     except TimeoutError:
         process.kill()
         await process.wait()
-        raise Refused(f"`{argv[0].rpartition('/')[2]}` took longer than {seconds:.0f} s; `garrison status` shows what "
-                      "came of it") from None
+        raise Refused(f"`{argv[0].rpartition('/')[2]}` took longer than {seconds:.0f} s; `garrison status` shows the "
+                      "result") from None
     return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
 
 
 def start_detached(argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None,
                    cwd: str | Path = "/") -> Popen[bytes]:
-    """Start a program that outlives us, with its output at the end of a log."""
+    """Start a program that outlives us, with its output appended to a log."""
     import subprocess
 
     with log.open("ab") as output:

@@ -24,19 +24,19 @@ _NAMES = frozenset({
     "GIT_SSL_CAINFO", "AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO", "NIX_SSL_CERT_FILE",
 })
 _OF_SHELLS = frozenset({"_", "PWD", "OLDPWD", "SHLVL"})
-"""Variables that each shell sets itself: a child that gets none of them lacks nothing."""
+"""Variables that every shell sets itself: a child does not need them."""
 _PROXIES = frozenset({"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"})
 _PREFIXES = ("LC_", "GARRISON_")
 _OF_ONE_INCARNATION = frozenset({"GARRISON_LIFE", "GARRISON_INCARNATION", "GARRISON_AGENT_SOCKET"})
-"""Variables that are the parent's alone; a child has its own, or none."""
+"""Variables that belong to the parent; a child has its own, or none."""
 NOTIFY_URLS = "GARRISON_NOTIFY_URLS"
-"""Variable with addresses of services, as `urls_file` of `[notify]` has them; the launcher alone gets it."""
+"""Variable with addresses of services, as in `urls_file` of `[notify]`; only the launcher gets it."""
 _NEVER = frozenset({"CLAUDECODE", "CLAUDE_SESSION_ID", NOTIFY_URLS})
 _NEVER_PREFIX = "CLAUDE_CODE_"
 """With these, an agent would believe that it runs inside its caller's session."""
 _ACCESS = frozenset({"CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX",
                      "CLAUDE_CODE_USE_FOUNDRY"})
-"""Variables of that prefix which say by what an agent gets at its model: they pass where they are named."""
+"""Variables with that prefix that select how an agent reaches its model: they pass if named."""
 
 
 def child_environment(source: Mapping[str, str], extra: Iterable[str] = (),
@@ -55,16 +55,16 @@ def child_environment(source: Mapping[str, str], extra: Iterable[str] = (),
 
 
 def absolute_path(path: str) -> str:
-    """Return the folders of a PATH that mean the same wherever one is; where there are none, those of the system.
+    """Return the absolute folders of a PATH; without any, those of the system.
 
-    What garrison starts itself is found there alone: `node_modules/.bin`, `.` or an empty entry would be a folder of
-    the worktree in which it works, and so the agent's.
+    Programs that garrison itself starts are found only there: `node_modules/.bin`, `.` or an empty entry would be a
+    folder of the current worktree, which belongs to the agent.
     """
     return ":".join(part for part in path.split(":") if part.startswith("/")) or os.defpath
 
 
 TYPED: dict[str, str] = {}
-"""PATH as the user has it, if it is another than this process has."""
+"""The user's PATH, if it differs from this process's."""
 
 
 def seal_path(typed: dict[str, str] = TYPED) -> None:
@@ -102,5 +102,5 @@ def explain_missing_command(names: Sequence[str], log: Path, end: End) -> str:
     if end.code != NOT_FOUND or not names:
         return ""
     with log.open("a") as file:
-        file.write(f"garrison: these variables were held back, --env NAME passes one on: {', '.join(names)}\n")
-    return f"; {len(names)} variables were held back, its log names them"
+        file.write(f"garrison: these variables were withheld, --env NAME passes one: {', '.join(names)}\n")
+    return f"; {len(names)} variables were withheld, its log names them"

@@ -1,7 +1,7 @@
 """Event loop: sleep until a process ends, a file changes, a signal arrives, a descriptor is readable or a timer fires.
 
 Every event is a hint: the caller rescans anyway, so a lost event costs one timer period, never a stall. Process ends
-come through verified pidfds (of non-children too), file changes through inotify, signals through a wake-up fd.
+come through verified pidfds (also for non-children), file changes through inotify, signals through a wake-up fd.
 `FolderChanges` gives the web server's own asyncio loop the same file events through a file descriptor.
 """
 
@@ -28,14 +28,14 @@ from garrison.values import Value
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
 """Signals that wake a process by default."""
 _MASK = (flags.MOVED_TO | flags.CREATE | flags.CLOSE_WRITE | flags.DELETE_SELF | flags.MOVE_SELF | flags.ONLYDIR)
-# The C library of this very process; else the package runs `ldconfig` to find its name, 4 ms of each process's start.
+# The C library of this process; otherwise the package runs `ldconfig` to find its name, 4 ms of each process's start.
 inotify_simple._libc = ctypes.CDLL(None, use_errno=True)
 _FILE_MASK = flags.MODIFY | flags.ATTRIB | flags.DELETE_SELF | flags.MOVE_SELF | flags.ONESHOT
 """A file replaced by renaming another over it shows as ATTRIB (it loses its last link)."""
 
 
 class Wakeup(Value):
-    """Reason why `wait` returned; all empty: the time was up. `signals` are in order of arrival, with repetitions."""
+    """Reason why `wait` returned; all empty: timeout. `signals` are in order of arrival, with repetitions."""
 
     signals: tuple[int, ...] = ()
     processes: frozenset[ProcessId] = frozenset()
@@ -49,12 +49,12 @@ class Wakeup(Value):
 class EventLoop:
     """Waits for process ends, file changes and signals. Create it in the main thread, once per process.
 
-    `close` restores the signal handlers that it replaced. Where no inotify instance is left (a user has 128 by
-    default), the timer alone notices files, and `watches_files` says so.
+    `close` restores the signal handlers that it replaced. If no inotify instance is left (a user has 128 by default),
+    only the timer notices files, and `watches_files` is False.
     """
 
     def __init__(self, handled: Sequence[int] = SIGNALS) -> None:
-        # Not epoll: a user has a number of its watches, and an agent may have taken them all.
+        # Not epoll: its watches are limited per user, and an agent may have used them all.
         self._poll = select.poll()
         self._is_closed = False
         self._pidfds: dict[ProcessId, int] = {}
@@ -77,7 +77,7 @@ class EventLoop:
         return self._inotify is not None
 
     def watch_process(self, pid: int, ticks: int) -> bool:
-        """Wake when that very process ends. Idempotent. Return False if it has ended; `wait` reports that once."""
+        """Wake when exactly that process ends. Idempotent. Return False if it has ended; `wait` reports that once."""
         process = ProcessId(pid, ticks)
         if process in self._pidfds:
             return True
@@ -96,12 +96,12 @@ class EventLoop:
     def watch_directory(self, path: Path) -> bool:
         """Wake when a file appears, is moved in or written in `path`, or `path` is removed.
 
-        Idempotent, and needed again after the directory was replaced. Return False if it cannot be watched
+        Idempotent; call again after the directory was replaced. Return False if it cannot be watched
         (absent, or no watches left): then the timer notices changes.
         """
         if (watch := self._add_watch(path, _MASK)) is None:
             return False
-        # A folder that was renamed keeps its watch: what happens there is none of this path's any more.
+        # A renamed folder keeps its watch, whose events no longer concern this path.
         for other in [number for number, watched in self._watches.items() if watched == path and number != watch]:
             self._unwatch(other)
         return True
@@ -133,10 +133,10 @@ class EventLoop:
             self._poll.unregister(descriptor)
 
     def wait(self, timeout_s: float) -> Wakeup:
-        """Sleep until something happens, at most `timeout_s` seconds; everything that is pending is drained."""
-        # Rounded up: a loop that wakes a fraction of a millisecond early finds nothing due, and turns at full speed.
+        """Sleep until something happens, at most `timeout_s` seconds; drain all pending events."""
+        # Rounded up: a loop that wakes a fraction of a millisecond early finds nothing due, and spins.
         ready = self._poll.poll(0 if self._unreported else math.ceil(max(0.0, timeout_s) * 1000))
-        for fd in [fd for fd, events in ready if events & select.POLLNVAL]:  # closed meanwhile
+        for fd in [fd for fd, events in ready if events & select.POLLNVAL]:  # closed since
             self._poll.unregister(fd)
             self._descriptors.discard(fd)
         fds = {fd for fd, events in ready if not events & select.POLLNVAL}
@@ -181,14 +181,14 @@ class EventLoop:
     def _unwatch(self, watch: int) -> None:
         del self._watches[watch]
         if self._inotify is not None:
-            with suppress(OSError):  # the directory is gone, and its watch with it
+            with suppress(OSError):  # the directory is gone, and so is its watch
                 self._inotify.rm_watch(watch)
 
     def _drain_inotify(self) -> frozenset[Path]:
         assert self._inotify is not None
         touched: set[Path] = set()
         for event in self._inotify.read(timeout=0):
-            if event.mask & flags.Q_OVERFLOW:  # the kernel dropped events, of whichever folder
+            if event.mask & flags.Q_OVERFLOW:  # the kernel dropped events, of any folder
                 touched.update(self._watches.values())
             elif event.wd in self._watches:
                 touched.add(self._watches[event.wd])
@@ -212,7 +212,7 @@ def _open_inotify() -> INotify | None:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Do nothing: Python writes a signal's number to the wake-up fd only where a handler is installed."""
+    """Do nothing: Python writes a signal's number to the wake-up fd only if a handler is installed."""
 
 
 _CHANGES_MASK = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
@@ -239,7 +239,7 @@ class FolderChanges:
         for number in [number for number, watched in self._folders.items() if watched == folder]:
             del self._folders[number]
             if self._inotify is not None:
-                with suppress(OSError):  # the folder is gone, and its watch with it
+                with suppress(OSError):  # the folder is gone, and so is its watch
                     self._inotify.rm_watch(number)
 
     def read(self) -> set[Path] | None:

@@ -1,9 +1,9 @@
-"""Exit info: find out how a process ended, and describe it in words.
+"""Exit info: find out how a process ended, and describe it.
 
-A process must be watched before it ends. From Linux 6.15 on, a pidfd that was opened meanwhile gives the exit status of
-any process (PIDFD_GET_INFO); before that only of our own children. The kernel counts out-of-memory kills per cgroup (v2
-`memory.events`, v1 `memory.oom_control`) and for the machine (/proc/vmstat): a count that grew is no proof, and the
-description says so.
+A process must be watched before it ends. From Linux 6.15 on, a pidfd opened before the end gives the exit status of any
+process (PIDFD_GET_INFO); earlier, only of our own children. The kernel counts out-of-memory kills per cgroup (v2
+`memory.events`, v1 `memory.oom_control`) and for the machine (/proc/vmstat): a count that grew is no proof, which the
+description mentions.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 CGROUPS = Path("/sys/fs/cgroup")
 VMSTAT = Path("/proc/vmstat")
 _REAPED_MS = 50
-"""Milliseconds for the parent to collect an ended process; before that the kernel does not give its status."""
+"""Milliseconds for the parent to collect an ended process; the kernel does not give its status earlier."""
 MAX_WATCHED = 128
-"""Watched processes beyond which those that have ended are forgotten."""
+"""Number of watched processes from which ended ones are forgotten."""
 _GET_INFO = 0xC040FF0B
 """_IOWR(0xFF, 11, struct pidfd_info) of 64 bytes."""
 _WANT_EXIT = 1 << 3
@@ -36,7 +36,7 @@ _INFO = struct.Struct("=QQ11Ii")
 
 
 class ExitMonitor:
-    """Watches running processes, to tell how they ended."""
+    """Watches running processes to report how they ended."""
 
     def __init__(self, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT, max_watched: int = MAX_WATCHED) -> None:
         self._cgroups, self._vmstat, self._max_watched = cgroups, vmstat, max_watched
@@ -48,7 +48,7 @@ class ExitMonitor:
         self.watch_all([(pid, ticks)])
 
     def watch_all(self, watched: Iterable[tuple[int, int]]) -> None:
-        """Watch each (pid, start ticks); a counter that they share is read once (a new guardian has a hundred)."""
+        """Watch each (pid, start ticks); a shared counter is read once (a new guardian watches a hundred)."""
         counters: dict[str, tuple[Path | None, int | None]] = {}
         for process in watched:
             if process not in self._counts:
@@ -68,13 +68,13 @@ class ExitMonitor:
         self._counts[process] = counters[group]
 
     def exit_code(self, pid: int, ticks: int) -> int | None:
-        """Return how it ended: exit code, negative for a signal; None if unknown."""
+        """Return its exit code, negative for a signal; None if unknown."""
         code = processes.exit_code(pid, ticks)
         pidfd = self._pidfds.get((pid, ticks))
         return read_exit_code(pidfd) if code is None and pidfd is not None else code
 
     def out_of_memory(self, pid: int, ticks: int) -> bool:
-        """Return whether the kernel's count of out-of-memory kills grew since that process was watched."""
+        """Return whether the kernel's count of out-of-memory kills has grown since the process is watched."""
         counter, before = self._counts.get((pid, ticks), (None, None))
         after = oom_kills(counter)
         return before is not None and after is not None and after > before
@@ -88,14 +88,14 @@ class ExitMonitor:
 
 
 def read_exit_code(pidfd: int) -> int | None:
-    """Return the status of the ended process behind a pidfd, whatever its parent; None if it is unknown."""
+    """Return the status of the ended process behind a pidfd, whoever its parent is; None if it is unknown."""
     poller = select.poll()
     poller.register(pidfd, 0)  # POLLHUP is always reported: the process was collected
     poller.poll(_REAPED_MS)
     buffer = bytearray(_INFO.pack(_WANT_EXIT, *[0] * 13))
     try:
         fcntl.ioctl(pidfd, _GET_INFO, buffer)
-    except OSError:  # no such call before Linux 6.13, and no status of a process that is not collected
+    except OSError:  # no such call before Linux 6.13, and no status of an uncollected process
         return None
     mask, *_, status = _INFO.unpack(buffer)
     return os.waitstatus_to_exitcode(status) if mask & _WANT_EXIT else None
@@ -151,16 +151,16 @@ def is_tmux_server_gone(server: str) -> bool:
 
 
 ENDING_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
-"""Signals that are sent to end a process; any other one that ends it reports a crash."""
+"""Signals that are sent to end a process; any other deadly one means a crash."""
 _SERVER_DIED = "the tmux server died"
 
 
 def describe_death(verdict: str, *, code: int | None = None, memory: bool = False, server_died: bool = False) -> str:
-    """Return the verdict with what is known of the exit.
+    """Return the verdict with what is known about the exit.
 
     Args:
         code: exit code, negative for a signal, None if unknown.
-        memory: the kernel killed something for memory meanwhile.
+        memory: the kernel has killed something for lack of memory since.
         server_died: the tmux server of its session is gone.
     """
     if server_died:
@@ -169,10 +169,11 @@ def describe_death(verdict: str, *, code: int | None = None, memory: bool = Fals
 
 
 def describe_end(end: End, *, memory: bool = False) -> str:
-    """Describe an end by its exit code; empty if it is unknown. `memory`: the kernel killed something for memory."""
+    """Describe an end by its exit code; empty if it is unknown. `memory`: the kernel killed something for lack of
+    memory."""
     code = end.code
     if memory and (end.kind is EndKind.LOST or end.killed):
-        return "killed, probably out of memory (the kernel's count of such kills grew meanwhile)"
+        return "killed, probably out of memory (the kernel's count of such kills grew)"
     if code is None:
         return ""
     if code >= 0:
@@ -184,25 +185,26 @@ def describe_end(end: End, *, memory: bool = False) -> str:
 
 
 _LONGEST_COMMAND = 80
-"""Characters of a command that a reason repeats."""
+"""Characters of a command that a reason quotes."""
 
 
 def quote_command(command: str) -> str:
-    """Return a command as a reason names it: its first line in backquotes, shortened."""
+    """Return a command for a reason: its first line in backquotes, shortened."""
     line = command.strip().partition("\n")[0]
     is_short = line == command.strip() and len(line) <= _LONGEST_COMMAND
     return f"`{line if is_short else line[:_LONGEST_COMMAND] + '…'}`"
 
 
 def describe_failure(what: str, end: End, output: str, *, hint: str = "") -> str:
-    """Return why a command failed: `acceptance `make test` failed (exit 1): two tests`, then all of a longer output.
+    """Return why a command failed: `acceptance `make test` failed (exit 1): two tests`, then the whole of a longer
+    output.
 
-    The first line has the last one that was printed: programs begin with what they are and end with why they failed.
+    The first line includes the last printed one: programs start with what they are and end with why they failed.
 
     Args:
-        what: the command, by its purpose and `quote_command`.
+        what: purpose and `quote_command` of the command.
         output: the last lines that it printed.
-        hint: what to do, for the end of the first line.
+        hint: what to do, appended to the first line.
     """
     if end.timed_out:
         how = f"timed out after {end.seconds:.0f} s"
@@ -219,7 +221,7 @@ def describe_failure(what: str, end: End, output: str, *, hint: str = "") -> str
 def describe_hangup(*, server_died: bool, has_session: bool) -> str:
     """Describe why an orchestrator ended by SIGHUP: its terminal closed, or the terminal's server died.
 
-    Without a tmux session (a plain process is its terminal) somebody sent it the signal.
+    Without a tmux session (its terminal is a plain process), some process sent it the signal.
     """
     if not has_session:
         return "it was ended by SIGHUP"

@@ -1,9 +1,9 @@
 """Failpoints: kill a process at a named step, for tests. `GARRISON_FAILPOINT=<name>` makes `here(<name>)` send SIGKILL.
 
 Without the variable nothing happens. Every durable step of the protocols and of each process has a failpoint, named
-`<role>:<step>`; the merge processor's have bare names. With `GARRISON_FAILPOINT_DIR` a failpoint fires
-`GARRISON_FAILPOINT_TIMES` times (default 1) over all processes that see it, counted by files there; without it, every
-time. With `GARRISON_FAILPOINT_LIST` every failpoint passed is appended to that file, so that a test can list them.
+`<role>:<step>`; those of the merge processor have bare names. With `GARRISON_FAILPOINT_DIR` a failpoint fires
+`GARRISON_FAILPOINT_TIMES` times (default 1) in all processes together, counted by files there; without it, every time.
+With `GARRISON_FAILPOINT_LIST` every failpoint passed is appended to that file, so that a test can list them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 role = ""
-"""Role of this process, the prefix of names that begin with a colon."""
+"""Role of this process, the prefix of names that start with a colon."""
 
 
 def here(name: str, environ: Mapping[str, str] = os.environ) -> None:

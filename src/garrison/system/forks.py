@@ -1,17 +1,16 @@
-"""Forks: start a program of garrison's as a copy of this process, which has loaded most of what that one needs.
+"""Forks: start one of garrison's programs as a copy of this process, which has already loaded most of what it needs.
 
-A new interpreter takes 130 ms of CPU until it has loaded the modules of a process of a run, and 15 MiB of its own for
-them; a copy takes 5 ms, and shares with its parent what neither changes. It becomes a process as `processes.spawn`
-would have started it:
+A new interpreter takes 130 ms of CPU and 15 MiB to load the modules of a run's process; a copy takes 5 ms, and shares
+with its parent what neither changes. It becomes a process as if `processes.spawn` had started it:
 
 - its own session, working directory and descriptors: none of its parent's stays open, no lock and no journal;
-- its own command line and environment in /proc, where `ps` and `processes.life_marker` read them: the kernel learns
-  where they are now (`PR_SET_MM_MAP`, which needs no privilege), and `start` returns only after that;
-- no signal handler, no child, no thread of its parent's. What is left of the parent's objects is never freed, since
-  that might close a descriptor that is another's by now: the copy runs on the parent's stack and ends by `os._exit`.
+- its own command line and environment in /proc, where `ps` and `processes.life_marker` read them: the kernel is told
+  their new addresses (`PR_SET_MM_MAP`, which needs no privilege), and `start` returns only after that;
+- no signal handler, no child, no thread of its parent's. The parent's objects are never freed, since that might close a
+  descriptor that has been reused: the copy runs on the parent's stack and ends by `os._exit`.
 
-Wherever such a copy might differ from a new interpreter, `start` starts a new one: also after an upgrade, since a
-successor has to be of the new version.
+If such a copy might differ from a new interpreter, `start` starts a new one: also after an upgrade, since a successor
+must be of the new version.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 _PR_SET_MM, _PR_SET_MM_MAP, _PR_SET_MM_MAP_SIZE = 35, 14, 15
 _MAP_BYTES = 104
-"""Size of `struct prctl_mm_map`: eleven addresses, that of the auxiliary vector, its size, a descriptor."""
+"""Size of `struct prctl_mm_map`: eleven addresses, the auxiliary vector's address and size, a descriptor."""
 _UNCHANGED = 0xFFFFFFFF << 32
 """Last word of that structure: no auxiliary vector, no other program file."""
 _STAT_FIELDS = (26, 27, 45, 46, 47, 0, 28)
@@ -54,7 +53,7 @@ _PATIENCE = 0.2
 GIVEN_UP = signal.SIGUSR1
 """Signal by which it tells a waiting copy that it has."""
 _OURS = 4
-"""Words that the command lines of all programs of garrison's begin with (`machine.module_argv`)."""
+"""Words that start the command lines of all garrison's programs (`machine.module_argv`)."""
 
 
 def _begun() -> float:
@@ -65,25 +64,25 @@ def _begun() -> float:
 
 
 _loaded_since = _begun()
-"""When this process, or the one that it is a copy of, was started: it has loaded its modules since then."""
+"""When this process, or the one that it is a copy of, was started and began to load its modules."""
 
 
 def _starts_with_scripts() -> bool:
-    """Return whether modules are looked for in the folder of Python's own scripts first, as in the command `garrison`.
+    """Return whether modules are searched first in the folder of Python's own scripts, as in the command `garrison`.
     """
     return sys.path[:1] == [os.path.dirname(sys.executable)]  # noqa: PTH120  # as Python writes it
 
 
 _has_safe_path = bool(sys.flags.safe_path) or _starts_with_scripts()
-"""True if no module of ours is looked for in the working directory, nor in the folder of a script that is not ours."""
+"""True if our modules are not searched in the working directory, nor in the folder of a foreign script."""
 _of_parent: list[object] = []
-"""Objects of the parent's that must not be freed."""
+"""The parent's objects that must not be freed."""
 _THRESHOLDS = (700, 10, 10)
-"""Python's own, for `gc.set_threshold`; a command of garrison's has others."""
+"""Python's default, for `gc.set_threshold`; garrison's commands set others."""
 
 
 def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
-    """Start a program as `processes.spawn` does, one of garrison's as a copy of this process if that can be."""
+    """Start a program as `processes.spawn` does, one of garrison's as a copy of this process if possible."""
     is_ours = tuple(argv[:_OURS]) == module_argv("")[:_OURS]
     if is_ours and is_possible() and _at_start(os.environ) == _at_start(env):
         forked = _fork(argv, env, cwd, log)
@@ -148,8 +147,8 @@ class WaitingCopy:
 
 
 def load(module: str) -> None:
-    """Load a module that copies of this process work with, so that they share it; one that cannot be loaded is left to
-    them, and they say why."""
+    """Load a module that copies of this process use, so that they share it; if that fails, they load it themselves and
+    report why."""
     if module in sys.modules or not is_possible():
         return
     gc.disable()  # as in `machine.FIRST_LINES`
@@ -160,7 +159,7 @@ def load(module: str) -> None:
 
 
 def is_possible() -> bool:
-    """Return whether a copy of this process would be what a new interpreter is."""
+    """Return whether a copy of this process would be equivalent to a new interpreter."""
     has_threads = len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208  # names only
     is_traced = sys.gettrace() is not None or sys.getprofile() is not None  # a tracer saves nothing at `os._exit`
     return _has_safe_path and not (has_threads or is_traced) and _can_show() and not _is_upgraded()
@@ -171,7 +170,7 @@ def _at_start(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_upgraded() -> bool:
-    """Return whether a loaded module of garrison's is no longer the one on the disk."""
+    """Return whether a loaded module of garrison differs from the one on disk."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "garrison" and (path := getattr(module, "__file__", None)):
             try:
@@ -245,18 +244,18 @@ def _become(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, descri
         gc.set_threshold(*_THRESHOLDS)
         gc.freeze()
         gc.enable()
-        with suppress(BrokenPipeError):  # the parent was killed: its successor adopts what it has started
+        with suppress(BrokenPipeError):  # the parent was killed: its successor adopts what it started
             os.write(tell, b".")
         os.close(tell)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    except BaseException:  # nothing has begun: the parent spawns it
+    except BaseException:  # nothing has started: the parent spawns it
         os._exit(1)
     code: object = 1
     try:
         code = importlib.import_module(module).main()
     except SystemExit as error:
         code = error.code
-    except BaseException:  # nothing may reach the parent's frames
+    except BaseException:  # nothing may return to the parent's frames
         import traceback
 
         traceback.print_exc()
@@ -324,18 +323,18 @@ def _reset_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# ---- what /proc shows
+# ---- /proc
 
 
 def _prctl(operation: int, address: int, size: int) -> bool:
-    import ctypes  # commands that load this module for others start nothing
+    import ctypes  # commands that only preload this module start nothing
 
     call = ctypes.CDLL(None, use_errno=True).prctl
     return bool(call(_PR_SET_MM, operation, ctypes.c_ulong(address), ctypes.c_ulong(size), ctypes.c_ulong(0)) == 0)
 
 
 def _can_show() -> bool:
-    """Return whether the kernel lets a process say where its command line and its environment are."""
+    """Return whether the kernel lets a process set the addresses of its command line and environment."""
     import ctypes
 
     size = ctypes.c_uint()
@@ -343,7 +342,7 @@ def _can_show() -> bool:
 
 
 def _show(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Let /proc show this command line and this environment; OSError if the kernel refuses."""
+    """Make /proc show this command line and environment; OSError if the kernel refuses."""
     import ctypes
 
     words = b"".join(os.fsencode(word) + b"\0" for word in argv)
@@ -355,14 +354,14 @@ def _show(argv: Sequence[str], env: Mapping[str, str]) -> None:
     middle, end = begin + len(words), begin + len(block)
     areas = [int(fields[number - 3]) if number else 1 for number in _STAT_FIELDS]
     if not all(areas):
-        raise OSError("the kernel does not say where this process has what")
+        raise OSError("the kernel does not reveal the memory layout of this process")
     table = (ctypes.c_uint64 * 13)(*areas, begin, middle, middle, end, 0, _UNCHANGED)
     library = ctypes.CDLL(None, use_errno=True)
     prctl, heap_end = library.prctl, library.sbrk
     heap_end.restype = ctypes.c_void_p
     address, size = ctypes.c_ulong(ctypes.addressof(table)), ctypes.c_ulong(_MAP_BYTES)
     operation, nothing = ctypes.c_ulong(_PR_SET_MM_MAP), ctypes.c_ulong(0)
-    # The kernel takes the end of the heap from the table as well, so the heap must not have grown since it was asked.
+    # The kernel also takes the end of the heap from the table, so the heap must not have grown since it was read.
     table[5] = heap_end(0)
     if prctl(_PR_SET_MM, operation, address, size, nothing) or heap_end(0) != table[5]:
-        raise OSError(ctypes.get_errno(), "the kernel does not show another command line")
+        raise OSError(ctypes.get_errno(), "the kernel does not show the new command line")

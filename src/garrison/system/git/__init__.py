@@ -1,16 +1,17 @@
 """Git as garrison calls it: one class per repository, every call a short-lived child.
 
-- The user's settings decide how git works, except what would disturb agents at work: no automatic gc or maintenance, no
+- The user's settings apply, except what would disturb working agents: no automatic gc or maintenance, no
   fsmonitor daemon, no signing prompt, no terminal prompt, no line-ending check that refuses a commit, no descent into
   submodules, and no foreign `GIT_*` variable (a hook or an agent that runs us must not redirect us into another
   repository). Messages are English (`LC_ALL=C`).
 - The user's hooks run for what agents commit, not for our bookkeeping. The one exception is the landing itself: with
-  `--with-hooks` a `reference-transaction` hook may refuse to move the target, and is asked before a run begins.
-- No program runs that the repository's configuration names, unless the user launched a run with it (`neutral.py`).
-- Nothing here switches, resets or cleans a checkout that garrison did not create. Reading a worktree's state writes
-  through a temporary index.
+  `--with-hooks` a `reference-transaction` hook may refuse to move the target, and is asked before a run starts.
+- Programs named in the repository's configuration run only if they were there when the user launched a run
+  (`neutral.py`).
+- Nothing here switches, resets or cleans a checkout that garrison did not create. Reading a worktree's state uses a
+  temporary index.
 - Errors are `GitError`: one line, with git's own message.
-- Paths that are not UTF-8 come back with `\\xNN` in place of the odd bytes, so that they fit into JSON.
+- Paths that are not UTF-8 are returned with `\\xNN` for the invalid bytes, so that they fit into JSON.
 """
 
 from __future__ import annotations
@@ -50,6 +51,6 @@ class Git(Rescues):
 
 
 def open_repository(path: Path, home: Path | None = None) -> Git:
-    """Open the repository that `path` is in, from its top directory; Refused as `validate_repository`."""
+    """Open the repository that `path` is in, from its top directory; Refused as in `validate_repository`."""
     top, common = locate_repository(path)
     return Git(top, common=common, home=home)

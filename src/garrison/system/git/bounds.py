@@ -1,10 +1,10 @@
-"""Bounds: what of a history that an agent made is taken over, by numbers that no honest one comes near.
+"""Bounds: limits on the history that is accepted from an agent, far beyond any honest one.
 
-A few objects can be ten million files, or a message of gigabytes. So a history is measured before git, or garrison,
-lists or merges what is in it: by a git with limits of memory, time and output, in a git directory of garrison's own,
-which has no configuration, ref or replacement of the repository's. It is measured where it comes into the repository
-(`sandbox.collect`), and before an agent's branch or a branch of the merge queue is looked into: whoever has no sandbox
-writes straight into the repository.
+A few objects can expand to ten million files, or a message of gigabytes. So a history is measured before git or
+garrison lists or merges its content: by a git with limits of memory, time and output, in a separate git directory
+without the repository's configuration, refs and replacements. It is measured on import into the repository
+(`sandbox.collect`), and before an agent's branch or a branch of the merge queue is read: an agent without a sandbox
+writes directly to the repository.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ if TYPE_CHECKING:
 MAX_BYTES = 2 << 30
 """Bytes of new objects in one collection."""
 MAX_FILES, MAX_CHECKOUT, MAX_LEVELS = 500_000, 8 << 30, 200
-"""Files that commits may change, bytes of their contents in a checkout, and folders above one: 70 objects can be ten
-million files."""
+"""Limits for the files that commits change, the bytes of their contents in a checkout, and the folders above a file: 70
+objects can be ten million files."""
 MAX_OBJECT = {"commit": 1 << 20, "tag": 1 << 20, "tree": 64 << 20}
 """Bytes of an object that git reads as a whole, wherever it looks at it."""
 FIRST_MEMORY, FIRST_OUTPUT = 256 << 20, 64 << 20
 """Bytes of memory and output of a first comparison, enough for all but the largest: only where it fails are files
 counted, which takes as long as the repository is large."""
 MAX_KEPT = 2000
-"""Changed files that are kept for those who ask what a commit changes."""
-# core.bigFileThreshold: larger blobs are streamed, not held in memory. core.fsync: a ref points to what is written here
-# right afterwards.
+"""Changed files that are cached for callers that ask what a commit changes."""
+# core.bigFileThreshold: larger blobs are streamed, not held in memory. core.fsync: a ref will point to what is written
+# here.
 _LIMITS = tuple(part for setting in (
     "pack.threads=1", "core.bigFileThreshold=32m", "gc.auto=0", "core.fsync=committed,loose-object,reference",
     "core.fsmonitor=false", f"core.hooksPath={os.devnull}") for part in ("-c", setting))
 
 
 class Excess(GarrisonError):
-    """A history is beyond the bounds; `what` says in what."""
+    """A history exceeds the bounds; `what` says which."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"what was committed is too large to be taken over: {what}")
+        super().__init__(f"the commits are too large to be accepted: {what}")
         self.what = what
 
 
 def explain_excess(git: Commits, base: str, commit: str) -> str:
-    """Return in what the history of `commit` is beyond the bounds, as far as `base` lacks it; '' if in nothing.
+    """Return which bound the history of `commit` that `base` lacks exceeds; '' if none.
 
     It is measured once; GitError if it cannot be read.
     """
@@ -76,14 +76,14 @@ def _measure(git: Commits, base: str, commit: str) -> str:
             lines = check_bounds(folder, base, [commit])[0]
         except Excess as error:
             return error.what
-    if len(lines) <= MAX_KEPT:  # who looks at the commit next asks what it changes
+    if len(lines) <= MAX_KEPT:  # the next reader of the commit asks what it changes
         git.note_changes(base, commit, [(about.decode(), name.decode(errors="backslashreplace"))
                                         for about, name in lines])
     return ""
 
 
 def make_git_directory(folder: Path, borrowed: Sequence[Path], *, is_sha256: bool, settings: str = "") -> None:
-    """Make a git directory without a ref, which borrows objects."""
+    """Create a git directory without refs that borrows objects."""
     for name in ("refs", "objects/info", "objects/pack"):
         (folder / name).mkdir(parents=True)
     (folder / "HEAD").write_text("ref: refs/heads/none\n")
@@ -94,7 +94,7 @@ def make_git_directory(folder: Path, borrowed: Sequence[Path], *, is_sha256: boo
 
 
 def quote_in_list(path: Path) -> str:
-    """Return a path as git reads it in a list of alternates: quoted if it has more than one line, say."""
+    """Return a path as git reads it in a list of alternates: quoted if it has a line break, for example."""
     text = str(path)
     if "\n" not in text and not text.startswith(('"', "#")):
         return text
@@ -160,7 +160,7 @@ def _list_blobs(lines: Iterable[tuple[bytes, bytes]]) -> Iterator[str]:
 
 
 def _count_files(folder: Path, base: str, commit: str) -> None:
-    """Refuse a commit with too many files, or levels: before git compares it, which holds all differences in memory."""
+    """Refuse a commit with too many files or levels before git compares it, which keeps all differences in memory."""
     tree = _Tally(MAX_FILES)
     try:
         run_git(folder, "ls-tree", "-r", "-z", "--name-only", commit, output=tree)
@@ -177,7 +177,7 @@ def _count_files(folder: Path, base: str, commit: str) -> None:
 
 
 def _sizes_of(folder: Path, names: Sequence[str]) -> list[tuple[str, int]]:
-    """Return kind and bytes of these objects; 0 of one that is not there, as a submodule's commit."""
+    """Return kind and size of these objects; 0 for a missing one, such as a submodule's commit."""
     listing = run_git(folder, "cat-file", "--batch-check=%(objecttype) %(objectsize)",
                       text="".join(f"{name}\n" for name in names).encode()) if names else b""
     fields = (line.partition(" ") for line in listing.decode().splitlines())
@@ -185,7 +185,7 @@ def _sizes_of(folder: Path, names: Sequence[str]) -> list[tuple[str, int]]:
 
 
 class _TooManyFiles(Exception):
-    """A tree has more files than are counted."""
+    """A tree has more files than the limit."""
 
 
 class _Tally:

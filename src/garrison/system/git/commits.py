@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 ABSENT = ""
-"""`old` of `update_ref` for a ref that must not exist yet, whatever the length of object names."""
+"""`old` of `update_ref` for a ref that must not exist yet, for any length of object names."""
 _INVALID_NAME = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|@\{|\.\.")
 """Characters that no branch name contains."""
 OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -42,17 +42,17 @@ _MERGE = ("merge-tree", "--write-tree", "-z", "--no-messages")
 _CONFLICT_SUFFIX = re.compile(r"~([0-9a-f]{40}|[0-9a-f]{64})\Z")
 _UNRELATED = "unrelated histories"
 _OBJECT_NAME = re.compile(r"\b([0-9a-f]{2})/?([0-9a-f]{38}(?:[0-9a-f]{24})?)\b")
-"""Name of an object, or of its file, in a message of git."""
+"""Name of an object, or of its file, in git's messages."""
 
 
 class MergeResult(NamedTuple):
-    """`tree` of a clean merge, or None with the `conflicts` (paths) and a `reason` in words."""
+    """`tree` of a clean merge, or None with the `conflicts` (paths) and a `reason` as text."""
 
     tree: str | None
     conflicts: list[str]
     reason: str = ""
     united: tuple[str, ...] = ()
-    """Paths of which both sides' lines were kept (see `merge.union`)."""
+    """Paths in which the lines of both sides were kept (see `merge.union`)."""
 
 
 class Ident(NamedTuple):
@@ -106,9 +106,9 @@ class Commits(Repository):
         return None if path is None and self._is_absent(name) else super().rev(name, path)
 
     def find_committer(self, environ: Mapping[str, str]) -> str:
-        """Return who the user is to git in this checkout, `Name <address>`; '' if nothing says so.
+        """Return the user's git identity in this checkout, `Name <address>`; '' if none is configured.
 
-        What git would make up from the machine's name does not count.
+        What git would derive from the machine's name does not count.
 
         Args:
             environ: the user's variables, which git asks first.
@@ -121,13 +121,13 @@ class Commits(Repository):
     def current_branch(self, path: Path | None = None) -> str | None:
         """Return the name of the branch checked out at `path`, None when detached.
 
-        git's own `--short` makes `main` to `heads/main` where a tag, a remote or another ref has the same name.
+        git's own `--short` turns `main` into `heads/main` if a tag, a remote or another ref has the same name.
         """
         ref = self.run("symbolic-ref", "--quiet", "HEAD", cwd=path, check=False).out.strip()
         return ref.removeprefix("refs/heads/") if ref.startswith("refs/heads/") else None
 
     def head(self, path: Path) -> str | None:
-        """Return the commit checked out at `path`, None if it has no commit or is not a worktree any more."""
+        """Return the commit checked out at `path`, None if it has no commit or is no longer a worktree."""
         if self.pinned and path == self.root:
             return self.rev("HEAD")
         known = self._read_head(path)
@@ -142,7 +142,7 @@ class Commits(Repository):
         return self._ask("merge-base", "--is-ancestor", old, new).code == 0
 
     def find_unreached(self, commits: Collection[str], tip: str) -> set[str]:
-        """Return those of the commits that are not reachable from `tip`, gone ones too."""
+        """Return the commits that are not reachable from `tip`, including missing ones."""
         answer = self.run("rev-list", "--stdin", text="\n".join([*commits, f"^{tip}", ""]), check=False)
         if answer.code == 0:
             return set(answer.out.split()).intersection(commits)
@@ -156,24 +156,24 @@ class Commits(Repository):
         return self.run("rev-list", "--objects", "--quiet", commit, *but, "--", check=False).code == 0
 
     def merge_base(self, one: str, other: str) -> str | None:
-        """Return the last commit that both have, or None; between two commits it is asked for once."""
+        """Return the merge base, or None; cached for two commits."""
         if (one, other) in self._merge_bases:
             return self._merge_bases[one, other]
         found = self._ask("merge-base", one, other).out.strip() or None
-        if OID.fullmatch(one) and OID.fullmatch(other):  # a ref may name another commit the next time
+        if OID.fullmatch(one) and OID.fullmatch(other):  # a ref may name another commit next time
             self._merge_bases[one, other] = found
         return found
 
     def _ask(self, *question: str) -> GitResult:
-        """Run git where its exit code 1 is a "no" or "none"; any other failure is an error."""
+        """Run git where exit code 1 means "no" or "none"; any other failure is an error."""
         answer = self.run(*question, check=False)
         if answer.code > 1:
             raise GitError(question, answer.code, answer.err)
         return answer
 
     def log_oneline(self, revisions: str, limit: int = 20, path: Path | None = None) -> list[str]:
-        """Return `abbreviated-oid subject` of up to `limit` commits of a revision or range, newest first; of a long
-        subject its beginning."""
+        """Return `abbreviated-oid subject` of up to `limit` commits of a revision or range, newest first; long subjects
+        are cut."""
         lines = self.run("log", "--no-decorate", "--format=%h %<(300,trunc)%s", f"-n{limit}", revisions, "--",
                          cwd=path).out.splitlines()
         return [line.rstrip() for line in lines]
@@ -197,26 +197,26 @@ class Commits(Repository):
                           "rename it: git branch -m garrison garrison-old")
 
     def check_movable(self, branch: str) -> None:
-        """Raise Refused if a hook of the user forbids moving `branch`; git asks the hook, and nothing is moved."""
+        """Raise Refused if the user's hook forbids moving `branch`; git calls the hook without moving anything."""
         tip = self.branch_tip(branch)
         commands = f"start\nupdate refs/heads/{branch} {tip} {tip}\nprepare\nabort\n"
         answer = self.run("update-ref", "--stdin", text=commands, check=False, hooks=True)
         if answer.code and "hook" in answer.err:
-            raise Refused(f"the reference-transaction hook of {self.root} forbids to move {branch}, so nothing could "
-                          "land there; let it pass update-ref, or take it out of the hooks directory")
+            raise Refused(f"the reference-transaction hook of {self.root} forbids moving {branch}, so nothing could "
+                          "land there; make it accept update-ref or remove it")
 
     # --- trees --------------------------------------------------------------------------------------------------------
 
     def has_object(self, oid: str) -> bool:
-        """Return whether the repository has that object; git is only asked about one that has no file of its own."""
+        """Return whether the repository has that object; git is only asked if the object has no file."""
         return self._loose(oid).exists() or \
             self.run("cat-file", "-e", oid, check=False).code == 0
 
     def drop_damaged_objects(self, commit: str, but: Sequence[str]) -> list[str]:
-        """Set aside the damaged loose objects of `commit` that none of the commits `but` has; return what is gone.
+        """Set aside the damaged loose objects of `commit` that no commit in `but` contains; return what is gone.
 
-        git never writes an object again whose file exists, whatever is in it: an empty file, which a power cut leaves,
-        would keep the same commit from being made again. Objects that are missing are returned as well.
+        git never rewrites an object whose file exists, whatever its content: an empty file, left by a power cut, would
+        prevent the same commit from being made again. Missing objects are also returned.
         """
         gone: list[str] = []
         while True:
@@ -232,11 +232,11 @@ class Commits(Repository):
         return list(dict.fromkeys([*gone, *(line.split()[0] for line in known if line.endswith(" missing"))]))
 
     def drop_damaged_named(self, message: str) -> list[str]:
-        """Set aside the damaged loose objects that a message of git names; return them."""
+        """Set aside the damaged loose objects that git's message names; return them."""
         return self._set_aside([first + rest for first, rest in _OBJECT_NAME.findall(message)])
 
     def _set_aside(self, names: Sequence[str]) -> list[str]:
-        """Move those of these objects that are damaged to `garrison/damaged/` of the git directory; return them."""
+        """Move the damaged ones of these objects to `garrison/damaged/` of the git directory; return them."""
         damaged = [name for name in dict.fromkeys(names) if self._is_damaged(name)]
         folder = self.common / "garrison" / "damaged"
         for name in damaged:
@@ -249,7 +249,7 @@ class Commits(Repository):
         return self.common / "objects" / oid[:2] / oid[2:]
 
     def _is_damaged(self, oid: str) -> bool:
-        """Return whether an object has its own file whose content is not that object."""
+        """Return whether an object has a loose file whose content is not that object."""
         try:
             data = zlib.decompress(self._loose(oid).read_bytes())
         except FileNotFoundError:
@@ -276,7 +276,7 @@ class Commits(Repository):
 
     @cached_property
     def excesses(self) -> dict[str, str]:
-        """Commit → in what its history is beyond the bounds (`bounds.explain_excess`)."""
+        """Commit → which bound its history exceeds (`bounds.explain_excess`)."""
         return {}
 
     @cached_property
@@ -291,7 +291,7 @@ class Commits(Repository):
         return [change.name for change in self.changes(old, new)]
 
     def changes(self, old: str, new: str) -> list[ChangedPath]:
-        """Return what differs between two tree-ishes; the last few answers are cached by their trees."""
+        """Return the differences between two tree-ishes; the last few results are cached by their trees."""
         if (known := self.known_changes(old, new)) is not None:
             return known
         key = (self._trees.get(old, old), self._trees.get(new, new))
@@ -299,11 +299,11 @@ class Commits(Repository):
         return self.note_changes(*key, list(zip(parts[::2], parts[1::2], strict=False)))
 
     def known_changes(self, old: str, new: str) -> list[ChangedPath] | None:
-        """Return what differs between two tree-ishes if that is cached, else None."""
+        """Return the cached differences between two tree-ishes, None if they are not cached."""
         return self._changes.get((self._trees.get(old, old), self._trees.get(new, new)))
 
     def note_changes(self, old: str, new: str, lines: Sequence[tuple[str, str]]) -> list[ChangedPath]:
-        """Cache what differs between two tree-ishes, by git's raw lines and the paths that they are about; return it.
+        """Parse git's raw lines about two tree-ishes, with their paths; cache and return the differences.
         """
         changes = []
         for meta, name in lines:
@@ -331,8 +331,8 @@ class Commits(Repository):
         return MergeResult(tree, []) if answer.code == 0 else conflict_in(conflicts)
 
     def merge_stages(self, ours: str, theirs: str) -> tuple[str, dict[tuple[str, int], tuple[str, str]]]:
-        """Merge two commits without a checkout; return the tree, in which files in conflict have markers, and of each
-        such file (path, stage) → (mode, blob), as git's index has them: 1 merge base, 2 ours, 3 theirs."""
+        """Merge two commits without a checkout; return the tree, in which files in conflict have markers, and for each
+        such file (path, stage) → (mode, blob), as in git's index: 1 merge base, 2 ours, 3 theirs."""
         answer = self._run_merge(ours, theirs, durable=True)
         if answer.code not in (0, 1) or not answer.out:
             raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
@@ -346,10 +346,10 @@ class Commits(Repository):
 
     def _run_merge(self, *arguments: str, text: str | None = None, extra: Mapping[str, str] | None = None,
                    durable: bool = False) -> GitResult:
-        """Run git's merge; again without a worktree where it fails.
+        """Run git's merge; if it fails, again without a worktree.
 
-        For a submodule in conflict git reads the `.gitmodules` of the checkout at `root`, and dies of a bad one.
-        Without a worktree it reads none: then it finds no submodule's own commits, and moves no pointer forward.
+        For a submodule in conflict git reads the `.gitmodules` of the checkout at `root`, and dies if it is bad.
+        Without a worktree it reads none: then it does not find the submodule's commits, and moves no pointer forward.
         """
         answer = self.run(*_MERGE, *arguments, check=False, durable=durable, text=text, extra=extra)
         if answer.code <= 1 or _UNRELATED in answer.err:
@@ -359,9 +359,9 @@ class Commits(Repository):
         return again if again.code <= 1 else answer
 
     def merge_trees(self, ours: str, theirs: Sequence[str]) -> list[MergeResult]:
-        """Merge `ours` with each of `theirs`, in one call of git that keeps no object; a `tree` is only a name.
+        """Merge `ours` with each of `theirs`, in one git call that keeps no objects; a `tree` is only a name.
 
-        What cannot be merged at all (a commit that is gone, unrelated histories) has neither tree nor conflicts.
+        A merge that is impossible (missing commit, unrelated histories) has neither tree nor conflicts.
         """
         with self.open_scratch() as folder:
             extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.common / "objects")}
@@ -373,19 +373,19 @@ class Commits(Repository):
         if len(theirs) < 2:
             unmergeable = MergeResult(None, [], "cannot be merged")
             return [_NO_COMMON_COMMIT if _UNRELATED in answer.err else unmergeable] * len(theirs)
-        half = len(theirs) // 2  # git gave up at one of them: find out which
+        half = len(theirs) // 2  # git gave up on one of them: find out which
         return [*self.merge_trees(ours, theirs[:half]), *self.merge_trees(ours, theirs[half:])]
 
     def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int,
                     author: Ident | None = None, signed: bool = True) -> str:
-        """Write a commit that depends on nothing but the arguments and `committer`, durably; return its oid.
+        """Durably write a commit that depends only on the arguments and `committer`; return its oid.
 
         The committer is also the author unless another is named. Tree and parents need not exist. SigningFailed if the
         `signer` cannot sign it.
 
         Args:
             date: seconds since 1970, UTC.
-            signed: the signer, if there is one, signs it.
+            signed: sign it, if there is a signer.
         """
         ident = author or Ident(*self.committer, f"{date} +0000")
         name = ident.name if any(letter.isalnum() for letter in ident.name) else "unknown"
@@ -401,14 +401,14 @@ class Commits(Repository):
         return commit
 
     def find_text(self, commit: str, name: str) -> tuple[str, str] | None:
-        """Return mode and text of a commit's file; None if it has none of that name."""
+        """Return mode and text of a file in a commit; None if it is missing."""
         listed = self.run("ls-tree", "-z", "--full-tree", commit, "--", name).out.split()
         return (listed[0], self.run("cat-file", "blob", listed[2], exact=True).out) if len(listed) > 2 else None
 
     def commit_text(self, parent: str, name: str, mode: str, text: str, message: str) -> str:
-        """Write a commit on top of another in which one file has this mode and text; return its oid.
+        """Write a child commit in which one file has this mode and text; return its oid.
 
-        The same call makes the same commit, so that one that was killed can be repeated.
+        The same call makes the same commit, so that it can be repeated after a kill.
         """
         with self.open_scratch() as folder:
             index = {"GIT_INDEX_FILE": f"{folder}/index"}
@@ -420,7 +420,7 @@ class Commits(Repository):
         return self.commit_tree(tree, [parent], message, date=date)
 
     def remotes(self, path: Path | None = None) -> dict[str, str]:
-        """Return the remotes, and the address that each has for pushing alone, '' for none."""
+        """Return the remotes with their separate push addresses, '' for none."""
         remotes: dict[str, str] = {}
         for setting in self.settings(path):
             section, _, rest = setting.key.partition(".")
@@ -430,7 +430,7 @@ class Commits(Repository):
         return remotes
 
     def behind_upstream(self, branch: str) -> tuple[str, int] | None:
-        """Return the upstream of a branch and how many commits of it the branch lacks; None for none."""
+        """Return the upstream of a branch and how many of its commits the branch lacks; None without upstream."""
         upstream = self.run("for-each-ref", "--format=%(upstream)", f"refs/heads/{branch}").out.strip()
         if not upstream:
             return None
@@ -455,12 +455,11 @@ class Commits(Repository):
                    hooks: bool = False, extra: Mapping[str, str] | None = None) -> bool:
         """Set `ref` to `new` if it is still `old` (ABSENT: none; None: any value); return False if git refused.
 
-        What passes (a full disk, a read-only one) is no refusal, but a GitError.
+        A temporary problem (a full or read-only disk) is not a refusal, but a GitError.
 
         Args:
             message: for the reflog.
-            hooks: the user's hooks may run, and refuse.
-            extra: environment variables for those hooks.
+            hooks: the user's hooks may run, and refuse. extra: environment variables for these hooks.
         """
         values = (ref, new) if old is None else (ref, new, old)
         set_ref = partial(self.run, "update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks,
@@ -471,7 +470,7 @@ class Commits(Repository):
         return answer.code == 0
 
     def delete_refs(self, refs: Sequence[str]) -> None:
-        """Delete those of `refs` that exist. GitError if one of them is still there."""
+        """Delete the existing ones of `refs`. GitError if one of them still exists afterwards."""
         for last in attempts(self.retry_seconds) if refs else ():
             answer = self.run("update-ref", "--stdin", text="".join(f"delete {ref}\n" for ref in refs), check=False)
             if answer.code == 0:
@@ -483,7 +482,7 @@ class Commits(Repository):
         """Set a ref that only we write, to an existing commit; return False if git refused.
 
         The file is renamed into place instead of using git's `<ref>.lock`: a death while holding that would block the
-        ref for ever.
+        ref forever.
         """
         if not self._keeps_refs_in_files:
             return self.update_ref(ref, oid)
@@ -493,11 +492,11 @@ class Commits(Repository):
             descriptor = self._open_temporary(temporary)
             try:
                 os.write(descriptor, f"{oid}\n".encode())
-                os.fsync(descriptor)  # before the rename: after a power cut the ref would be an empty file
+                os.fsync(descriptor)  # before the rename: otherwise a power cut could leave the ref an empty file
             finally:
                 os.close(descriptor)
             os.rename(temporary, path)  # noqa: PTH104
-        except OSError:  # its folder is being removed, or the disk is full; git waits, or says what is wrong
+        except OSError:  # its folder is being removed, or the disk is full; git waits or reports the problem
             with suppress(OSError):
                 os.unlink(temporary)  # noqa: PTH108
             return self.update_ref(ref, oid)
@@ -515,23 +514,23 @@ class Commits(Repository):
     def drop_refs(self, refs: Sequence[str]) -> None:
         """Delete refs that only we write (see `make_ref`); most are files and need no git.
 
-        A ref that git packs at this moment may stay.
+        A ref that git is packing right now may survive.
         """
         packed = b""
         if self._keeps_refs_in_files:
             with suppress(FileNotFoundError):
                 packed = (self.common / "packed-refs").read_bytes()
-        # Packed ones first: without its own file, a ref would have its packed value again.
+        # Packed ones first: without its own file, a ref would fall back to its packed value.
         self.delete_refs([ref for ref in refs if ref.encode() in packed or not self._keeps_refs_in_files])
         for ref in refs if self._keeps_refs_in_files else ():
             (self.common / ref).unlink(missing_ok=True)
-            with suppress(OSError):  # another ref has the same folder
+            with suppress(OSError):  # another ref is in the same folder
                 (self.common / ref).parent.rmdir()
 
     def _read_loose(self, ref: str) -> str | None:
         """Read a ref from its own file; None if git must be asked.
 
-        A step of the merge queue reads five refs, and each call of git costs milliseconds.
+        A step of the merge queue reads five refs, and each git call costs milliseconds.
         """
         if ".." in ref or "//" in ref or ref.endswith("/") or not self._keeps_refs_in_files:
             return None
@@ -544,7 +543,7 @@ class Commits(Repository):
     def _is_absent(self, ref: str) -> bool:
         """Return whether there is certainly no such ref; False means that git must be asked.
 
-        Every node begins with a branch, and ends with an archive, that is not there yet.
+        Every node starts with a branch and ends with an archive that does not exist yet.
         """
         if not ref.startswith(("refs/heads/", "refs/garrison/")) or _INVALID_NAME.search(ref) \
                 or self.pinned or not self._keeps_refs_in_files:
@@ -573,7 +572,8 @@ class Commits(Repository):
 
     @cached_property
     def _keeps_refs_in_files(self) -> bool:
-        """Return whether this repository keeps refs in files, and for one user: else git knows which rights they get.
+        """Return whether this repository stores refs in files, and for one user: otherwise git must set their
+        permissions.
         """
         return not (self.common / "reftable").exists() and not self.shared_mode
 
@@ -581,18 +581,18 @@ class Commits(Repository):
 
     @property
     def scratch(self) -> Path:
-        """Return the folder for files that are not, or not yet, part of the repository, on its file system."""
+        """Return the folder on the repository's file system for files that are not (yet) part of it."""
         return self.common / "garrison"
 
     def open_scratch(self) -> tempfile.TemporaryDirectory[str]:
-        """Make a folder in `scratch` for as long as its context lasts."""
-        import tempfile  # with `random` and what that needs 2 ms, in every process that merely asks git
+        """Create a folder in `scratch` for the duration of the context."""
+        import tempfile  # with `random` and its imports this costs 2 ms in every process that merely calls git
 
         self.make_folder(self.scratch)
         return tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=self.scratch)
 
     def hold_scratch(self) -> None:
-        """Have `reuse_scratch` give one folder until `release_scratch`: for a process that asks again and again."""
+        """Have `reuse_scratch` return one folder until `release_scratch`, for a process that calls it repeatedly."""
         self._held_scratch = self.open_scratch()
 
     def release_scratch(self) -> None:
@@ -602,7 +602,7 @@ class Commits(Repository):
 
     @contextmanager
     def reuse_scratch(self) -> Iterator[Path]:
-        """Give a folder in `scratch`; it may hold what its last user left, if this object holds one."""
+        """Yield a folder in `scratch`; if this object keeps one, it may contain leftovers of its last use."""
         if self._held_scratch is not None and (held := Path(self._held_scratch.name)).is_dir():
             yield held
             return
@@ -610,7 +610,7 @@ class Commits(Repository):
             yield Path(folder)
 
     def clear_scratch(self) -> None:
-        """Remove what killed processes left in `scratch`."""
+        """Remove the leftovers of killed processes in `scratch`."""
         for left in self.scratch.glob("*"):
             owner = _SCRATCH.match(left.name)
             if owner is None or processes.probe(int(owner[1])) is not None:
@@ -631,7 +631,7 @@ def _strip_forbidden(text: str) -> str:
 def conflict_in(paths: Sequence[str]) -> MergeResult:
     """Return the result of a merge that leaves these paths in conflict.
 
-    A file where the other side has a directory is listed under its own name, without the commit that git appends.
+    A file that is a directory on the other side is listed under its own name, without the commit that git appends.
     """
     names = sorted({_CONFLICT_SUFFIX.sub("", path) for path in paths})
     return MergeResult(None, names, "conflict in " + ", ".join(names))
@@ -643,21 +643,20 @@ def _parse_merge(part: str) -> MergeResult:
     return MergeResult(tree, []) if status == "1" else conflict_in(paths)
 
 
-# ---- Files that are never committed from one worktree, unless its agent adds them by force (`git add -f`).
+# ---- Files that are never committed from one worktree, unless its agent forces it (`git add -f`).
 #
-# These are the patterns of the agent's profile, single files that the set-up made and the repository does not
-# ignore, and what interpreters and test tools write alongside every source file (`CACHES`). git knows lists of ignored
-# files for a repository and for a user, none for a worktree. So the patterns are written alongside the worktree's
-# index, after those of the user, and named to each git that looks at the worktree. A file that is tracked is
-# committed like any other.
+# These are the patterns of the agent's profile, single files that the set-up made and the repository does not ignore,
+# and what interpreters and test tools write next to every source file (`CACHES`). git has lists of ignored files for a
+# repository and for a user, but not for a worktree. So the patterns are written next to the worktree's index, after the
+# user's, and passed to each git that reads the worktree. A tracked file is committed like any other.
 
 
 EXCLUDE_FILE = "garrison-exclude"
 """File in a worktree's own git directory."""
 SETUP_OUTPUT = "garrison-setup-output"
-"""File alongside it, with the patterns of the files that the set-up made."""
+"""File next to it, with the patterns of the files that the set-up made."""
 CACHES = ("__pycache__/", "*.py[co]", ".pytest_cache/", ".mypy_cache/", ".ruff_cache/")
-"""Patterns of what programs write alongside sources by themselves: never work, and no reason to refuse any."""
+"""Patterns of what programs write next to sources: never work, and no reason to refuse any."""
 SETTING = "core.excludesFile"
 
 
@@ -666,7 +665,7 @@ def literal_pattern(name: str) -> str:
 
 
 def write_excludes(git: Git, worktree: Path, patterns: Sequence[str] = ()) -> Path | None:
-    """Write the patterns of a worktree with those of its agent; return the file, None for a checkout of the user's."""
+    """Write the patterns of a worktree, including its agent's; return the file, None for the user's checkout."""
     git_dir = git.git_dir(worktree)
     if git_dir == git.common:
         return None
@@ -678,7 +677,7 @@ def write_excludes(git: Git, worktree: Path, patterns: Sequence[str] = ()) -> Pa
 
 
 def exclude_output(git: Git, worktree: Path, names: Sequence[str]) -> None:
-    """Add single files that the set-up made to the patterns of a worktree; a successor's agent has them as well."""
+    """Add single files that the set-up made to the patterns of a worktree; a successor's agent gets them too."""
     git_dir = git.git_dir(worktree)
     if git_dir == git.common or not names:
         return
@@ -694,12 +693,10 @@ def is_cache(name: str) -> bool:
 
 def exclude_in_checkout(git: Git, checkout: Path, folder: Path, patterns: Sequence[str],
                         environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that keep files out of the commits of a program in the user's own checkout; nothing there is
-    changed.
+    """Return the variables that keep files out of a program's commits in the user's own checkout, without changing it.
 
     Args:
-        folder: folder of the program, for the list.
-        environ: its variables, whose settings of git are kept.
+        folder: folder of the program, for the list. environ: its variables, whose git settings are kept.
     """
     path = folder / EXCLUDE_FILE
     path.write_bytes(_with_own(git, checkout, patterns))
@@ -710,21 +707,21 @@ def exclude_in_checkout(git: Git, checkout: Path, folder: Path, patterns: Sequen
 
 
 def _with_own(git: Git, worktree: Path, patterns: Sequence[str]) -> bytes:
-    """Return the patterns after those of the user's own list."""
+    """Return the patterns, preceded by those of the user's own list."""
     known, named = git.settings(worktree), ""
-    if not known or any(each.key == SETTING.lower() for each in known):  # git alone knows what `~user/` is
+    if not known or any(each.key == SETTING.lower() for each in known):  # only git can expand `~user/`
         named = git.run("config", "--path", SETTING, cwd=worktree, check=False).out.removesuffix("\n")
     config = os.environ.get("XDG_CONFIG_HOME") or str(Path(os.environ.get("HOME", "/"), ".config"))
     own = Path(named) if named else Path(config, "git", "ignore")
     if own.is_absolute():
         kept = own.read_bytes() if own.is_file() else b""
-    else:  # in the worktree, where it may be an agent's link to what the agent is not to see
+    else:  # in the worktree, it may be an agent's link to something that the agent must not see
         kept = untrusted.read_begin(worktree, str(own), untrusted.TEXT_LIMIT)
     text = "".join(f"{pattern}\n" for pattern in patterns).encode(errors="surrogateescape")
     return kept + (b"" if kept.endswith(b"\n") or not kept else b"\n") + text
 
 
 def exclude_options(git_dir: Path) -> tuple[str, ...]:
-    """Return the options of git that name the patterns of a worktree with this git directory."""
+    """Return git's options for the patterns of a worktree with this git directory."""
     path = git_dir / EXCLUDE_FILE
     return ("-c", f"{SETTING}={path}") if path.is_file() else ()

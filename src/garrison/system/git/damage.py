@@ -1,10 +1,10 @@
-"""Damage: what a killed git, a disk or the user's gc does to a repository, and how it is mended.
+"""Damage: what a killed git, a disk or the user's gc does to a repository, and its repair.
 
-Abandoned locks are files that a killed git left, at which every later git would fail. git locks a ref, the packed refs
-or the configuration by a file `<name>.lock` alongside it, and removes that when it ends; one that is killed cannot.
-Such a lock is abandoned once it is old and no git works in the repository that was there already when the lock was
-made. Locks of an index are left alone: the user's merge or commit may hold one for hours, and those of worktrees whose
-process died are removed by `Worktrees.clear_locks`.
+Abandoned locks are files of a killed git that would make every later git fail. git locks a ref, the packed refs or the
+configuration by a file `<name>.lock` next to it, and removes that when it ends, unless it is killed. Such a lock is
+abandoned once it is old and no git is running in the repository that already existed when the lock was made. Locks of
+an index are left alone: the user's merge or commit may hold one for hours, and those of worktrees whose process died
+are removed by `Worktrees.clear_locks`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 OWN_LOCK_SECONDS = 10.0
-"""Age at which the lock of a ref that only garrison writes may be abandoned: its own git holds one for milliseconds."""
+"""Age from which the lock of a ref that only garrison writes may be abandoned: its own git holds one for
+milliseconds."""
 LOCK_SECONDS = 60.0
-"""Age at which another one may be: an editor's own git, or one in a container, is not seen among the processes."""
+"""The same for other locks: an editor's own git, or one in a container, is not visible among the processes."""
 _MARGIN = 1.0
 """Seconds by which the times of a process and of a file may differ."""
 _OWN = ("refs/heads/garrison", "refs/garrison")
 _FILES = ("packed-refs.lock", "config.lock")
-"""Locks in the common directory itself; the others lie alongside their refs."""
+"""Locks in the common directory itself; the others are next to their refs."""
 _NAMED = re.compile(r"Unable to create '([^'\n]+)\.lock': File exists|"
                     r"could not lock config file ([^:\n]+): File exists")
 
 
 def remove_named(errors: str, root: Path, common: Path) -> bool:
-    """Remove the abandoned locks that git's messages name, which ran in `root`; return whether one was removed."""
+    """Remove the abandoned locks named in the messages of a git that ran in `root`; return whether one was removed."""
     named = [root / f"{match[1] or match[2]}.lock" for match in _NAMED.finditer(errors)]
     left = [lock for lock in named if _may_remove(lock, common) and is_abandoned(lock, common)]
     return bool(left and remove_locks(left, common))
@@ -51,11 +52,11 @@ def find_locks(common: Path, at: float = LOCK_SECONDS) -> list[Path]:
 
 
 def remove_locks(locks: Iterable[Path], common: Path, at: float = LOCK_SECONDS) -> list[Path]:
-    """Remove the abandoned ones of these locks, and return them."""
+    """Remove the abandoned ones of these locks and return them."""
     removed: list[Path] = []
     directory = os.open(common, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # one process at a time: another one may have removed this lock since, and a later git may have made it again
+        # one process at a time: another one may have removed this lock, and a later git may have made it again
         fcntl.flock(directory, fcntl.LOCK_EX)
         for lock in locks:
             if is_abandoned(lock, common, at):
@@ -68,7 +69,7 @@ def remove_locks(locks: Iterable[Path], common: Path, at: float = LOCK_SECONDS) 
 
 
 def is_abandoned(lock: Path, common: Path, at: float = LOCK_SECONDS) -> bool:
-    """Return whether a lock is older than `at` seconds, and no git works in the repository that may have made it."""
+    """Return whether a lock is older than `at` seconds, and no running git in the repository can have made it."""
     try:
         age = time.time() - lock.stat().st_mtime
     except OSError:
@@ -76,7 +77,7 @@ def is_abandoned(lock: Path, common: Path, at: float = LOCK_SECONDS) -> bool:
     is_own = any(lock.is_relative_to(common / place) for place in _OWN)
     if age <= (OWN_LOCK_SECONDS if is_own else at):
         return False
-    # Only a git that was there before the lock can have made it; start ticks count from the boot, as this clock does.
+    # Only a git that started before the lock can have made it; start ticks count from boot, like this clock.
     booted = time.clock_gettime(time.CLOCK_BOOTTIME)
     return not any(booted - row.ticks / TICKS_PER_SECOND >= age - _MARGIN and _works_in(row.pid, common)
                    for row in list_processes() if row.comm == "git" or row.comm.startswith("git-"))
@@ -94,11 +95,11 @@ def _may_remove(lock: Path, common: Path) -> bool:
 
 
 def _works_in(pid: int, common: Path) -> bool:
-    """Return whether a git process works in the repository; True if it is another user's, and cannot be inspected."""
+    """Return whether a git process runs in the repository; True if it is another user's and cannot be inspected."""
     try:
         where = Path(f"/proc/{pid}/cwd").readlink()
         said = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+    except (FileNotFoundError, ProcessLookupError):  # it has ended since
         return False
     except OSError:
         return True
@@ -106,11 +107,11 @@ def _works_in(pid: int, common: Path) -> bool:
     return os.fsencode(common) in said or where.is_relative_to(common) or (dirs is not None and dirs.common == common)
 
 
-# ---- Registrations of worktrees, `.git/worktrees/NAME`: what in one is damaged, and how it is mended.
+# ---- Registrations of worktrees, `.git/worktrees/NAME`: detect and repair damage.
 #
-# A power cut or a disk leaves files of zeros, halves and flipped bits. What a file must hold follows from where the
-# entry lies (`commondir`), from the worktree that names it (`gitdir`), from its log or its branch (`HEAD`), or from
-# the commit that is checked out (`index`). Files of the worktree are never touched. An entry that a git is making
+# A power cut or a disk leaves zeroed or truncated files and flipped bits. The content of a file follows from the place
+# of the entry (`commondir`), from the worktree that names it (`gitdir`), from its log or its branch (`HEAD`), or from
+# the commit that is checked out (`index`). Files of the worktree are never touched. An entry that git is just creating
 # is left alone.
 
 
@@ -134,7 +135,7 @@ def find_damage(common: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _names_something(common: Path, head: bytes) -> bool:
-    """Return whether a HEAD is whole: a half of one may name a branch that does not exist."""
+    """Return whether a HEAD is complete: a truncated one may name a branch that does not exist."""
     found = _HEAD.match(head)
     ref = os.fsdecode(head.removeprefix(b"ref: ").rstrip(b"\n"))
     return found is not None and (not head.startswith(b"ref: refs/heads/garrison") or (common / ref).exists()
@@ -142,8 +143,8 @@ def _names_something(common: Path, head: bytes) -> bool:
 
 
 def mend_registration(common: Path, path: Path | None, told: str = "") -> list[str]:
-    """Mend what is damaged in the entry of the worktree `path`, and `commondir` in every entry, for git stops at one
-    that it cannot read; return what was mended. `told`: by git. The caller reads the index again if it is gone."""
+    """Repair the entry of the worktree `path`, and `commondir` in every entry, since git fails on one that it cannot
+    read; return what was repaired. `told`: git's message. The caller reads the index again if it is gone."""
     own, mended = _entry_of(common, path), list[str]()
     if own is not None and _INDEX.search(told):
         (own / "index").unlink(missing_ok=True)
@@ -169,7 +170,7 @@ def mend_registration(common: Path, path: Path | None, told: str = "") -> list[s
 
 
 def _entry_of(common: Path, path: Path | None) -> Path | None:
-    """Return the entry that the `.git` file of a worktree names; None if it names none of this repository."""
+    """Return the entry that the `.git` file of a worktree names; None if it is not in this repository."""
     if path is None:
         return None
     name = os.fsdecode(_read(path / ".git").removeprefix(b"gitdir: ").rstrip(b"\n"))
@@ -178,7 +179,7 @@ def _entry_of(common: Path, path: Path | None) -> Path | None:
 
 
 def _head_of(common: Path, entry: Path, path: Path) -> bytes:
-    """Return what HEAD must hold: garrison's branch of that worktree, else the commit that its log names last."""
+    """Return the correct HEAD: garrison's branch of that worktree, else the last commit in its log."""
     branch = f"refs/heads/garrison/{path.parent.name}/{path.name}"
     if _names_something(common, os.fsencode(f"ref: {branch}\n")):
         return os.fsencode(f"ref: {branch}\n")
@@ -187,7 +188,7 @@ def _head_of(common: Path, entry: Path, path: Path) -> bytes:
 
 
 def is_record_of(entry: Path, link: Path) -> bool:
-    """Return whether an entry is that of the worktree with the `.git` file `link`, by what git recorded."""
+    """Return whether an entry belongs to the worktree with the `.git` file `link`, by git's records."""
     with suppress(OSError, ValueError):
         recorded = entry / os.fsdecode(_read(entry / "gitdir")).strip()
         return recorded == link or recorded.parent.parent.resolve() / recorded.parent.name / ".git" == link
@@ -208,26 +209,26 @@ def _read(path: Path, size: int = 1 << 16) -> bytes:
         return b""
 
 
-# ---- Garbage collection of the user's: a `git gc --prune=now` takes objects that no ref had yet when it looked.
+# ---- Garbage collection by the user: a `git gc --prune=now` removes objects that had no ref when it scanned.
 #
-# What garrison writes has a ref within milliseconds, but a gc may look in between: the ref then points to what is
-# gone, and the user's own `git gc` fails from then on. So whoever has set a ref asks a `GcWatch` whether that can
-# have been, and looks; what is gone is written again while `hold_gc` keeps the next one out, by git's own lock.
-# `write_held` does that. An automatic gc spares what is younger than two weeks.
+# What garrison writes has a ref within milliseconds, but a gc may scan in between: the ref then points to a missing
+# object, and the user's `git gc` fails from then on. So after setting a ref, callers ask a `GcWatch` whether that is
+# possible, and check; what is gone is written again while `hold_gc` blocks the next gc with git's own lock.
+# `write_held` does all this. An automatic gc keeps what is younger than two weeks.
 
 
 T = TypeVar("T")
 _OURS = "garrison"
-"""Third word in the lock that garrison holds; git reads two."""
+"""Third word in the lock that garrison holds; git reads only two."""
 _POLL = 0.05
 _EMPTY = 5.0
-"""Seconds after which nobody is about to write into a lock any more."""
+"""Seconds after which an empty lock counts as left by a killed process."""
 HOLD_SECONDS = 20.0
 """Seconds to wait for the end of a gc, within one turn of a process."""
 
 
 def is_gc_running(common: Path) -> bool:
-    """Return whether a `git gc` that a user started runs in the repository with that common directory."""
+    """Return whether a user's `git gc` is running in the repository with that common directory."""
     try:
         pid, *words = (common / "gc.pid").read_text().split()
         return _OURS not in words and b"--auto" not in Path(f"/proc/{int(pid)}/cmdline").read_bytes().split(b"\0")
@@ -236,7 +237,7 @@ def is_gc_running(common: Path) -> bool:
 
 
 class GcWatch:
-    """Tells whether a `git gc` can have looked at the repository since it was made."""
+    """Tells whether a `git gc` may have scanned the repository since this object was created."""
 
     def __init__(self, common: Path) -> None:
         self.common = common
@@ -249,21 +250,21 @@ class GcWatch:
         return 0
 
     def has_seen_gc(self) -> bool:
-        """Return whether one ran when it was made, has run since, or runs."""
+        """Return whether one was running at creation, has run since, or is running."""
         return self._stamp is None or is_gc_running(self.common) or self._look() != self._stamp
 
 
 @contextmanager
 def hold_gc(common: Path, patience: float = HOLD_SECONDS) -> Iterator[None]:
-    """Keep every `git gc` from starting, after the end of one that runs; Hindered if that takes longer than `patience`.
+    """Wait for a running `git gc` and block further ones; Hindered if that takes longer than `patience`.
 
-    Only for what takes moments: git refuses the user's gc with "gc is already running".
+    Only for short operations: git refuses the user's gc with "gc is already running".
     """
     path, end = common / "gc.pid", time.monotonic() + patience
     line = f"{os.getpid()} {socket.gethostname()} {_OURS}\n".encode()
     while (descriptor := _take(path, common)) is None:
         if time.monotonic() > end:
-            raise Hindered(f"a git gc runs in {common.parent}, which might take what is written meanwhile")
+            raise Hindered(f"a git gc is running in {common.parent}, which might remove what is written now")
         time.sleep(_POLL)
     try:
         try:
@@ -273,17 +274,17 @@ def hold_gc(common: Path, patience: float = HOLD_SECONDS) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            if line.startswith(path.read_bytes()):  # a part of it, or nothing, if the disk is full
+            if line.startswith(path.read_bytes()):  # partial or empty, if the disk is full
                 path.unlink()
 
 
 def _take(path: Path, common: Path) -> int | None:
-    """Create the lock, unless a gc or another process of garrison's has it; what a killed one left is removed."""
+    """Create the lock, unless a gc or another garrison process has it; remove a killed one's."""
     if is_gc_running(common):
         return None
     with suppress(OSError, ValueError):
         words = path.read_text().split()
-        # Without a word it is about to be written, or whoever made it was killed before that.
+        # Empty: it is about to be written, or its creator was killed before that.
         if not Path("/proc", str(int(words[0]))).exists() if words else time.time() - path.stat().st_mtime > _EMPTY:
             path.unlink()
     with suppress(FileExistsError):
@@ -292,16 +293,16 @@ def _take(path: Path, common: Path) -> int | None:
 
 
 def write_held(common: Path, write: Callable[[], T], is_whole: Callable[[T], bool], undo: Callable[[], None]) -> T:
-    """Do what writes objects and sets a ref to them; again while no gc can start, if one took what it wrote.
+    """Run a step that writes objects and sets a ref to them; if a gc removed them, repeat it while none can start.
 
-    `is_whole` tells whether the repository has all of a result, `undo` takes back a ref to what is gone.
+    `is_whole` tells whether the repository has all of a result, `undo` removes a ref to what is gone.
     """
     watch = GcWatch(common)
     try:
         made = write()
         if not watch.has_seen_gc():
             return made
-    except GarrisonError:  # git's, or that a commit is not there
+    except GarrisonError:  # git's error, or a missing commit
         if not watch.has_seen_gc():
             raise
         with hold_gc(common):

@@ -1,7 +1,7 @@
-"""Landable trees: refuse what git itself refuses in a tree that is to land, before other work meets it.
+"""Landable trees: refuse a tree that git itself would refuse, before it lands and affects other work.
 
-A commit can hold what no checkout can: git makes it from any tree, and stops at it later, in every worktree and merge
-of the branch that has it. Names are judged by rules that let all usual ones pass; git judges the few others, and a
+A commit can contain what no checkout can: git creates it from any tree, and fails on it later, in every worktree and
+merge of its branch. Names are checked by rules that accept all usual ones; git checks the few others, and a
 `.gitmodules`.
 """
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from garrison.system.git.commits import ChangedPath, Commits
 
 MAX_NAME = 255
-"""Bytes of a name that a file system holds."""
+"""Longest file name in bytes that a file system supports."""
 MAX_PATH = 3584
-"""Bytes of a path in a worktree; the system's limit is 4096 with the folder of the worktree."""
+"""Longest path in bytes in a worktree; the system's limit of 4096 includes the worktree's folder."""
 MAX_DEPTH = 500
-"""Folders in each other."""
+"""Deepest nesting of folders."""
 MAX_MODULES = 16 << 20
 """Bytes of a `.gitmodules`."""
 MODULES = ".gitmodules"
 _USUAL = frozenset({MODULES, ".gitignore", ".gitattributes", ".gitkeep", ".github", ".gitlab", ".gitlab-ci.yml",
                     ".gitea", ".gitleaks.toml"})
-"""Names that begin as git's own and are allowed."""
+"""Names that start like git's own and are allowed."""
 _SHOWN = 120
-"""Letters of a name or message that are quoted."""
+"""Characters of a name or message that are quoted."""
 _REGULAR = frozenset({"100644", "100755"})
 _LINK, _FOLDER = "160000", "040000"
 _EVERYWHERE = ("-c", "core.protectNTFS=true", "-c", "core.protectHFS=true")
-"""Settings with which git refuses names that another file system takes for `.git` as well."""
+"""Settings with which git also refuses names that another file system treats as `.git`."""
 
 
 def explain_refusal(git: Commits, before: str, tree: str, *, foreign: bool = False, missing: bool = False) -> str:
@@ -43,8 +43,8 @@ def explain_refusal(git: Commits, before: str, tree: str, *, foreign: bool = Fal
     GitError if git cannot even read it.
 
     Args:
-        foreign: the tree was not written by our git, so that no listing of its paths proves what its names are.
-        missing: look for missing files as well, since nothing checks the tree out before it lands.
+        foreign: the tree was not written by our git, so a listing of its paths does not prove its names. missing: also
+            check for missing files, since nothing checks the tree out before it lands.
     """
     added = [change for change in git.changes(before, tree) if change.status != "D"]
     if why := next(filter(None, (explain_name(change.name) for change in added)), ""):
@@ -60,17 +60,17 @@ def explain_refusal(git: Commits, before: str, tree: str, *, foreign: bool = Fal
 
 
 def explain_name(name: str) -> str:
-    """Return why no checkout can hold a path, as far as the file system is concerned. Pure."""
+    """Return why the file system cannot have such a path in a checkout. Pure."""
     parts = name.split("/")
     if len(parts) > MAX_DEPTH:
-        return f"a file in it lies {len(parts) - 1} folders deep, more than {MAX_DEPTH}: {_shorten(name)}"
+        return f"a file in it is {len(parts) - 1} folders deep, more than {MAX_DEPTH}: {_shorten(name)}"
     if any(len(part.encode()) > MAX_NAME for part in parts) or len(name.encode()) > MAX_PATH:
         return f"a file in it has a name that is too long for a file system: {_shorten(name)}"
     return ""
 
 
 def needs_judgement(change: ChangedPath) -> bool:
-    """Return whether git has to judge a path: a part of it might be taken for one of git's own names. Pure."""
+    """Return whether git must check a path: a part of it might be mistaken for one of git's own names. Pure."""
     return any(_is_odd(part, change.mode) for part in change.name.split("/"))
 
 
@@ -88,18 +88,18 @@ def _explain_paths(git: Commits, tree: str) -> str:
 
 
 def _explain_names(git: Commits, before: str, tree: str) -> str:
-    """Return which new folder has a name in it that git's merges abort at: it has no letters, or a slash."""
+    """Return which new folder contains a name that makes git's merges abort: an empty one, or one with a slash."""
     listed = git.run("diff-tree", "-r", "-t", "-z", "--no-renames", before, tree).out.split("\0")[::2]
     folders = [tree, *(meta.split(" ")[3] for meta in listed if meta.split(" ")[1:2] == [_FOLDER])]
     for folder in dict.fromkeys(folders):
         data = git.run("cat-file", "tree", folder, exact=True).out.encode(errors="surrogateescape")
         if any(not name or b"/" in name for name in names_in_tree(data, len(tree) // 2)):
-            return "git refuses its tree: a name in it is empty, or holds a slash"
+            return "git refuses its tree: a name in it is empty or contains a slash"
     return ""
 
 
 def names_in_tree(data: bytes, oid_bytes: int) -> Iterator[bytes]:
-    """Yield the names in a tree object; ValueError if it is none. Pure."""
+    """Yield the names in a tree object; ValueError if it is not one. Pure."""
     at = 0
     while at < len(data):
         end = data.index(b"\0", at)
@@ -108,7 +108,7 @@ def names_in_tree(data: bytes, oid_bytes: int) -> Iterator[bytes]:
 
 
 def explain_modules(git: Commits, blob: str) -> str:
-    """Return what git says against a `.gitmodules`: its check of objects, and a command that follows the file."""
+    """Return git's objection to a `.gitmodules`, from its object check and a command that reads the file."""
     size = int(git.run("cat-file", "-s", blob).out)
     if size > MAX_MODULES:
         return f"its {MODULES} has {size} bytes, more than {MAX_MODULES}"
@@ -116,7 +116,7 @@ def explain_modules(git: Commits, blob: str) -> str:
         path = Path(folder)
         kind = "sha256" if len(blob) == 64 else "sha1"
         trial = Repository(path, git.environment)
-        trial.pinned = {"GIT_DIR": str(path / ".git"), "GIT_WORK_TREE": str(path)}  # it lies in another repository
+        trial.pinned = {"GIT_DIR": str(path / ".git"), "GIT_WORK_TREE": str(path)}  # it is in another repository
         trial.run("init", "--quiet", f"--object-format={kind}", ".")
         content = git.run("cat-file", "blob", blob, exact=True).out.encode(errors="surrogateescape")
         (path / MODULES).write_bytes(content)
@@ -141,9 +141,9 @@ def _explain_missing(git: Commits, blobs: Iterable[str]) -> str:
 
 
 def _message(stderr: str, folder: Path | None = None) -> str:
-    """Return git's own reason, without the folder in which it was tried."""
+    """Return git's own reason, without the folder of the check."""
     lines = [line.strip() for line in stderr.splitlines() if line.startswith(("error", "fatal"))]
-    text = lines[0].partition(": ")[2] if lines else stderr.strip() or "it said nothing"
+    text = lines[0].partition(": ")[2] if lines else stderr.strip() or "no message"
     return _shorten(text.replace(f"{folder}/", "") if folder else text)
 
 

@@ -1,9 +1,9 @@
 """Neutral settings: which keys of git's configuration make git run a program or follow a file, and what replaces them.
 
-garrison's own git works in repositories that agents write to. So no program that is named there may run in it, unless
-it was named there when the user launched the run.
+garrison's own git works in repositories that agents write to. So no program named in their configuration may run,
+unless it was named there when the user launched the run.
 
-- `ALWAYS` are keys with one name: what they configure is of no use to garrison, so every call overrides them.
+- `ALWAYS` are keys with one name: garrison does not need what they configure, so every call overrides them.
 - `RULES` are the keys that garrison needs if the user set them (filters such as LFS, merge drivers, a proxy's command),
   or whose names the configuration chooses. The last trusted value counts; without one, a value that runs nothing.
 - `NO_DRIVERS` are options of commands that would run `diff.external`, `diff.NAME.command` or `diff.NAME.textconv`.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 class KeyGroup(StrEnum):
-    """Kind of thing that a key of the configuration makes git do."""
+    """What a configuration key makes git do."""
 
     HOOKS = "hooks"
     FSMONITOR = "fsmonitor"
@@ -60,7 +60,7 @@ class Always(NamedTuple):
 
 
 class KeyRule(NamedTuple):
-    """Keys (as git prints them) of which only trusted values count; `neutral` replaces any other."""
+    """Keys (as git prints them) for which only trusted values count; `neutral` replaces others."""
 
     group: KeyGroup
     key: re.Pattern[str]
@@ -68,23 +68,23 @@ class KeyRule(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """One line of the configuration: its scope as git names it, the file it is in, key and value."""
+    """One line of the configuration: its scope as git names it, its file, key and value."""
 
     scope: str
     origin: str
     key: str
     value: str
     has_value: bool = True
-    """False for a key alone, which git takes for true."""
+    """False for a key without a value, which git takes as true."""
 
 
 REPOSITORY_SCOPES = frozenset({"local", "worktree"})
-"""Scopes of files that lie in the repository."""
+"""Scopes of files in the repository."""
 INCLUDE = re.compile(r"include\.path|includeif\..+\.path")
-"""Keys that name another file of settings. What it sets is judged like all the rest."""
+"""Keys that include another file of settings. Its settings are checked like all others."""
 
 ALWAYS = (
-    Always(KeyGroup.HOOKS, "core.hooksPath", os.devnull),  # nobody can put a hook below it, not even the same user
+    Always(KeyGroup.HOOKS, "core.hooksPath", os.devnull),  # no one can put a hook below it, not even the same user
     Always(KeyGroup.FSMONITOR, "core.fsmonitor", "false"),
     Always(KeyGroup.TERMINAL, "core.pager", "cat"),
     Always(KeyGroup.TERMINAL, "core.editor", "true"),
@@ -100,11 +100,11 @@ ALWAYS = (
 )
 """Settings of every call that keep programs from running. These and the calls' own options win over every file."""
 _MERGE_AS_TEXT = "git merge-file -q --marker-size=%L %A %O %B || exit 1"
-"""Merge driver that does what git does for a file without one."""
+"""Merge driver that does what git does by default."""
 BEHAVIOUR = (("gc.auto", "0"), ("maintenance.auto", "false"), ("core.safecrlf", "false"),
              ("submodule.recurse", "false"), ("merge.union.driver", _MERGE_AS_TEXT))
-"""Settings of every call that keep git from disturbing agents at work, and from uniting by itself: it would follow the
-attributes of a checkout, and unite ordered lists as well (`merge.union`)."""
+"""Settings of every call that keep git from disturbing working agents, and from union merges of its own: it would
+follow the attributes of a checkout, and also unite ordered lists (`merge.union`)."""
 HOOKS_KEY = "core.hooksPath"
 
 RULES = (
@@ -119,11 +119,11 @@ RULES = (
 _HOOK = re.compile(r"(hook\..+)\.(?:command|event|enabled)")
 """Hooks that newer versions of git take from the configuration."""
 CREDENTIAL_HELPER = re.compile(r"credential\.(.+\.)?helper")
-"""Helpers add up, so all are reset, and the trusted ones named again."""
+"""Helpers accumulate, so all are reset, and the trusted ones added again."""
 NOT_NEUTRAL = re.compile(r"remote\..+\.(uploadpack|receivepack|vcs)|core\.gitproxy")
-"""Programs of transports of which git takes the first one that is configured: nothing on top replaces them."""
+"""Transport programs for which git takes the first configured value: no later setting replaces them."""
 NO_TRANSPORT = tuple((f"protocol.{name}allow", "never") for name in ("", "file.", "git.", "http.", "https.", "ssh."))
-"""Settings that keep git from the network, where such a program is not trusted."""
+"""Settings that keep git off the network if such a program is not trusted."""
 NETWORK = frozenset({"clone", "fetch", "ls-remote", "push"})
 """Commands that need a transport."""
 WATCHED = (
@@ -141,18 +141,19 @@ WATCHED = (
     KeyRule(KeyGroup.TRANSPORT, NOT_NEUTRAL),
     KeyRule(KeyGroup.WORKTREE, re.compile(r"core\.worktree")),
 )
-"""Keys of a repository whose change during a run is reported: they act on the user's own git, if not on garrison's."""
+"""Keys of a repository whose change during a run is reported: they affect the user's own git, if not garrison's."""
 
 NO_DRIVERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("diff", "diff-index", "diff-files"), ("--no-ext-diff", "--no-textconv")),
     **dict.fromkeys(("show", "log", "diff-tree"), ("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty"))}
-"""Options after the name of a command. Those that compare commits read no `.gitmodules` of a checkout either: it could
-hide changes of submodules, and git dies of a bad one."""
+"""Options after the name of a command. Commands that compare commits also ignore the `.gitmodules` of a checkout: it
+could hide changes of submodules, and git dies on a bad one."""
 VARIABLES: Mapping[str, str] = {
     "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat", "GIT_EDITOR": "true",
     "GIT_NO_REPLACE_OBJECTS": "1", "GIT_GRAFT_FILE": os.devnull,
 }
-"""Variables of every call. Replaced and grafted commits would show and merge another history than what lands."""
+"""Variables of every call. With replaced and grafted commits, git would show and merge a different history from what
+lands."""
 
 
 def find_group(key: str) -> KeyGroup | None:
@@ -162,13 +163,12 @@ def find_group(key: str) -> KeyGroup | None:
 
 def neutralise(settings: Sequence[Setting], trusted: Iterable[tuple[str, str]], *, hooks: bool = False,
                confined: Mapping[tuple[str, str], str] = MappingProxyType({})) -> list[tuple[str, str]]:
-    """Return the settings to put on top of `settings`, so that only programs among `trusted` (key, value) run.
+    """Return the settings to add to `settings` so that only programs among `trusted` (key, value) run.
 
-    Only what is configured is overridden, and only what would not be so anyway.
+    Only configured values are overridden, and only if they would differ.
 
     Args:
-        hooks: those configured may run.
-        confined: values that take the place of trusted ones.
+        hooks: configured hooks may run. confined: values that replace trusted ones.
     """
     accepted = set(trusted)
     last: dict[str, str] = {}
@@ -196,7 +196,7 @@ def find_not_neutral(settings: Sequence[Setting], trusted: Iterable[tuple[str, s
 
 
 NO_LFS = "https://lfs.invalid"
-"""Address that git-lfs is given where the user has none: no name server knows it."""
+"""Address for git-lfs if the user has none: no name server resolves it."""
 
 
 def follows_lfsconfig(settings: Sequence[Setting]) -> bool:
@@ -205,7 +205,7 @@ def follows_lfsconfig(settings: Sequence[Setting]) -> bool:
 
 
 def lfs_address_of_remote(settings: Sequence[Setting]) -> str:
-    """Return the address at which git-lfs looks by itself for what belongs to the remote, `NO_LFS` without one."""
+    """Return the address that git-lfs would derive from the remote, `NO_LFS` without one."""
     values = {setting.key: setting.value for setting in settings}
     remotes = [key.removesuffix(".url") for key in values if key.startswith("remote.") and key.endswith(".url")]
     remote = f"remote.{values['remote.lfsdefault']}" if "remote.lfsdefault" in values else \
@@ -228,11 +228,11 @@ def _reset_helpers(settings: Sequence[Setting], accepted: set[tuple[str, str]]) 
 ONTO_ANOTHER = "git " + " ".join(f"-c {key}={value}" for key, value in (
     ("core.hooksPath", os.devnull), ("core.fsmonitor", "false"), ("core.alternateRefsCommand", "true"),
     ("receive.autogc", "false"), ("receive.procReceiveRefs", ""))) + " receive-pack"
-"""Program that takes a push into another local repository: git passes it no settings of ours."""
+"""Program that receives a push in another local repository: git does not pass our settings to it."""
 
 
 def to_variables(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return environment variables that put settings on top of every file; options `-c` of a call win over them."""
+    """Return environment variables with settings that override every file; options `-c` of a call override them."""
     variables = {"GIT_CONFIG_COUNT": str(len(settings))}
     for number, (key, value) in enumerate(settings):
         variables[f"GIT_CONFIG_KEY_{number}"], variables[f"GIT_CONFIG_VALUE_{number}"] = key, value
@@ -247,11 +247,11 @@ def exact_directories(settings: Sequence[Setting], directories: Sequence[str]) -
     return [("safe.directory", ""), *(("safe.directory", name) for name in [*named, *directories] if name not in "*")]
 
 
-# ---- Trusted settings: programs that git's configuration named when the user launched a run on a repository.
+# ---- Trusted settings: programs in git's configuration when the user launched a run on a repository.
 #
-# `<home>/git/<key of the common directory>.json` has one list of (key, value) for a repository. Each launch writes
-# it again, without what appeared while agents were at work (`suspects`), until that is gone or the user accepts it;
-# and with the commands that run some of these programs in a sandbox (`confined`).
+# `<home>/git/<key of the common directory>.json` has one list of (key, value) for a repository. Each launch rewrites
+# it, without what appeared while agents were working (`suspects`), until that is gone or the user accepts it; and with
+# the commands that run some of these programs in a sandbox (`confined`).
 
 
 Pair = tuple[str, str]
@@ -259,7 +259,7 @@ _trusted: dict[str, tuple[tuple[int, ...], Trusted]] = {}
 
 
 class Trusted(NamedTuple):
-    """Settings that may run, and the commands that take the place of some of their values."""
+    """Settings that may run, and the commands that replace some of their values."""
 
     settings: frozenset[Pair]
     confined: Mapping[Pair, str]
@@ -270,7 +270,7 @@ def trust_path(home: Path, common: Path) -> Path:
 
 
 def read_trusted(home: Path, common: Path) -> Trusted | None:
-    """Return what is trusted in a repository, None if no launch has recorded it."""
+    """Return the trusted settings of a repository, None if no launch has recorded them."""
     path = str(trust_path(home, common))
     if (stamp := file_stamp(path)) is None:
         return None
@@ -281,7 +281,7 @@ def read_trusted(home: Path, common: Path) -> Trusted | None:
 
 
 def read_suspects(home: Path, common: Path) -> frozenset[Pair]:
-    """Return what appeared in a repository while agents were at work, and no person has accepted."""
+    """Return what appeared in a repository while agents were working and the user has not accepted."""
     return frozenset(_load_trusted(str(trust_path(home, common)))[1])
 
 
@@ -292,7 +292,7 @@ def trust_text(trusted: Iterable[Pair], suspects: Iterable[Pair], confined: Mapp
 
 
 def _load_trusted(path: str) -> tuple[list[Pair], list[Pair], dict[Pair, str]]:
-    """Return the lists of the file; nothing for a damaged one, which is no reason to run a program."""
+    """Return the lists in the file; empty for a damaged one, which must not make a program run."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123  # a text, as above
             body = json.load(file)
@@ -303,42 +303,42 @@ def _load_trusted(path: str) -> tuple[list[Pair], list[Pair], dict[Pair, str]]:
         return [], [], {}
 
 
-# ---- Configuration of a repository as git reads it, and what garrison's own git puts on top of it.
+# ---- Configuration of a repository as git reads it, and garrison's overrides.
 #
-# The files are read again only when one of them has changed, so that a call of git costs a few `stat`
-# more. What lies below a condition (`includeIf`) counts whether or not the condition holds here.
+# The files are read again only when one of them has changed, so that a git call costs only a few `stat` more. Settings
+# below a condition (`includeIf`) count whether or not the condition is true here.
 
 
 _MAX_INCLUDED = 50
-"""Files of settings that are followed below conditions; more is refused."""
+"""Most files of settings that are read below conditions; more is refused."""
 _SECONDS = 20.0
 
 
 class Unneutral(Exception):
-    """A configuration that cannot be made neutral; the text names key and file."""
+    """A configuration that cannot be neutralised; the text names key and file."""
 
 
 class GitDirs(NamedTuple):
-    """Git directory of one worktree, and the one that all worktrees of the repository share."""
+    """Git directory of one worktree, and the common one of the repository."""
 
     own: Path
     common: Path
 
 
 class Configuration(Value):
-    """Settings of a repository, in the order in which git reads them, with the files that they come from."""
+    """Settings of a repository, in the order in which git reads them, with their files."""
 
     settings: tuple[Setting, ...] = ()
     files: tuple[Path, ...] = ()
     in_force: tuple[Setting, ...] = ()
-    """Those of `settings` that git follows here: without what lies below a condition that does not hold."""
+    """The part of `settings` that applies here: without those below a false condition."""
 
 
-# ------------------------------------------------------------------------------------------------------ where it lies
+# ------------------------------------------------------------------------------------------------------ where it is
 
 
 def find_git_dirs(path: Path) -> GitDirs | None:
-    """Return the git directories that git would use in `path`, from the files alone; None if there are none."""
+    """Return the git directories that git would use in `path`, from the files only; None if there are none."""
     for folder in (path, *path.parents):
         link = folder / ".git"
         try:
@@ -370,12 +370,12 @@ _cached: dict[GitDirs, tuple[object, Configuration]] = {}
 
 
 def read_configuration(dirs: GitDirs, environ: Mapping[str, str]) -> Configuration:
-    """Return the configuration that git has with these directories; empty if git cannot read it."""
+    """Return git's configuration with these directories; empty if git cannot read it."""
     known = _cached.get(dirs)
     if known is not None and known[0] == _fingerprint(dirs, known[1].files, environ):
         return known[1]
     configuration = _read_all(dirs, environ)
-    # as it was before it was read: a change in between is seen by the next call
+    # stamped before reading: the next call notices a change in between
     _cached[dirs] = _fingerprint(dirs, configuration.files, environ), configuration
     return configuration
 
@@ -418,7 +418,7 @@ def _read_all(dirs: GitDirs, environ: Mapping[str, str]) -> Configuration:
 
 
 def _list(options: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> str:
-    """Return `git config --list`, empty if git cannot read a file; the call that follows will say so."""
+    """Return `git config --list`, empty if git cannot read a file; the next git call will report it."""
     done = run(["git", "config", *options, "--list", "-z", "--show-origin"], _SECONDS, cwd=cwd, env=environ,
                errors="surrogateescape")
     return done.out if done.ok else ""
@@ -437,16 +437,16 @@ def _included_file(setting: Setting) -> Path | None:
     return Path(setting.origin).parent / Path(setting.value).expanduser()
 
 
-# -------------------------------------------------------------------------------------------------- putting it on top
+# -------------------------------------------------------------------------------------------------- overriding it
 
 
 def neutral_variables(path: Path, common: Path | None, home: Path | None, environ: Mapping[str, str], *,
                       outer: Path | None = None, network: bool = False, hooks: bool = False) -> dict[str, str]:
-    """Return the variables that make a call of git in `path` neutral; Unneutral if nothing can.
+    """Return the variables that make a git call in `path` neutral; Unneutral if that is impossible.
 
     Args:
-        common: the repository that `path` must belong to; None: not known.
-        home: the home whose launches say what is trusted in the repository; None: nothing is.
+        common: the repository that `path` must belong to; None: unknown. home: the home whose launches say what is
+            trusted in the repository; None: nothing is.
         outer: for a repository inside a worktree, the common directory whose launches count.
         network: the call needs a transport.
         hooks: the user's hooks may run.
@@ -463,10 +463,10 @@ def neutral_variables(path: Path, common: Path | None, home: Path | None, enviro
     recorded = read_trusted(home, outer or dirs.common) if home is not None else None
     if recorded is not None:
         accepted = list(recorded.settings)
-    elif home is not None and outer is None:  # no launch yet: the user is about to make one, or uses the queue alone
+    elif home is not None and outer is None:  # no launch yet: the user is about to launch, or uses only the queue
         accepted = [(each.key, each.value) for each in settings]
     if network and (found := find_not_neutral(settings, accepted)) is not None:
-        raise Unneutral(f"{found.key} in {found.origin} names the program {found.value}, which was not there when the "
+        raise Unneutral(f"{found.key} in {found.origin} names the program {found.value}, which was added after the "
                         f"run was launched; remove it: git config --file {found.origin} --unset-all {found.key}")
     lfs = [("lfs.url", _lfs_address(settings, dirs, environ))] if follows_lfsconfig(settings) else []
     directories = (str(path), str(dirs.common), str(dirs.common.parent))
@@ -479,8 +479,8 @@ _lfs_addresses: dict[Path, tuple[object, str]] = {}
 
 
 def _lfs_address(settings: Sequence[Setting], dirs: GitDirs, environ: Mapping[str, str]) -> str:
-    """Return the address that git-lfs is to ask, whatever a branch's `.lfsconfig` names: that of the user's checkout's,
-    or the one that belongs to the remote."""
+    """Return the address for git-lfs, whatever a branch's `.lfsconfig` names: the one of the user's checkout, or of the
+    remote."""
     file = dirs.common.parent / ".lfsconfig" if dirs.common.name == ".git" else None
     if file is None or not (stamp := file_stamp(file)):
         return lfs_address_of_remote(settings)
@@ -493,7 +493,7 @@ def _lfs_address(settings: Sequence[Setting], dirs: GitDirs, environ: Mapping[st
 
 
 def _check_worktree(settings: Sequence[Setting], dirs: GitDirs) -> None:
-    """Raise Unneutral if the repository has git work on files outside its own checkout; no option overrides that."""
+    """Raise Unneutral if the repository makes git work on files outside its own checkout, which no option overrides."""
     for setting in settings:
         if setting.key != "core.worktree" or setting.scope not in REPOSITORY_SCOPES:
             continue

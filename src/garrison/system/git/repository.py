@@ -1,7 +1,7 @@
-"""Repository: run git in one, name it by its key, and tell which repositories garrison can work on.
+"""Repository: run git in it, derive its key, and check whether garrison can work on it.
 
-Each call of git is a short-lived child with our settings on top of the user's, neutral to what agents may have put into
-the repository (`neutral.py`).
+Each git call is a short-lived child with our settings on top of the user's, immune to what agents may have put into the
+repository (`neutral.py`).
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ if TYPE_CHECKING:
     from garrison.system.git.signing import Signer
 
 DURABLE = ("-c", "core.fsync=committed,loose-object,reference")
-"""Added where objects or refs must survive a power cut."""
+"""Added if objects or refs must survive a power cut."""
 NAME, EMAIL = "garrison", "garrison@localhost"
-"""Author and committer where git knows no name of the user's."""
+"""Author and committer if the user has not configured a name."""
 CONTENTION = re.compile(r"(could not lock|cannot lock|unable to create .*\.lock|file exists|"
                         r"failed to (read|write) .*worktrees|commondir)", re.IGNORECASE)
-"""Messages of git when another git holds a lock at this moment."""
+"""Messages of git while another git holds a lock."""
 OPERATIONS = {"MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REVERT_HEAD": "a revert",
               "rebase-merge": "a rebase", "rebase-apply": "a rebase", "sequencer": "a cherry-pick or revert"}
 """Files in a worktree's git directory during an operation that the user must finish."""
 _TRUST = re.compile(r"git config --global --add safe\.directory .+")
 RETRY_SECONDS, _PAUSES = 10.0, Backoff(0.01, 0.2)
 TIMED_OUT, TOO_MUCH = 124, 125
-"""Codes of a GitError for a call that took too long, or wrote too much."""
+"""Codes of a GitError for a call that took too long or wrote too much."""
 MAX_MEMORY, MAX_SECONDS = 2 << 30, 300.0
-"""Bytes of memory and seconds of a call on what an agent made as it is; in a worktree, and where git merges, seconds of
-a processor: rules of a `.gitignore` and sizes in a `.gitattributes` are an agent's as well."""
+"""Limits of a call on an agent's raw data: bytes of memory and seconds; in a worktree and for merges, CPU seconds: an
+agent also controls rules of a `.gitignore` and sizes in a `.gitattributes`."""
 _MERGES = frozenset({"merge-tree", "merge-file"})
 
 
@@ -91,22 +91,22 @@ class Repository:
 
     def __init__(self, root: Path, environ: Mapping[str, str] | None = None, common: Path | None = None,
                  home: Path | None = None) -> None:
-        """Open a repository. `home`: the home whose launches say which programs of its configuration are trusted."""
+        """Open a repository. `home`: the home whose launches record which programs of its configuration are trusted."""
         self.root, self.home = root, home
         self.environment = environment(environ)
         self.pinned: Mapping[str, str] = {}
-        """Variables of every call that name its git directory, where what lies in `root` shall not."""
+        """Variables of every call that name its git directory, if `root` must not determine it."""
         self.has_foreign_objects = False
-        """True if its objects are as an agent made them: a call has limits then."""
+        """True if its objects come directly from an agent: calls have limits then."""
         self.max_memory, self.max_seconds = MAX_MEMORY, MAX_SECONDS
         self._registered: dict[Path, Path] = {}
         self.committer = (NAME, EMAIL)
-        """Name and address of who commits what lands, and is the author of merges."""
+        """Name and address of the committer of what lands, and author of merges."""
         self.signer: Signer | None = None
-        """Signs what is committed for a landing; None: nothing is signed."""
+        """Signs the commits of a landing; None: nothing is signed."""
         self.retry_seconds = RETRY_SECONDS
         self.outer: Path | None = None
-        """Common directory of the repository in whose worktree this one is, if it is in one."""
+        """Common directory of the repository whose worktree contains this one, if any."""
         if common is not None:
             self.common = common  # the caller knows it: git need not be asked
 
@@ -121,15 +121,15 @@ class Repository:
     def run(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
             text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False,
             exact: bool = False, timeout: float | None = None, most: int | None = None) -> GitResult:
-        """Run git. GitError if it fails, unless not `check`; always if a signal or the time limit ended it, or if what
-        hindered it passes (`hindrance`): it has not answered, least of all "there is none".
+        """Run git. GitError if it fails, unless not `check`; always if a signal or the time limit ended it, or if the
+        problem is temporary (`hindrance`): then it has not answered, least of all "there is none".
 
         Args:
             durable: what it writes survives a power cut.
             text: its standard input; None: closed.
             extra: additional environment variables.
             hooks: the user's hooks may run, and refuse.
-            exact: bytes that are not UTF-8 are kept as Python keeps them in names of files.
+            exact: bytes that are not UTF-8 are kept, as Python does in file names.
             timeout: seconds after which git is killed, with the programs of its transports.
             most: bytes of output; a git that writes more is killed.
         """
@@ -144,7 +144,7 @@ class Repository:
         return once() if answer.code and self._mend(answer.err, cwd) else answer
 
     def _mend(self, told: str, cwd: Path | None) -> bool:
-        """Mend the registration of a worktree that kept git from answering; return whether anything was mended."""
+        """Repair the registration of a worktree that made git fail; return whether anything was repaired."""
         common = self.__dict__.get("common")
         found = machine.find_hindrance(told)
         if common is None or found is None or found.course is not machine.Course.REPAIR:
@@ -158,7 +158,7 @@ class Repository:
                   text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False,
                   exact: bool = False, timeout: float | None = None, most: int | None = None) -> GitResult:
         if cwd is not None and cwd != self.root and not os.access(cwd, os.X_OK):
-            untrusted.mend_folder(cwd)  # who worked in this worktree took our rights away
+            untrusted.mend_folder(cwd)  # an agent in this worktree removed our permissions
         if self.has_foreign_objects:
             timeout = min(timeout or self.max_seconds, self.max_seconds)
         name, *rest = arguments
@@ -219,13 +219,13 @@ class Repository:
             raise self._explain_start(error, arguments, env) from error
 
     def _pin(self, path: Path | None) -> Mapping[str, str]:
-        """Return the variables that name the git directory of a linked worktree, whatever lies in it."""
+        """Return the variables that name the git directory of a linked worktree, whatever the worktree contains."""
         own = None if path is None or path == self.root or self.pinned else self.registered(path)
         return {} if own is None else {"GIT_DIR": str(own), "GIT_WORK_TREE": str(path)}
 
     def registered(self, path: Path) -> Path | None:
-        """Return a linked worktree's own git directory by the repository's records, whatever its `.git` says; None if
-        the repository has no such worktree."""
+        """Return a linked worktree's own git directory by the repository's records, whatever its `.git` file says; None
+        if the repository has no such worktree."""
         link = path.parent.resolve() / path.name / ".git"
         try:
             folder = self.common / "worktrees"
@@ -242,13 +242,13 @@ class Repository:
         return None
 
     def is_contention(self, errors: str) -> bool:
-        """Return whether git's messages say that another git holds a lock; remove those that a killed git left."""
+        """Return whether git's messages say that another git holds a lock; remove locks of a killed git."""
         damage.remove_named(errors, self.root, self.common)
         return CONTENTION.search(errors) is not None
 
     def make_lock(self, path: Path) -> Path:
-        """Create the empty file `path` below the shared git directory, with its folders, unless it is there: for those
-        whom `core.sharedRepository` names, as git creates its own files. Refused if only another user may."""
+        """Create the empty file `path` below the shared git directory, with its folders, unless it exists: with the
+        permissions of `core.sharedRepository`, as git creates its own files. Refused if only another user may."""
         try:
             return self._make_lock(path)
         except PermissionError as error:
@@ -258,7 +258,7 @@ class Repository:
         with suppress(FileNotFoundError):
             status = path.stat()
             if status.st_uid != os.geteuid() or status.st_mode & 0o077 or not self.shared_mode:
-                return path  # else it may be of a version that made every lock for one user
+                return path  # else an older version may have made it, for one user only
         self.make_folder(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if self.shared_mode and os.fstat(descriptor).st_uid == os.geteuid():
@@ -276,13 +276,13 @@ class Repository:
 
     @cached_property
     def shared_mode(self) -> int:
-        """Return the rights of others to files that git creates here; 0 for none."""
+        """Return the permissions of others on files that git creates here; 0 for none."""
         if not self.common.stat().st_mode & (stat.S_ISGID | stat.S_IWGRP):
             return 0
         return _shared_mode(self.run("config", "--get", "core.sharedRepository", check=False).out.strip())
 
     def settings(self, path: Path | None = None) -> Sequence[Setting]:
-        """Return the settings that git follows in a worktree, in its order; none if it cannot read them."""
+        """Return the settings that apply in a worktree, in git's order; none if it cannot read them."""
         own = (self.pinned or self._pin(path)).get("GIT_DIR")
         dirs = find_git_dirs(Path(own) if own else path or self.root)
         return read_configuration(dirs, self.environment).in_force if dirs is not None else ()
@@ -294,7 +294,7 @@ class Repository:
 
 
 def _shared_mode(setting: str) -> int:
-    """Return the rights of others to a file that `core.sharedRepository` gives, as git reads it. Pure."""
+    """Return the permissions of others on a file by `core.sharedRepository`, as git reads it. Pure."""
     if re.fullmatch("0[0-7]+", setting):
         return int(setting, 8) & 0o066
     if setting.lower() in ("all", "world", "everybody", "2"):
@@ -303,13 +303,13 @@ def _shared_mode(setting: str) -> int:
 
 
 def explain_rights(path: Path) -> Refused | None:
-    """Return the refusal of a file in a git directory that another user made for themselves alone; None for one's own.
+    """Return the refusal for a file in a git directory that another user created privately; None for one's own.
     """
     for folder in (path, *path.parents):
         with suppress(OSError):
             owner = folder.lstat().st_uid
             return None if owner == os.geteuid() else Refused(
-                f"{folder} belongs to user {owner}, who alone may write in it, so your runs cannot land here; let them "
+                f"{folder} belongs to user {owner}, which only they can write to, so your runs cannot land here; have them "
                 "share the repository (`git config core.sharedRepository group`, and `chmod -R g+rwXs` for .git), or "
                 "work in a clone")
     return None
@@ -329,15 +329,15 @@ def _converse(child: subprocess.Popen[bytes], arguments: Sequence[str], text: st
 
 
 def _limit(child: subprocess.Popen[bytes], memory: int, seconds: int) -> None:
-    """Give a git that has just started no more memory, and time of a processor, than that."""
+    """Limit the memory and CPU time of a git that has just started."""
     with suppress(ProcessLookupError, PermissionError):
         resource.prlimit(child.pid, resource.RLIMIT_DATA, (memory, memory))
         resource.prlimit(child.pid, resource.RLIMIT_CPU, (seconds, seconds + 5))
 
 
 def environment(source: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of our git: `source` (default: ours) without `GIT_*`, English, without prompts; found,
-    and finding its own programs, in no folder of where it works."""
+    """Return the environment of our git: `source` (default: ours) without `GIT_*`, English, without prompts; with a
+    PATH of absolute folders only."""
     kept = {name: value for name, value in (os.environ if source is None else source).items()
             if not name.startswith("GIT_")}
     return {**kept, "PATH": absolute_path(kept.get("PATH", "")), "LC_ALL": "C", **VARIABLES}
@@ -353,7 +353,7 @@ def pair(line: str) -> tuple[str, str]:
 
 
 def attempts(seconds: float) -> Iterator[bool]:
-    """Yield once for each attempt under lock contention, after a growing pause; True marks the last attempt."""
+    """Yield once per attempt under lock contention, after a growing pause; True marks the last attempt."""
     deadline = time.monotonic() + seconds
     yield False
     failures = itertools.count(1)
@@ -373,7 +373,7 @@ def common_dir(path: Path) -> Path:
     if not path.is_dir():
         raise Refused(f"{path} is a file; name the directory of a git repository")
     if not is_text(path):
-        raise Refused(f"the path {os.fsencode(path)!r} is not UTF-8, so no record could hold it; rename the directory")
+        raise Refused(f"the path {os.fsencode(path)!r} is not UTF-8, which no record can contain; rename the directory")
     if (known := _known_common_dir(path)) is not None:
         return known
     answer = Repository(path).run("rev-parse", "--git-common-dir", check=False)
@@ -383,11 +383,11 @@ def common_dir(path: Path) -> Path:
 
 
 def _known_common_dir(path: Path) -> Path | None:
-    """Return the common directory of our own whole checkout; None where git must judge, and say what is wrong."""
+    """Return the common directory of our own complete checkout; None if git must check it and report the problem."""
     dirs = find_git_dirs(path) if (path / ".git").exists() else None
     if dirs is None or not all((dirs.common / name).exists() for name in ("HEAD", "objects", "refs")):
         return None
-    # Another user's repository git refuses unless safe.directory names it (2.35.2): so it must be asked about those.
+    # git refuses another user's repository unless safe.directory names it (2.35.2), so it must be asked.
     owners = {each.stat().st_uid for each in (path, path / ".git", dirs.own, dirs.common)}
     return dirs.common if owners == {os.geteuid()} else None
 
@@ -399,12 +399,12 @@ def _explain_no_repository(path: Path, stderr: str) -> str:
         return f"git does not trust {path}, which belongs to another user; if you do, run `{trust[0]}`"
     message = next((line for line in stderr.splitlines() if line.startswith("fatal:")), "")
     if message and "not a git repository (or" not in message:
-        return f"git cannot open the repository at {path}: {message.removeprefix('fatal: ')}; mend that first"
+        return f"git cannot open the repository at {path}: {message.removeprefix('fatal: ')}; fix that first"
     return f"{path} is not in a git repository; `cd` to one, or make one there with `git init {quote(str(path))}`"
 
 
 def is_text(path: Path) -> bool:
-    """Return whether the real path is UTF-8, so that a record can hold it."""
+    """Return whether the real path is UTF-8, so that a record can contain it."""
     try:
         os.fspath(path.resolve()).encode()
     except UnicodeEncodeError:
@@ -427,7 +427,7 @@ def key_of(common: Path) -> str:
 
 
 OLDEST = (2, 39)
-"""The oldest git that has all that is used here."""
+"""The oldest git with all features used here."""
 
 
 def installed_version() -> str:
@@ -444,13 +444,14 @@ def find_git(path: str) -> str:
 
 
 def check_version() -> None:
-    """Raise GarrisonError if git is missing, Refused if it is too old, before anything begins that fails halfway."""
+    """Raise GarrisonError if git is missing, Refused if it is too old, before anything starts that would fail
+    halfway."""
     version = installed_version()
     if not version:
         raise _lacks_git()
     if machine.parse_version(version) < OLDEST:
         raise Refused(f"git {version} is too old: garrison needs {'.'.join(map(str, OLDEST))} or newer; install it, "
-                      f"with `{machine.install_command('git')}` if your system has such a one")
+                      f"with `{machine.install_command('git')}` if your system has it")
 
 
 def _lacks_git() -> GarrisonError:
@@ -478,7 +479,7 @@ def locate_repository(path: Path) -> tuple[Path, Path]:
 
 
 def _locate_step_by_step(path: Path) -> Path:
-    """Return the top directory, asking step by step, so that the message can name what is wrong."""
+    """Return the top directory, checking step by step, so that the message can name the problem."""
     common = common_dir(path)
     check_writable(common)
     git = Repository(path)
@@ -492,7 +493,7 @@ def _locate_step_by_step(path: Path) -> Path:
         clone = common.with_name(f"{common.name.removesuffix('.git')}-checkout")
         way = f"start in a worktree of it: `cd {quote(str(there))}`" if there else \
             f"clone it and start there: `git clone {quote(str(common))} {quote(str(clone))}`"
-        if there is None and common != path:  # a folder for worktrees, whose `.git` leads to it
+        if there is None and common != path:  # a folder for worktrees, whose `.git` points to it
             way = f"it has no worktree yet: `git -C {path} worktree add main`, and start there"
         raise Refused(f"{path} is a bare repository; {way}")
     if flags[1] == "true":
@@ -517,10 +518,10 @@ def top_directory(path: Path) -> Path:
 
 
 def check_writable(common: Path) -> None:
-    """Refused if nothing can be written into the repository with that common directory."""
+    """Refused if the repository with that common directory is not writable."""
     for folder in (common, common / "objects", common / "refs"):
         if not os.access(folder, os.W_OK):
-            raise Refused(f"{folder} cannot be written, and every landing is written there; mend its permissions, or "
+            raise Refused(f"{folder} is not writable, and every landing is written there; fix its permissions, or "
                           "work on a clone")
 
 
@@ -530,7 +531,7 @@ def operation_in_progress(git_dir: Path) -> str | None:
 
 
 def explain_detached_head(path: Path) -> str:
-    """Describe what to do about the checkout at `path`, whose HEAD is on no branch."""
+    """Describe what to do about the checkout at `path`, which has a detached HEAD."""
     git_dir = Path(Repository(path).run("rev-parse", "--absolute-git-dir").out.strip())
     what = "a bisect" if (git_dir / "BISECT_START").exists() else operation_in_progress(git_dir)
     if what:

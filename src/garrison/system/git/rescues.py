@@ -1,8 +1,8 @@
 """Rescue refs: save work before its worktree is removed, and at intervals while an agent works.
 
-`refs/garrison/rescue/<run>/<node>/<attempt>` holds what an attempt left. A ref that contains other work is never
+`refs/garrison/rescue/<run>/<node>/<attempt>` contains the work of an attempt. A ref with other work is never
 overwritten: the next one gets a number (`1`, `1-2`, `1-3`). The same work twice is one ref. A suffix says why work was
-saved out of turn (`1-validator`, `1-branch`, `1-left`, `1-queued`; `1-other`: an agent's stash and other branches).
+saved at another time (`1-validator`, `1-branch`, `1-left`, `1-queued`; `1-other`: an agent's stash and other branches).
 Interval snapshots are `1-live-<n>`: of a node, the newest `LIVE_KEPT` are kept, older ones are deleted, and all of them
 once it has landed.
 """
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 RESCUES, ARCHIVE = "refs/garrison/rescue", "refs/garrison/archive"
 RUNS = "refs/garrison/run"
-"""Folder of the refs that contain the ids of runs, each at the commit at which its run began."""
+"""Folder of the refs that reserve the ids of runs, each at the commit where its run started."""
 REASON = "Garrison-Saved"
-"""Trailer of a commit that garrison makes of work: why it was saved."""
+"""Trailer of a commit that garrison makes to save work: the reason."""
 LIVE = "live"
 LIVE_KEPT = 3
-"""Interval snapshots of a node that are kept."""
+"""Number of interval snapshots of a node to keep."""
 _LAST_PART = re.compile(r"(\d{1,9})(?:-([a-z]+))?(?:-(\d{1,9}))?\Z")
 _MAX_NUMBER = 1000
 
@@ -72,26 +72,26 @@ class Rescues(Submodules):
     """Rescue refs of a repository."""
 
     def find_refs_of_runs(self) -> dict[str, str]:
-        """Return the ids of the runs, of any home, that have branches or refs here, each with one of them."""
+        """Return the ids of the runs, of any home, with branches or refs here, each with one of these."""
         refs = self.refs("refs/garrison/", "refs/heads/garrison/")
         return {parts[3]: ref for ref in refs if len(parts := ref.split("/")) > 3}
 
     def save_work(self, path: Path, stem: str, message: str) -> str:
-        """Save everything not ignored in the worktree at `path`; return the ref that holds it (`stem`, or numbered)."""
+        """Save everything not ignored in the worktree at `path`; return its ref (`stem`, or numbered)."""
         return self._save_made(lambda: self.create_snapshot(path, message), stem, message, path)
 
     def save_directory(self, path: Path, parent: str | None, stem: str, message: str) -> str:
-        """Save a directory that is no longer a worktree; return the ref that holds it."""
+        """Save a directory that is no longer a worktree; return its ref."""
         return self._save_made(lambda: self.create_directory_snapshot(path, parent, message), stem, message, None)
 
     def save_commit(self, commit: str, stem: str) -> str:
-        """Save a commit that some ref is about to leave; return the ref that holds it."""
+        """Save a commit that a ref is about to leave; return its ref."""
         return self._save_as(commit, stem, "garrison", None)
 
     def save_interval_snapshot(self, path: Path, stem: str, message: str, base: str, *, timeout: float) -> str:
         """Save an interval snapshot of `path` as the next of `stem-<n>`; return '' if there is nothing new.
 
-        Nothing is new if the last snapshot has it, or if everything is on the branch `base` already.
+        Nothing is new if the last snapshot has it, or if everything is already on the branch `base`.
 
         Args:
             timeout: seconds that git may take to read the files.
@@ -115,7 +115,7 @@ class Rescues(Submodules):
         return sorted((name for name in names if name.is_interval_snapshot), key=lambda name: name.number)
 
     def delete_rescues(self, refs: list[str]) -> None:
-        """Delete rescue refs, and the refs that contain their submodules."""
+        """Delete rescue refs, with the refs of their submodules."""
         if not refs:
             return
         parts = [part for ref in refs for part in self.refs(f"{PARTS}/{ref.removeprefix('refs/')}/")]
@@ -125,7 +125,7 @@ class Rescues(Submodules):
                 type(self)(head.parent, self.environment).delete_refs(refs)
 
     def is_same_work(self, first: str, second: str) -> bool:
-        """Return whether two commits hold the same files on the same parents."""
+        """Return whether two commits have the same files and parents."""
         (commit, *content), (other, *other_content) = (
             self.run("rev-parse", f"{name}^{{commit}}", f"{name}^{{tree}}", f"{name}^@",
                      check=False).out.split() or [""] for name in (first, second))
@@ -138,7 +138,7 @@ class Rescues(Submodules):
         return {ref: oid for ref, (kind, oid) in objects.items() if kind == "commit"}
 
     def _save_made(self, make: Callable[[], str], stem: str, message: str, path: Path | None) -> str:
-        """Save the commit that `make` makes as `_save_as` does, although a `git gc` of the user's may take it."""
+        """Save the commit that `make` makes as `_save_as` does, even if a `git gc` of the user removes it."""
         saved: list[str] = []
 
         def write() -> str:

@@ -1,4 +1,4 @@
-"""Signing: who commits what lands, and with which key, as the user's git would, without ever asking the user.
+"""Signing: sign what lands with the user's key, as the user's git would, without ever prompting.
 
 The signing program is run here, not by git: so nothing that an agent writes into a repository's configuration can
 choose the program or the key. Both are taken from the settings that a launch trusts, and recorded with the queue. A
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 TRIAL_SECONDS = 8.0
-"""Time in which a launch's trial must be signed; more means that somebody is asked."""
+"""Time limit for the trial signature of a launch; longer means that the program waits for the user."""
 SECONDS = 30.0
-"""Time for the signature of a landing."""
+"""Time limit for the signature of a landing."""
 _PROGRAMS = {"openpgp": "gpg", "x509": "gpgsm", "ssh": "ssh-keygen"}
 """Formats, as `gpg.format` names them, with the program that git takes for each."""
 _GPG_UNUSABLE, _GPG_NO_PINENTRY = 54, 85
-"""Numbers of errors of gpg: a key that is expired, revoked or disabled; one whose passphrase it would ask for."""
+"""gpg's error numbers: a key that is expired, revoked or disabled; a key that needs a passphrase."""
 _GPG_FAILURE = re.compile(r"\[GNUPG:\] FAILURE sign ([0-9]+)")
 _TRUE = frozenset({"true", "yes", "on", "1", ""})
 _VARIABLES = ("HOME", "GNUPGHOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR")
-"""Variables that lead to the user's keys. None of them is a secret."""
+"""Variables that locate the user's keys. None of them is a secret."""
 _IDENT = re.compile(r"([^<>\n]+?) <([^<>\n]*)>")
 
 
@@ -41,7 +41,7 @@ class SigningFailed(GarrisonError):
 
 
 class Signer(Value):
-    """Key and program with which landings are signed, and the variables that lead to the key."""
+    """Key and program for signing landings, and the variables that locate the key."""
 
     format: str
     program: str
@@ -59,12 +59,12 @@ class Signer(Value):
         return out
 
     def _explain_gpg(self, lines: Sequence[str]) -> str:
-        """Return why gpg could not sign, by the number that it gives, and what helps; '' for other reasons."""
-        # The upper bits of the number say which library of gpg has failed.
+        """Return why gpg could not sign, by its error number, with advice; '' for other reasons."""
+        # The upper bits of the number say which library of gpg failed.
         codes = [int(found[1]) & 0xFFFF for line in lines if (found := _GPG_FAILURE.match(line))]
         if _GPG_NO_PINENTRY in codes:
-            return (f"its key asks for a passphrase; `echo | {self.program} -bsau {shlex.quote(self.key)} > /dev/null` "
-                    "has gpg's agent keep it")
+            return (f"its key needs a passphrase; `echo | {self.program} -bsau {shlex.quote(self.key)} > /dev/null` "
+                    "makes gpg's agent remember it")
         if _GPG_UNUSABLE not in codes:
             return ""
         listed = run([self.program, "--batch", "--with-colons", "--list-secret-keys", self.key], SECONDS,
@@ -73,7 +73,7 @@ class Signer(Value):
         print_of = next((each[9] for each in fields if each[0] == "fpr" and len(each) > 9), self.key)
         if any(each[:2] == ["sec", "e"] for each in fields):
             return f"its key has expired; `{self.program} --quick-set-expire {print_of} 1y` renews it"
-        return f"gpg does not sign with its key, which may be revoked or disabled: {print_of}"
+        return f"gpg refuses its key, which may be revoked or disabled: {print_of}"
 
     def _sign_by_ssh(self, payload: bytes, limit: float) -> str:
         import tempfile
@@ -92,10 +92,10 @@ class Signer(Value):
                 raise SigningFailed(f"{self.program} left no signature") from error
 
     def _explain_ssh(self, key: str) -> str:
-        """Return that a key asks for a passphrase, and what helps; '' if that is not why ssh-keygen could not sign."""
+        """Return that a key needs a passphrase, with advice; '' if ssh-keygen failed for another reason."""
         private = key.removesuffix(".pub")
         opened = run([self.program, "-y", "-P", "", "-f", private], SECONDS, env=self._environment())
-        return f"its key asks for a passphrase; `ssh-add {shlex.quote(private)}` unlocks it" \
+        return f"its key needs a passphrase; `ssh-add {shlex.quote(private)}` unlocks it" \
             if Path(private).is_file() and opened.code else ""
 
     def _environment(self) -> dict[str, str]:
@@ -104,10 +104,10 @@ class Signer(Value):
 
     def _run(self, argv: Sequence[str], text: bytes, limit: float,
              explain: Callable[[Sequence[str]], str]) -> tuple[str, str]:
-        """Run the program where no person can be asked; return what it printed on both streams."""
+        """Run the program without any way to prompt the user; return the output of both streams."""
         done = run(argv, limit, text=text, env=self._environment())
         if done.code is None:
-            raise SigningFailed(f"{done.why}: it waits for somebody" if done.timed_out else done.why)
+            raise SigningFailed(f"{done.why}: it waits for the user" if done.timed_out else done.why)
         lines = done.err.splitlines()
         if not done.ok and (why := explain(lines)):
             raise SigningFailed(why)
@@ -118,12 +118,12 @@ class Signer(Value):
 
 
 def _literal_key(key: str) -> str:
-    """Return the public key that the setting itself holds, '' if it names a file."""
+    """Return the public key in the setting itself, '' if it names a file."""
     return key.removeprefix("key::") if key.startswith("key::") else key if key.startswith("ssh-") else ""
 
 
 def with_signature(commit: str, signature: str) -> str:
-    """Return a commit's content with its signature as git keeps it: the last header, its lines indented. Pure."""
+    """Return a commit's content with its signature as git stores it: the last header, its lines indented. Pure."""
     header, _, message = commit.partition("\n\n")
     is_sha256 = len(header.partition("\n")[0]) > len("tree ") + 40
     name = "gpgsig-sha256" if is_sha256 else "gpgsig"
@@ -141,18 +141,18 @@ def parse_ident(text: str) -> tuple[str, str] | None:
 
 
 def find_signer(settings: Mapping[str, str], committer: str, root: Path, environ: Mapping[str, str]) -> Signer | None:
-    """Return how the user signs commits, None if they do not; SigningFailed if that cannot be done for them here.
+    """Return how the user signs commits, None if they do not; SigningFailed if that is impossible here.
 
     Args:
-        settings: what the launch trusts, by key.
-        committer: whose key it is where no `user.signingkey` is set, `Name <address>`.
-        root: the checkout, to which agents' work lands: neither program nor key may lie there.
+        settings: what the launch trusts, by key. committer: owner of the key if no `user.signingkey` is set, `Name
+            <address>`.
+        root: the checkout, where agents' work lands: it must contain neither program nor key.
     """
     if settings.get("commit.gpgsign", "false").lower() not in _TRUE:
         return None
     kind = settings.get("gpg.format", "openpgp").lower()
     if kind not in _PROGRAMS:
-        raise SigningFailed(f"gpg.format is {kind}, which is not known")
+        raise SigningFailed(f"gpg.format is {kind}, which is unknown")
     named = settings.get(f"gpg.{kind}.program") or (settings.get("gpg.program") if kind == "openpgp" else None)
     named = _expand(named or _PROGRAMS[kind], environ)
     program = shutil.which(named, path=environ.get("PATH", os.defpath))
@@ -174,4 +174,4 @@ def _expand(path: str, environ: Mapping[str, str]) -> str:
 
 def _refuse_inside(path: str, root: Path, what: str) -> None:
     if not os.path.isabs(path) or Path(path).resolve().is_relative_to(root.resolve()):  # noqa: PTH117
-        raise SigningFailed(f"{what}, {path}, lies in the repository, where agents' work lands")
+        raise SigningFailed(f"{what}, {path}, is in the repository, where agents' work lands")

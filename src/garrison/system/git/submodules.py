@@ -3,7 +3,7 @@
 The user's configuration and checkout are not touched: a worktree's submodule gets its own git directory, below the
 worktree's, that borrows the objects of the user's `.git/modules`. Before the worktree is removed, the commits made in
 it are saved under `refs/garrison/submodules/` of the user's git directory of that submodule (without one: of the
-repository itself), so that the pointer which landed can be checked out.
+repository itself), so that the landed pointer can be checked out.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 Connect = Callable[[str], AbstractContextManager[Mapping[str, str]]]
-"""Opens the way to a server's address for the time of a fetch, and yields variables for git; Refused says why not."""
+"""Opens the connection to a server for the time of a fetch, and yields variables for git; Refused if that is not
+allowed."""
 
 COMMITS = "refs/garrison/submodules"
 """Refs that keep commits of submodules: `<COMMITS>/<commit>`."""
 PARTS = "refs/garrison/parts"
-"""Refs that keep the submodules of a rescue ref, where they have no git directory of their own."""
+"""Refs that keep the submodules of a rescue ref that have no separate git directory."""
 _EPOCH = "1970-01-01T00:00:00+0000"
 _OF_MIRROR = "garrison: work in a repository that lies in a worktree"
 """Message of such a commit, always the same: the same work is the same commit."""
 _MAX_LISTING = 64 << 20
-"""Bytes that name all files of a repository which lies in a worktree, and their objects."""
+"""Bytes of all file and object names of a repository inside a worktree."""
 _AS_SUBMODULE = {"GIT_PROTOCOL_FROM_USER": "0", "GIT_HTTP_LOW_SPEED_LIMIT": "1000", "GIT_HTTP_LOW_SPEED_TIME": "30"}
-"""An address from .gitmodules is subject to the restrictions that git itself has for submodules."""
+"""An address from .gitmodules is subject to git's own restrictions for submodules."""
 
 
 def connect_as_user(_address: str) -> AbstractContextManager[Mapping[str, str]]:
@@ -47,7 +48,7 @@ def connect_as_user(_address: str) -> AbstractContextManager[Mapping[str, str]]:
 
 
 class Submodule(NamedTuple):
-    """One submodule in the index of a worktree: `oid` is the commit it points to, `url` as .gitmodules has it."""
+    """One submodule in the index of a worktree: `oid` is the commit it points to, `url` as in .gitmodules."""
 
     name: str
     path: str
@@ -59,13 +60,13 @@ class Submodules(Worktrees):
     """Submodules of a repository's worktrees."""
 
     store: Path | None = None
-    """Git directory that keeps the commits of a submodule; None for a repository that is none."""
+    """Git directory that keeps the commits of a submodule; None for another repository."""
     users: Path | None = None
-    """The user's own checkout of a submodule, which may be absent; None for a repository that is none."""
+    """The user's own checkout of a submodule, which may be absent; None for another repository."""
     users_commit: str | None = None
     """Commit of a submodule that the user's own checkout names; None if it names none."""
     fetch_seconds = 120.0
-    """Longest fetch of a submodule: the server may not answer, and the waiting process does nothing else."""
+    """Time limit of a submodule's fetch: the server may not answer, and the waiting process does nothing else."""
 
     def submodules(self, path: Path) -> list[Submodule]:
         """Return the submodules in the worktree's index that .gitmodules describes."""
@@ -82,13 +83,13 @@ class Submodules(Worktrees):
                 and is_safe_name(key[len("submodule."):-len(".path")])]
 
     def _read_settings(self, *source: str) -> dict[str, str]:
-        """Return the submodules' paths and addresses in a .gitmodules, by `git config`'s options for where it is."""
+        """Return the submodules' paths and addresses in the .gitmodules that `git config`'s options name."""
         lines = split(self.run("config", "-z", *source, "--get-regexp", r"^submodule\..*\.(path|url)$",
                                check=False).out)
         return dict(line.split("\n", 1) for line in lines if "\n" in line)
 
     def _knows(self, module: Submodule) -> bool:
-        """Return whether the user has a submodule from that address, by the own checkout or configuration.
+        """Return whether the user has a submodule from that address, by their checkout or configuration.
 
         A submodule that the user has not checked out is read at the commit that the user's checkout names, a bare
         repository at its HEAD.
@@ -104,16 +105,16 @@ class Submodules(Worktrees):
         return module.url in (known.get(f"submodule.{module.name}.url"), configured)
 
     def populate_submodules(self, path: Path, *, force: bool = False, connect: Connect = connect_as_user) -> None:
-        """Populate the submodules of a worktree of ours; an existing one stays as it is, unless `force`.
+        """Populate the submodules of one of our worktrees; an existing one stays unchanged, unless `force`.
 
-        Refused if a submodule's commit is not here and cannot be fetched, or is not: where `connect` refuses, and from
-        an address that only the branch names, which is an agent's choice.
+        Refused if a submodule's commit is missing and cannot or must not be fetched: if `connect` refuses, or if only
+        the branch, and so an agent, names the address.
         """
         for module in self.submodules(path):
             inner = self._inner(path, module)
             if not self._is_own(path, module):
                 if not force and nested.is_embedded(path, module.path):
-                    continue  # it may hold work
+                    continue  # it may contain work
                 _clear(path, module.path)
                 self._initialize(path, module, inner)
             if force or inner.rev("HEAD") is None:
@@ -134,7 +135,7 @@ class Submodules(Worktrees):
         return inner
 
     def _open(self, root: Path, git_dir: Path, store: Path) -> Submodules:
-        """Return a repository inside a worktree, by a git directory of garrison's, whatever lies in `root`."""
+        """Return a repository inside a worktree, with a git directory of garrison, whatever `root` contains."""
         inner = type(self)(root, self.environment, common=git_dir, home=self.home)
         inner.outer = self.outer or self.common
         inner.pinned = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(root)}
@@ -143,7 +144,7 @@ class Submodules(Worktrees):
 
     def _initialize(self, path: Path, module: Submodule, inner: Submodules) -> None:
         git_dir = self.git_dir(path) / "modules" / module.name
-        shutil.rmtree(git_dir, ignore_errors=True)  # of a submodule that was removed and added again, or half made
+        shutil.rmtree(git_dir, ignore_errors=True)  # of a submodule that was removed and added again, or is incomplete
         git_dir.parent.mkdir(parents=True, exist_ok=True)
         inner.root.mkdir(parents=True, exist_ok=True)
         kind = "sha256" if len(module.oid) == 64 else "sha1"
@@ -158,11 +159,11 @@ class Submodules(Worktrees):
     def _fetch(self, module: Submodule, inner: Submodules, connect: Connect) -> None:
         if inner.rev(module.oid):
             return
-        lost = f"submodule {module.path} cannot be had at {module.oid[:10]} from {module.url}"
+        lost = f"cannot get submodule {module.path} at {module.oid[:10]} from {module.url}"
         update = f"submodule update --init --recursive` in {self.root} once"
         if not self._knows(module):
-            raise Refused(f"{lost}: only this branch has that address, so garrison does not connect to it; add the "
-                          f"submodule with that address in {self.root}, or take its commit from one that is there")
+            raise Refused(f"{lost}: only this branch names that address, so garrison does not connect to it; add the "
+                          f"submodule with that address in {self.root}, or use a commit of an existing one")
         try:
             with connect(inner.run("remote", "get-url", "origin").out.strip()) as variables:
                 told = self._try_to_fetch(module, inner, variables)
@@ -176,7 +177,7 @@ class Submodules(Worktrees):
         raise Refused(f"{lost} ({told or 'the commit is not there'}); run `git {allow}{update}")
 
     def _try_to_fetch(self, module: Submodule, inner: Submodules, variables: Mapping[str, str]) -> GitError | None:
-        """Fetch a submodule's commit; return why that failed, None if git did not say."""
+        """Fetch a submodule's commit; return why that failed, None if git gave no reason."""
         told = None
         for what in ((module.oid,), ()):  # a server may not serve single commits
             try:
@@ -214,7 +215,7 @@ class Submodules(Worktrees):
         return super().commit_all(path, message, links={**(links or {}), **made})
 
     def is_dirty(self, path: Path) -> bool:
-        """Return whether the worktree, or a submodule in it, has uncommitted changes, or untracked files."""
+        """Return whether the worktree, or a submodule in it, has uncommitted changes or untracked files."""
         if super().is_dirty(path) or any(inner.is_dirty(inner.root) for _, inner in self._populated(path)):
             return True
         links = self.links(path)
@@ -236,7 +237,7 @@ class Submodules(Worktrees):
         """
         remove_pipes(path)
         changed = {}
-        # A fixed date: otherwise unchanged work would be another commit, and saved again, at each interval.
+        # A fixed date: otherwise unchanged work would be a new commit, and saved again, at each interval.
         for name, inner in self._populated(path):
             changed[name] = inner.create_snapshot(inner.root, message, timeout=timeout, when=_EPOCH)
         for name, inner in self._embedded(path):
@@ -244,9 +245,9 @@ class Submodules(Worktrees):
         return super().create_snapshot(path, message, links={**(links or {}), **changed}, timeout=timeout, when=when)
 
     def save_submodules(self, path: Path, snapshot: str, ref: str) -> None:
-        """Save the submodules' commits in `snapshot` under the same ref, where their objects outlive the worktree.
+        """Save the submodules' commits in `snapshot` under the same ref, in a place that outlives the worktree.
 
-        Where that is this repository itself, the ref is below `PARTS`.
+        If that is this repository itself, the ref is below `PARTS`.
         """
         for name, inner in [*self._populated(path), *self._embedded(path)]:
             fields = self.run("ls-tree", snapshot, "--", name).out.split()
@@ -259,7 +260,7 @@ class Submodules(Worktrees):
                 inner._push_to_store({saved_as: commit, f"{COMMITS}/{head}": head})
 
     def find_populated(self, path: Path) -> dict[str, Path]:
-        """Return path below the worktree → git directory of each populated submodule, those within others too."""
+        """Return path below the worktree → git directory of each populated submodule, including nested ones."""
         found: dict[str, Path] = {}
         for name, inner in self._populated(path):
             found[name] = inner.common
@@ -286,8 +287,7 @@ class Submodules(Worktrees):
                 and (inner := self._mirror(path, module.path, self._inner(path, module).store)).rev("HEAD")]
 
     def _embedded(self, path: Path) -> list[tuple[str, Submodules]]:
-        """Return repositories that lie in the worktree as a whole, each by its mirror: submodules, and others that have
-        no remote."""
+        """Return complete repositories in the worktree, each by its mirror: submodules, and others without a remote."""
         found = dict(self._embedded_submodules(path))
         remove_pipes(path)
         listed = split(self.run("ls-files", "--others", "--exclude-standard", "-z", cwd=path, check=False,
@@ -298,9 +298,9 @@ class Submodules(Worktrees):
         return list(found.items())
 
     def _mirror(self, path: Path, name: str, store: Path | None) -> Submodules:
-        """Return a repository that lies in the worktree, by a git directory of garrison's own with the same HEAD.
+        """Return a repository inside the worktree, with a git directory of garrison that has the same HEAD.
 
-        Without a history that is whole it has none.
+        With an incomplete history it has none.
         """
         folder = _mirrors(self.common, self.git_dir(path)) / quote(os.fsencode(name), safe="")
         inner = self._open(path / name, folder, store or self.store or self.common)
@@ -310,23 +310,23 @@ class Submodules(Worktrees):
                 return inner
         except GitError as error:
             if error.code not in (TIMED_OUT, TOO_MUCH) and "memory" not in error.stderr:
-                raise  # not beyond the limits: what hinders it may pass
+                raise  # not beyond the limits: the problem may be temporary
         (folder / "HEAD").write_text("ref: refs/heads/none\n")
         (folder / "index").unlink(missing_ok=True)
         return inner
 
     def _read_mirror(self, path: Path, name: str, folder: Path, inner: Submodules) -> bool:
-        """Bring a mirror up to date; return whether its history is whole."""
+        """Update a mirror; return whether its history is complete."""
         for pack in nested.refresh_mirror(path, name, folder):
             inner.run("index-pack", str(pack), check=False)
         if not inner.rev("HEAD") or inner.run("rev-list", "--objects", "--quiet", "HEAD", check=False).code:
             return False
-        inner.run("ls-tree", "-r", "-z", "HEAD", most=_MAX_LISTING)  # few objects can stand for many files
-        inner.run("read-tree", "HEAD")  # what is ignored there as well, is tracked
+        inner.run("ls-tree", "-r", "-z", "HEAD", most=_MAX_LISTING)  # few objects can expand to many files
+        inner.run("read-tree", "HEAD")  # what is ignored there too, is tracked
         return True
 
     def remove_worktree(self, path: Path) -> None:
-        """Remove a registered worktree, as `Worktrees` does, and the mirrors of the repositories in it."""
+        """Remove a registered worktree, as `Worktrees` does, and the mirrors of its repositories."""
         with suppress(GitError, OSError):
             shutil.rmtree(_mirrors(self.common, self.git_dir(path)), ignore_errors=True)
         super().remove_worktree(path)
@@ -342,7 +342,7 @@ def _mirrors(common: Path, git_dir: Path) -> Path:
 
 
 def _clear(path: Path, name: str) -> None:
-    """Remove what is in the place of a submodule's repository; no link is followed."""
+    """Remove what is in place of a submodule's repository, without following links."""
     folder = path
     for part in Path(name).parts:
         folder /= part

@@ -1,6 +1,7 @@
 """Worktrees: create, find and remove them; commit or save what is in them.
 
-A killed git may have left a half-made worktree, a registration without a directory, or locks: none of it is in the way.
+A killed git may have left an incomplete worktree, a registration without a directory, or locks: all of these are
+handled.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
 _MAX_LOG_LINE = 1 << 16
 _UNLOGGED = ("-c", "core.logAllRefUpdates=false")
 _INDEX = "garrison-snapshot-"
-"""Prefix of a temporary index alongside the worktree's own; the pid follows."""
+"""Prefix of a temporary index next to the worktree's own; the pid follows."""
 _INITIALIZING, _SPARSE = "initializing", "garrison-sparse"
-"""Reason of git's lock on a worktree that is being made; file in its git directory with the patterns it was made by."""
+"""Reason in git's lock on a worktree that is being created; file in its git directory with its sparse patterns."""
 _ADD = ("-c", "core.splitIndex=false", "add", "-A", "--sparse", "--pathspec-from-file=-", "--pathspec-file-nul")
 _NAMED = 20
-"""Files that a message names."""
+"""Number of files that a message names."""
 _SETTINGS = frozenset({".gitignore", ".gitattributes", ".gitmodules", ".mailmap"})
-"""Files of a worktree that git reads whatever they are."""
+"""Files of a worktree that git reads whatever their type."""
 
 
 class Worktree(NamedTuple):
@@ -65,7 +66,7 @@ class Worktrees(Commits):
     def worktrees(self) -> list[Worktree]:
         """Return every registered worktree, the main one first, including those whose directory is gone.
 
-        The path of a main one of which nobody knows where it is (`main_checkout`) is that of the git directory.
+        If the place of the main one is unknown (`main_checkout`), its path is that of the git directory.
         """
         worktrees = []
         for number, block in enumerate(self._list_worktrees().split("\0\0")):
@@ -77,10 +78,10 @@ class Worktrees(Commits):
         return worktrees
 
     def main_checkout(self) -> Path | None:
-        """Return the top directory of the main checkout; None if there is none, or if nothing says where it is.
+        """Return the top directory of the main checkout; None if there is none or its place is unknown.
 
-        git itself takes it to lie round its git directory, which is true neither of a submodule, whose configuration
-        names its place, nor after `git init --separate-git-dir`: there only the checkout names the git directory.
+        git itself assumes that it contains the git directory. That is wrong for a submodule, whose configuration names
+        its place, and after `git init --separate-git-dir`, where only the checkout names the git directory.
         """
         configuration = read_configuration(GitDirs(self.common, self.common), self.environment)
         shared = {each.key: each.value for each in configuration.in_force if each.scope in REPOSITORY_SCOPES}
@@ -98,7 +99,7 @@ class Worktrees(Commits):
     def is_checked_out_nowhere(self, branch: str) -> bool:
         """Return whether certainly no worktree is on `branch` or rebases one; False means that git must be asked.
 
-        Every landing asks this, and mostly the target is not checked out, so the worktrees' HEAD files are read here.
+        Every landing needs this, and the target is rarely checked out, so the worktrees' HEAD files are read here.
         """
         try:
             git_dirs = [self.common, *(self.common / "worktrees").glob("*")]
@@ -119,7 +120,7 @@ class Worktrees(Commits):
         return target in (content, ref) or (path.exists() and path.read_text().startswith("ref:"))
 
     def _list_worktrees(self) -> str:
-        """List the worktrees; retry where git trips over one that is being created or removed."""
+        """List the worktrees; retry if git fails on one that is being created or removed."""
         arguments = ("worktree", "list", "--porcelain", "-z")
         for last in attempts(self.retry_seconds):
             answer = self.run(*arguments, check=False)
@@ -132,9 +133,9 @@ class Worktrees(Commits):
     def add_worktree(self, path: Path, branch: str | None, start: str) -> None:
         """Create a worktree at `path` on `branch` (created at `start` if absent; None: detached at `start`).
 
-        A worktree that exists on that branch already is kept as it is. A registration without a directory is dropped, a
-        half-made worktree is created again, and any other directory in the way is renamed to `<path>.left-<n>`. It has
-        the files that `[worktrees] sparse` says: git gives it the patterns of the checkout that this is.
+        An existing worktree on that branch is kept unchanged. A registration without a directory is dropped, an
+        incomplete worktree is created again, and any other directory in the way is renamed to `<path>.left-<n>`. It
+        gets the files that `[worktrees] sparse` selects: git copies the patterns of this checkout.
         """
         if self._reuse_or_clear(path, branch):
             return
@@ -144,13 +145,13 @@ class Worktrees(Commits):
             arguments = (["--detach", str(path), start] if branch is None else
                          [str(path), branch] if self.branch_exists(branch) else
                          ["--no-track", "-b", branch, str(path), start])
-            # Locked as git itself locks one that it makes: a worktree without its files yet is half-made.
+            # Locked as git locks a worktree that it creates: one without its files is incomplete.
             first = ("--no-checkout", "--lock", "--reason", _INITIALIZING) if isinstance(rule, tuple) else ()
             answer = self.run("worktree", "add", *first, *arguments, check=False)
             if answer.code == 0:
                 self._choose_files(path, rule)
                 return
-            is_half_done = "-b" in arguments and self.branch_exists(str(branch))  # the next try takes it as it is
+            is_half_done = "-b" in arguments and self.branch_exists(str(branch))  # the next try accepts it as it is
             if last or not (is_half_done or self.is_contention(answer.err)):
                 raise GitError(("worktree", "add"), answer.code, answer.err)
             self._reuse_or_clear(path, branch)
@@ -159,7 +160,7 @@ class Worktrees(Commits):
         return INHERIT if self.home is None else read_config(self.home).worktrees().sparse
 
     def _choose_files(self, path: Path, rule: str | tuple[str, ...]) -> None:
-        """Check out the files of a new worktree that the rule names, and note which these are."""
+        """Check out the files of a new worktree that the rule selects, and record the rule."""
         if isinstance(rule, tuple):
             is_cone = not any(set(pattern) & set("*?[!\\") for pattern in rule)
             self.run("sparse-checkout", "set", "--cone" if is_cone else "--no-cone", "--stdin", cwd=path,
@@ -171,11 +172,11 @@ class Worktrees(Commits):
         (self.git_dir(path) / _SPARSE).write_text(self._sparse_patterns(rule))
 
     def is_of_other_files(self, path: Path) -> bool:
-        """Return whether a worktree was made with other sparse patterns than one would be now."""
+        """Return whether a worktree's sparse patterns differ from those of a new one."""
         try:
             noted = (self.git_dir(path) / _SPARSE).read_text()
         except (OSError, GitError):
-            noted = ""  # by an earlier edition, with all files
+            noted = ""  # by an earlier version, with all files
         return noted != self._sparse_patterns(self._sparse_rule())
 
     def _sparse_patterns(self, rule: str | tuple[str, ...]) -> str:
@@ -191,10 +192,10 @@ class Worktrees(Commits):
         return self.run("config", "--bool", "core.sparseCheckout", cwd=path, check=False).out.strip() == "true"
 
     def _reuse_or_clear(self, path: Path, branch: str | None) -> bool:
-        """Return whether the worktree exists already; otherwise clear its place for `worktree add`."""
+        """Return whether the worktree already exists; otherwise clear its place for `worktree add`."""
         real = path.parent.resolve() / path.name
         damage.mend_registration(self.common, real)
-        untrusted.mend_folder(real)  # an agent may have worked there already, and taken our rights away
+        untrusted.mend_folder(real)  # an agent may have worked there, and removed our permissions
         for tree in self.worktrees():
             if tree.path == real:
                 if self._is_complete(real) and (tree.branch == branch or self._is_cut_off(tree, branch)):
@@ -213,19 +214,19 @@ class Worktrees(Commits):
         return False
 
     def _is_cut_off(self, tree: Worktree, branch: str | None) -> bool:
-        """Mend a HEAD that names a branch that there is not, as half of a name does; return whether it was one."""
+        """Repair a HEAD that names a missing branch, as a truncated name does; return whether it did."""
         if not branch or not tree.branch or self.branch_exists(tree.branch) or not self.branch_exists(branch):
             return False
         self.run("symbolic-ref", "HEAD", f"refs/heads/{branch}", cwd=tree.path)
         return True
 
     def _is_complete(self, path: Path) -> bool:
-        """Return whether git finished creating a registered worktree: until then it is marked as locked."""
+        """Return whether git finished creating a registered worktree: it is locked until then."""
         if not os.path.lexists(path / ".git"):
             return False
         try:
             git_dir = self.git_dir(path)
-            if self._read_head(path) is None:  # git must judge whether it is whole
+            if self._read_head(path) is None:  # git must check whether it is complete
                 self.run("rev-parse", "--absolute-git-dir", cwd=path)
         except GitError:
             return False
@@ -233,7 +234,7 @@ class Worktrees(Commits):
         return not (lock.exists() and _INITIALIZING in lock.read_text(errors="replace"))
 
     def _may_hold_work(self, path: Path) -> bool:
-        """Return whether a broken worktree may contain more than what a killed git was writing into it."""
+        """Return whether a broken worktree may contain more than what a killed git was writing."""
         if not path.is_dir() or all(entry.name == ".git" for entry in path.iterdir()):
             return False
         return not os.path.lexists(path / ".git") or \
@@ -243,7 +244,7 @@ class Worktrees(Commits):
         self.run("worktree", "remove", "--force", "--force", str(path), check=False)
 
     def remove_worktree(self, path: Path) -> None:
-        """Remove a registered worktree with its directory, whatever state it is in. Idempotent."""
+        """Remove a registered worktree with its directory, in whatever state. Idempotent."""
         real = path.parent.resolve() / path.name
         damage.mend_registration(self.common, real)
         for last in attempts(self.retry_seconds):
@@ -252,7 +253,7 @@ class Worktrees(Commits):
             answer = self.run("worktree", "remove", "--force", "--force", str(real), check=False)
             if answer.code == 0:
                 return
-            # Its HEAD is torn, or it may not be read: git removes only the registration, then or now.
+            # Its HEAD is torn or unreadable: git removes only the registration, if at all.
             if "validation failed" in answer.err or "failed to delete" in answer.err:
                 with suppress(OSError, untrusted.UnsafeFile):
                     untrusted.remove_tree(real)
@@ -267,7 +268,7 @@ class Worktrees(Commits):
             return own
         link = path / ".git"
         if not os.access(path, os.X_OK) and path != self.root:
-            untrusted.mend_folder(path)  # who worked in it took our rights away
+            untrusted.mend_folder(path)  # an agent in it removed our permissions
         if link.is_file():  # written by git; anything unusual is left to git itself
             target = link.read_text(errors="surrogateescape").removeprefix("gitdir: ").removesuffix("\n")
             if (path / target / "gitdir").is_file():
@@ -277,7 +278,8 @@ class Worktrees(Commits):
         return Path(self.run("rev-parse", "--absolute-git-dir", cwd=path).out.strip()).resolve()
 
     def last_own_commit(self, path: Path, branch: str) -> str | None:
-        """Return the last commit made in a worktree before somebody else moved its `branch`; None if nobody did."""
+        """Return the last commit made in a worktree before its `branch` was moved from elsewhere; None if it was
+        not."""
         try:
             logs = [_read_log(file) for file in (self.git_dir(path) / "logs" / "HEAD",
                                                  self.common / "logs" / "refs" / "heads" / branch)]
@@ -286,9 +288,9 @@ class Worktrees(Commits):
         return find_last_own_commit(*logs)
 
     def check_out(self, path: Path, commit: str) -> None:
-        """Check out `commit`, detached, in our own worktree, discarding whatever was changed in it.
+        """Check out `commit`, detached, in our own worktree, discarding all changes.
 
-        As `read-tree --reset -u` and then HEAD, but git reads the files with several threads. Nothing is written to
+        Like `read-tree --reset -u` and then HEAD, but git reads the files with several threads. Nothing is written to
         HEAD's reflog, which would keep every commit from being collected.
         """
         (self.git_dir(path) / "logs/HEAD").unlink(missing_ok=True)
@@ -297,7 +299,7 @@ class Worktrees(Commits):
     def clear_locks(self, path: Path, branch: str = "") -> list[str]:
         """Remove `index.lock` and `HEAD.lock` of a worktree whose process is gone; never those of the main worktree.
 
-        Also remove the lock of `branch`, the worktree's own, which a killed commit leaves. Return the removed files.
+        Also remove the lock of the worktree's `branch`, which a killed commit leaves. Return the removed files.
         """
         git_dir = self.git_dir(path)
         if git_dir == self.common:
@@ -308,7 +310,7 @@ class Worktrees(Commits):
         return removed + (self.clear_branch_lock(branch) if branch else [])
 
     def clear_branch_lock(self, branch: str) -> list[str]:
-        """Remove the lock of a branch at which no process works any more; return the removed files."""
+        """Remove the lock of a branch that no process works on any more; return the removed files."""
         lock = self.common / f"refs/heads/{branch}.lock"
         if not lock.exists():
             return []
@@ -318,9 +320,9 @@ class Worktrees(Commits):
     # --- contents ---------------------------------------------------------------------------------------------------
 
     def list_files(self, path: Path, *arguments: str) -> str:
-        """Run `git status` or `git ls-files` in a worktree that nobody works in, and return what it prints.
+        """Run `git status` or `git ls-files` in an idle worktree, and return its output.
 
-        What an agent left there does not hold it up: git reads every `.gitignore`, even one that is a pipe.
+        An agent's leftovers do not block it: git reads every `.gitignore`, even one that is a pipe.
         """
         remove_pipes(path)
         return self.run(*commits.exclude_options(self.git_dir(path)), *arguments, cwd=path, exact=True).out
@@ -338,7 +340,7 @@ class Worktrees(Commits):
 
     def uncommitted(self, path: Path) -> dict[str, bool]:
         """Return the files of a worktree that `commit_all` would commit, and whether each is new; without repositories
-        inside it, and files that are gone."""
+        inside it and deleted files."""
         listing = self.list_files(path, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all",
                                   "--ignore-submodules=all")
         lines = [line for line in split(listing) if not line.endswith("/") and "D" not in line[1:2]]
@@ -350,7 +352,7 @@ class Worktrees(Commits):
         return [name for name in split(listing) if not commits.is_cache(name)]
 
     def ignored_among(self, path: Path, names: Sequence[str]) -> set[str]:
-        """Return those of these untracked paths of a worktree that git ignores."""
+        """Return the ignored ones of these untracked paths of a worktree."""
         return set(split(self.run("check-ignore", "-z", "--stdin", cwd=path, check=False, exact=True,
                                   text="".join(f"{name}\0" for name in names)).out))
 
@@ -365,8 +367,7 @@ class Worktrees(Commits):
         lengths = {log: log.stat().st_size for log in logs if log.is_file()}
 
         def undo() -> None:
-            """Let the branch be where it was, with its logs, and all files be read again: the index names blobs that
-            are gone."""
+            """Restore the branch with its logs, and have all files read again: the index names blobs that are gone."""
             if before is not None:
                 self.run("update-ref", "HEAD", before, cwd=path)
                 for log, length in lengths.items():
@@ -380,10 +381,10 @@ class Worktrees(Commits):
     def _commit_all(self, path: Path, message: str, links: Mapping[str, str] | None) -> str | None:
         self._add_all(path, {}, links, None)
         if why := self._refused_modules(path, {}):
-            raise Refused(f"it leaves a {MODULES} that would damage the repository: {why}; mend or remove it")
+            raise Refused(f"it contains a {MODULES} that would damage the repository: {why}; fix or remove it")
         if self.run("diff", "--cached", "--quiet", "--ignore-submodules=none", cwd=path, check=False).code == 0:
             return None
-        # --allow-empty: by the user's settings a submodule's new commit may count as nothing
+        # --allow-empty: the user's settings may ignore a submodule's new commit
         self.run("commit", "--quiet", "--no-verify", "--allow-empty", "-m", message, cwd=path, extra=self.author(path),
                  durable=True)
         return self.head(path)
@@ -404,14 +405,14 @@ class Worktrees(Commits):
 
         Args:
             links: commits that replace submodules, by path.
-            timeout: seconds that reading the files may take; beyond that GitError.
-            when: the commit's date, as git parses it; with a date, the same work gives the same commit.
+            timeout: seconds that reading the files may take, then GitError. when: the commit's date, as git parses it;
+                with a date, the same work gives the same commit.
         """
         git_dir = self.git_dir(path)
         dates = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when} if when else {}
         with ExitStack() as stack:
             folder = git_dir
-            if git_dir.is_relative_to(path.resolve()):  # an agent in `path` could link what is written there
+            if git_dir.is_relative_to(path.resolve()):  # an agent in `path` could put a link there
                 import tempfile
 
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="garrison-index-")))
@@ -433,7 +434,7 @@ class Worktrees(Commits):
     def _commit_files(self, path: Path, head: str | None, index: Path, where: Mapping[str, str], message: str,
                       links: Mapping[str, str] | None, timeout: float | None,
                       dates: Mapping[str, str] | None = None) -> str:
-        remove_pipes(path, everywhere=timeout is None)  # with a limit of time somebody is at work, and may use one
+        remove_pipes(path, everywhere=timeout is None)  # with a time limit an agent is working, and may use one
         extra = {**where, "GIT_INDEX_FILE": str(index)}
         try:
             try:
@@ -458,7 +459,7 @@ class Worktrees(Commits):
                         durable=True).out.strip()
 
     def _rename_refused_modules(self, path: Path, extra: Mapping[str, str]) -> None:
-        """Keep a `.gitmodules` that git refuses under another name: under its own, git refuses the repository."""
+        """Keep a `.gitmodules` that git refuses under another name: under its own name, git refuses the repository."""
         if not self._refused_modules(path, extra):
             return
         oid = self.run("ls-files", "-s", "-z", "--", MODULES, cwd=path, extra=extra).out.split(" ")[1]
@@ -474,12 +475,12 @@ class Worktrees(Commits):
 
     def _add_all(self, path: Path, extra: Mapping[str, str], links: Mapping[str, str] | None,
                  timeout: float | None) -> list[str]:
-        """Add everything not ignored to the index; of repositories inside the worktree `links`, else their HEAD.
+        """Add everything not ignored to the index; for repositories inside the worktree `links`, else their HEAD.
 
-        Return the files that were left out: git would read the terabyte of an empty file for hours.
+        Return the files that were left out: git would read a sparse file of a terabyte for hours.
 
-        git would ask each of them that the index has what changed in it, by the repository's own configuration, and
-        so run the programs that whoever works there has named. It would refuse one without a commit, and all the rest.
+        git would run a status in each of them in the index, by that repository's own configuration, and so run programs
+        that an agent has named there. It would refuse one without a commit, and with it everything.
         """
         known = self.links(path, extra)
         there = [name for name in known if name not in (links or {}) and untrusted.is_folder(path, name)]
@@ -488,7 +489,7 @@ class Worktrees(Commits):
         if gone := [name for name in known if name not in values]:
             self.run("update-index", "--force-remove", "-z", "--stdin", cwd=path, extra=extra,
                      text="".join(f"{name}\0" for name in gone))
-        refused = [MODULES] if (path / MODULES).is_symlink() else []  # git adds nothing at all with such a link
+        refused = [MODULES] if (path / MODULES).is_symlink() else []  # with such a link, git adds nothing at all
         ignoring = commits.exclude_options(self.git_dir(path)) if "GIT_WORK_TREE" not in extra else ()
         left = _too_large(path, split(self.run(
             *ignoring, "ls-files", "-z", "--others", "--modified", "--exclude-standard", cwd=path, extra=extra,
@@ -501,7 +502,7 @@ class Worktrees(Commits):
         return left
 
     def links(self, path: Path, extra: Mapping[str, str] | None = None, *, check: bool = True) -> dict[str, str]:
-        """Return the repositories that the index has, with the commit of each, '' where a merge is not concluded."""
+        """Return the repositories in the index, with the commit of each, '' for an unfinished merge."""
         own = self.registered(path) if extra is None and path != self.root else None
         stamp = file_stamp(own / "index") if own is not None else None
         if stamp is not None and self._links.get(path, (None,))[0] == stamp:  # git replaces the file at each change
@@ -522,11 +523,11 @@ class Worktrees(Commits):
         return {name: oid if stage.startswith("0\t") else "" for (_, oid, stage), name in fields}
 
     def _heads(self, path: Path, names: Collection[str]) -> dict[str, str]:
-        """Return the commits that repositories inside a worktree have checked out, of those of which it is known."""
+        """Return the commits that repositories inside a worktree have checked out, as far as known."""
         return {name: head for name in names if (head := read_head(path, name))}
 
     def _remove_orphaned_indexes(self, git_dir: Path) -> None:
-        """Remove temporary indexes of threads that were killed while they took a snapshot."""
+        """Remove temporary indexes of threads that were killed while taking a snapshot."""
         for index in git_dir.glob(f"{_INDEX}*"):
             pid = index.name.removeprefix(_INDEX).removesuffix(".lock")
             if not pid.isdigit() or processes.probe(int(pid)) is None:
@@ -534,12 +535,12 @@ class Worktrees(Commits):
 
 
 def _index_name() -> str:
-    """Return the name of this thread's temporary index: the id of a thread is not another thread's and no process's."""
+    """Return the name of this thread's temporary index: a thread's id is unique among threads and processes."""
     return f"{_INDEX}{threading.get_native_id()}"
 
 
 def _read_log(path: Path) -> list[ReflogLine]:
-    """Return the moves that a log tells; what else stands in a line is as long as an agent wants."""
+    """Return the moves in a log; the rest of a line is as long as an agent wants."""
     moves, is_begin = [], True
     with path.open("rb") as file:
         while part := file.readline(_MAX_LOG_LINE):
@@ -550,10 +551,10 @@ def _read_log(path: Path) -> list[ReflogLine]:
 
 
 def find_last_own_commit(head: Sequence[ReflogLine], branch: Sequence[ReflogLine]) -> str | None:
-    """Return the last commit of a worktree before a move of its branch from elsewhere; None for no such move. Pure.
+    """Return the last commit of a worktree before its branch was moved from elsewhere; None if it was not. Pure.
 
-    git notes what is done in a worktree in the logs of its HEAD and of the branch (`head`, `branch`), but a move from
-    elsewhere in that of the branch alone. What the branch was before the worktree began does not count.
+    git records what is done in a worktree in the logs of its HEAD and of the branch (`head`, `branch`), but a move from
+    elsewhere only in the branch's log. Moves before the worktree was created do not count.
     """
     begin = max((index for index, move in enumerate(branch) if head and move.new == head[0].new), default=None)
     if begin is None:
@@ -570,7 +571,7 @@ def find_last_own_commit(head: Sequence[ReflogLine], branch: Sequence[ReflogLine
 
 
 def _too_large(path: Path, names: Sequence[str]) -> list[str]:
-    """Return the files, the largest first, without which the rest has at most `MAX_CHECKOUT` bytes."""
+    """Return the largest files to leave out so that the rest has at most `MAX_CHECKOUT` bytes."""
     sizes: dict[str, int] = {}
     for name in names:
         with suppress(OSError):
@@ -586,7 +587,7 @@ def _too_large(path: Path, names: Sequence[str]) -> list[str]:
 
 
 def _copy_index(source: Path, target: Path) -> None:
-    """Copy an index with its times, if there is one; a link in its place is not followed."""
+    """Copy an index with its times, if there is one, without following a link in its place."""
     with suppress(FileNotFoundError):
         if stat.S_ISREG(source.lstat().st_mode):
             shutil.copy2(source, target, follow_symlinks=False)
@@ -601,9 +602,9 @@ def _free_name(path: Path) -> Path:
 
 
 def remove_pipes(tree: Path, *, everywhere: bool = False) -> None:
-    """Remove pipes in place of files that git reads, in a worktree and in repositories there: it would wait for ever.
+    """Remove pipes in place of files that git reads, in a worktree and its repositories: it would wait forever.
 
-    `everywhere`: all pipes of the worktree, in which nobody works any more; and its owner gets the rights to read it.
+    `everywhere`: all pipes of an idle worktree; also give its owner read permission.
     """
     if everywhere:
         untrusted.mend_folder(tree)
@@ -619,41 +620,41 @@ def remove_pipes(tree: Path, *, everywhere: bool = False) -> None:
                 mode = os.lstat(path).st_mode  # there may be a hundred thousand
                 kind = stat.S_IFMT(mode)
                 if everywhere and kind == stat.S_IFREG and not mode & stat.S_IRUSR:
-                    Path(path).chmod(stat.S_IMODE(mode) | stat.S_IRUSR)  # nobody can swap it any more
+                    Path(path).chmod(stat.S_IMODE(mode) | stat.S_IRUSR)  # it can no longer be swapped
                 if kind == stat.S_IFIFO or (name in _SETTINGS and kind not in (stat.S_IFREG, stat.S_IFLNK)):
                     os.unlink(path)  # noqa: PTH108  # path is relative to the walk
 
 
-# ---- Repositories inside a worktree: which of them garrison's git may work in, and what is read of all others.
+# ---- Repositories inside a worktree: which of them garrison's git may work in, and what is read from the others.
 #
-# An agent in the worktree chooses where they lead and what their configuration names: a `.git` file, a link or a
-# `commondir` that names the user's repository would have garrison move the user's branches, a link inside would
-# have it write anywhere, and a filter would run. So git works only in git directories that garrison made. In a
-# repository that lies in the worktree itself, files are read as `untrusted.py` does: the commit of its HEAD, and
-# objects that are copied into a mirror of garrison's own.
+# An agent in the worktree chooses where they point and what their configuration names: a `.git` file, a link or a
+# `commondir` that names the user's repository would make garrison move the user's branches, a link inside would make it
+# write anywhere, and a filter would run. So git works only in git directories that garrison created. In a repository
+# inside the worktree itself, files are read as in `untrusted.py`: the commit of its HEAD, and objects that are copied
+# to garrison's mirror.
 
 
 _MAX_LINK = 1 << 16
 """Bytes of a `.git` file."""
 _MAX_REFS = 64 << 20
 _MAX_BYTES, _MAX_FILES = 256 << 20, 100_000
-"""Objects that are copied of one repository."""
+"""Most objects that are copied from one repository."""
 _SYMBOLIC = 5
-"""Symbolic refs that may follow each other, as in git."""
+"""Longest chain of symbolic refs, as in git."""
 _REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
 OBJECT_FOLDER, LOOSE_OBJECT = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{38}(?:[0-9a-f]{24})?")
 PACK = re.compile(r"pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.pack")
-"""Names in a folder of objects; whatever else lies there is none."""
+"""Names of files in a folder of objects; anything else is ignored."""
 _REMOTE = re.compile(rb"^\s*\[\s*remote\b", re.IGNORECASE | re.MULTILINE)
 
 
 def is_safe_name(name: str) -> bool:
-    """Return whether a submodule's name, which .gitmodules chooses, stays below the folder that it names a part of."""
+    """Return whether a submodule's name, which .gitmodules chooses, stays below its parent folder."""
     return bool(name) and not name.startswith("/") and ".." not in name.replace("\\", "/").split("/")
 
 
 def leads_to(worktree: Path, name: str, git_dir: Path) -> bool:
-    """Return whether the repository `name` in a worktree is that of the git directory `git_dir`, by its `.git` file."""
+    """Return whether the repository `name` in a worktree has the git directory `git_dir`, by its `.git` file."""
     try:
         link = untrusted.read(worktree, f"{name}/.git", _MAX_LINK) or b""
     except (untrusted.UnsafeFile, OSError):
@@ -663,12 +664,12 @@ def leads_to(worktree: Path, name: str, git_dir: Path) -> bool:
 
 
 def is_embedded(worktree: Path, name: str) -> bool:
-    """Return whether the repository `name` lies in the worktree as a whole: its `.git` is its own folder."""
+    """Return whether the repository `name` is completely inside the worktree: its `.git` is a folder."""
     return untrusted.is_folder(worktree, f"{name}/.git")
 
 
 def has_remote(worktree: Path, name: str) -> bool:
-    """Return whether an embedded repository names another one, or cannot be read."""
+    """Return whether an embedded repository points to another one or is unreadable."""
     try:
         return _REMOTE.search(untrusted.read(worktree, f"{name}/.git/config") or b"") is not None
     except (untrusted.UnsafeFile, OSError):
@@ -676,7 +677,7 @@ def has_remote(worktree: Path, name: str) -> bool:
 
 
 def read_head(worktree: Path, name: str) -> str | None:
-    """Return the commit that an embedded repository has checked out, from its files; None if they do not say so."""
+    """Return the commit that an embedded repository has checked out, from its files; None if unknown."""
     if not is_embedded(worktree, name):
         return None
     with suppress(untrusted.UnsafeFile, OSError):
@@ -685,10 +686,10 @@ def read_head(worktree: Path, name: str) -> str | None:
 
 
 def resolve_ref(folder: Path, name: str, refs: str = "", most: int = _MAX_REFS) -> tuple[str, str]:
-    """Return the last ref that the file `name` below a folder leads to, and the object name it holds ('' for none).
+    """Return the last ref that the file `name` below a folder points to, and its object name ('' for none).
 
-    It is read without git, as git reads it, from a git directory that an agent can write; UnsafeFile if something else
-    is in the place of a file.
+    Read without git, but as git does, from a git directory that an agent can write; UnsafeFile if something else is in
+    place of a file.
 
     Args:
         refs: prefix of the files of refs, '' or with its slash.
@@ -715,10 +716,10 @@ def _packed_ref(folder: Path, refs: str, ref: str, most: int) -> str:
 
 
 def refresh_mirror(worktree: Path, name: str, mirror: Path) -> list[Path]:
-    """Make, or bring up to date, garrison's own git directory of an embedded repository: its HEAD and its objects.
+    """Create or update garrison's git directory of an embedded repository: its HEAD and its objects.
 
-    It has no configuration, hook, ref or alternate of that repository. Objects of it may be damaged or missing. Return
-    the packs that came to it, which have no index yet: that of the repository is not trusted.
+    It has no configuration, hook, ref or alternate of that repository. Objects may be damaged or missing. Return the
+    new packs, which have no index yet: the repository's index is not trusted.
     """
     for folder in ("objects/info", "objects/pack", "refs", "info"):
         (mirror / folder).mkdir(parents=True, exist_ok=True)
@@ -754,7 +755,7 @@ def _copy_objects(worktree: Path, objects: str, target: Path) -> Iterator[Path]:
 
 
 def remove_pipes_within(git_dir: Path) -> None:
-    """Remove the named pipes in a git directory that lies in a worktree: git opens what is called HEAD or a ref."""
+    """Remove the named pipes in a git directory inside a worktree: git opens anything called HEAD or a ref."""
     for folder, folders, files in os.walk(git_dir):
         if "objects" in folders:
             folders.remove("objects")

@@ -189,4 +189,4 @@ def test_locks_in_a_repository_are_accessible_to_those_git_shares_it_with(
         shutil.rmtree(handle.common / "garrison")
     assert explain_rights(lock) is None, "one's own waits until one may"
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    assert f"{lock.parents[2]} belongs to user {os.getuid()}, which only they can write to" in str(explain_rights(lock))
+    assert f"only user {os.getuid()} can write to {lock.parents[2]}" in str(explain_rights(lock))

@@ -60,7 +60,7 @@ def test_files_that_the_user_names_and_git_ignores_are_copied(repo: Path, tmp_pa
     assert (tree / ".env.mine").read_text() == "the tree's own"
     assert not any((tree / name).exists() for name in (".env.prod", "plain.txt", "unnamed.env", ".worktreeinclude"))
     assert sorted(notes) == [
-        ".worktreeinclude: links/out is left out: the link leads out of the repository",
+        ".worktreeinclude: links/out is left out: the link points out of the repository",
         ".worktreeinclude: plain.txt is left out: git does not ignore it, so it could be committed; add it to "
         ".gitignore"]
     assert git(tree, "status", "--porcelain") == ""
@@ -80,7 +80,7 @@ def test_a_copy_never_goes_through_a_link_of_the_tree(repo: Path, tmp_path: Path
     (repo / ".worktreeinclude").write_text("key\n")
     notes = complete_worktree(Git(repo), tree)
     assert not list((tmp_path / "outside").iterdir())
-    assert notes == [".worktreeinclude: conf/key is left out: the worktree has a link in its way"]
+    assert notes == [".worktreeinclude: conf/key is left out: the worktree has a link in its path"]
     assert (tree / "key").read_text() == "another"
 
 

@@ -1,4 +1,5 @@
-"""Landlock: restrict this thread and all that it starts later, without privilege and for good (Linux 5.13 and later).
+"""Landlock: restrict this thread and everything it starts later, without privilege and permanently (Linux 5.13 and
+later).
 
 The kernel's ABI number says what it can restrict: 1 reads and writes, 2 moves between folders, 3 truncation, 4 TCP
 ports, 5 device ioctls, 6 signals and abstract sockets.
@@ -12,12 +13,12 @@ import stat
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the launcher of every confined command imports this module: it takes what Python has loaded anyway
+if TYPE_CHECKING:  # the launcher of every confined command imports this module: only import what Python loads anyway
     from collections.abc import Collection, Iterable
     from pathlib import Path
 
 PORTS_ABI, SCOPES_ABI = 4, 6
-"""ABI from which TCP ports, and signals and abstract sockets, can be restricted."""
+"""First ABIs that restrict TCP ports, and signals and abstract sockets."""
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
 _ONLY_VERSION, _PATH_BENEATH, _NET_PORT, _NO_NEW_PRIVILEGES = 1, 1, 2, 38
 _DROP_FROM_BOUNDING_SET = 24
@@ -25,7 +26,7 @@ _BIND_TCP, _CONNECT_TCP = 1, 2
 _SCOPES = 3  # abstract Unix sockets, signals
 _EXECUTE, _WRITE_FILE, _READ_FILE, _TRUNCATE, _IOCTL_DEVICE = 1, 1 << 1, 1 << 2, 1 << 14, 1 << 15
 _READS = _EXECUTE | _READ_FILE
-"""Not the right to list folders: names can be found by other ways as well, and programs look for theirs by listing."""
+"""Not the right to list folders: names can be found in other ways, and programs list folders to find their files."""
 OF_FILES = _EXECUTE | _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE
 """Rights that a rule may grant on a file; the others are on folders."""
 _WRITES = {1: _WRITE_FILE | 0x1FF0, 2: 1 << 13, 3: _TRUNCATE, 5: _IOCTL_DEVICE}
@@ -38,7 +39,7 @@ def abi() -> int:
 
 
 def ephemeral_ports() -> range:
-    """Return the ports from which a server on port 0 gets its own."""
+    """Return the range of ports that servers on port 0 get."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:  # noqa: PTH123  # as above: no pathlib
         first, last = file.read().split()
     return range(int(first), int(last) + 1)
@@ -46,7 +47,7 @@ def ephemeral_ports() -> range:
 
 def ruleset(version: int, *, reads: bool = False, writes: bool = False, connect: bool = False, bind: bool = False,
             scoped: bool = False) -> tuple[bytes, int, int]:
-    """Return what is restricted, as the kernel takes it, and the rights of what stays readable and writable. Pure.
+    """Return the restrictions for the kernel, and the rights on what stays readable and writable. Pure.
 
     Args:
         version: ABI of the kernel.
@@ -62,15 +63,15 @@ def ruleset(version: int, *, reads: bool = False, writes: bool = False, connect:
 
 def restrict(*, readable: Iterable[str | Path] | None = None, writable: Iterable[str | Path] | None = None,
              connect: Iterable[int] | None = None, bind: Collection[int] | None = None, scoped: bool = False) -> None:
-    """Restrict this thread and its later children as far as the kernel can; OSError if it refuses.
+    """Restrict this thread and its later children, as far as the kernel supports it; OSError if it refuses.
 
     Args:
-        readable: files and folders that stay readable and executable, as do those that stay writable; missing ones
-            are ignored. None: no restriction. Names, sizes and links can be seen everywhere.
+        readable: files and folders that stay readable and executable, as do those that stay writable; missing ones are
+            ignored. None: no restriction. Names, sizes and links stay visible everywhere.
         writable: files and folders that stay writable, in the same way.
         connect: TCP ports that may be connected to; None: all.
         bind: TCP ports that may be listened on; None: all.
-        scoped: no signals to, and no abstract sockets of, processes outside.
+        scoped: no signals to processes outside, and none of their abstract sockets.
     """
     body, reads, writes = ruleset(abi(), reads=readable is not None, writes=writable is not None,
                                   connect=connect is not None, bind=bind is not None, scoped=scoped)
@@ -91,15 +92,15 @@ def restrict(*, readable: Iterable[str | Path] | None = None, writable: Iterable
 
 
 def drop_capabilities() -> None:
-    """Take from root, and all that it starts later, what it may do beyond other users; others have nothing to lose."""
+    """Drop root's capabilities, also for everything it starts later; other users have none."""
     number = 0
     while os.geteuid() == 0 and _LIBC.prctl(_DROP_FROM_BOUNDING_SET, number, 0, 0, 0) == 0:
-        number += 1  # until the kernel knows no further one; execve gives root what the set still has
+        number += 1  # until the kernel has no further one; execve gives root what is left in the set
 
 
 class _PathBeneath(ctypes.Structure):
     _pack_ = 1
-    _layout_ = "ms"  # what _pack_ alone means; Python 3.14 wants it said
+    _layout_ = "ms"  # implied by _pack_; Python 3.14 wants it explicit
     _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
 
 
@@ -116,7 +117,7 @@ def _allow(rules: int, path: str | Path, rights: int) -> None:
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-"""Opened once: with a hundred rules a launch would take five milliseconds more."""
+"""Opened once: otherwise a launch with a hundred rules would take five milliseconds more."""
 _SYSCALL = _LIBC.syscall
 _SYSCALL.restype = ctypes.c_long
 

@@ -1,8 +1,8 @@
-"""Machine: how many agents it runs at once, what it lacks for a start, and what follows from what git, the file system
-and the machine answer.
+"""Machine: how many agents it can run, what it lacks for a start, and how to react to answers of git, the file system
+and the machine.
 
-What is lacking passes, and says nothing about the work: what meets it waits and is tried again. So does garrison itself
-while an upgrade replaces it.
+A shortage is temporary and says nothing about the work: what hits it waits and is retried. The same applies to garrison
+itself while an upgrade replaces it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 AGENT_BYTES = 512 << 20
 """Estimated memory of one agent with its tools."""
 _UNLIMITED = 1 << 60
-"""Limits from here on mean that there is none (v1 has no `max`)."""
+"""Limits from here on mean "no limit" (v1 has no `max`)."""
 
 
 def default_agents(cores: int, available: int | None) -> int:
@@ -39,7 +39,7 @@ def default_agents(cores: int, available: int | None) -> int:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """Return the numbers a version begins with: `2.43.0.rc1` → (2, 43, 0); () for none."""
+    """Return the leading numbers of a version: `2.43.0.rc1` → (2, 43, 0); () for none."""
     numbers: list[int] = []
     for part in text.split("."):
         if not part.isdigit():
@@ -55,7 +55,7 @@ _INSTALLERS = {"apt-get": "apt-get install -y", "dnf": "dnf install -y", "pacman
 
 def install_command(package: str) -> str:
     """Return the command that installs a system package on this machine."""
-    import shutil  # imported late: it is for the user's eyes, and every command of a script imports this module
+    import shutil  # imported late: only messages need it, and every script command imports this module
 
     command = next((text for manager, text in _INSTALLERS.items() if shutil.which(manager)), _INSTALLERS["apt-get"])
     return f"{'' if os.geteuid() == 0 else 'sudo '}{command} {package}"
@@ -66,9 +66,9 @@ RECOVERY = 60.0
 
 
 class AgentLimit(Value):
-    """Number of agents that may work at once: lowered while the machine is short of room, raised again one by one.
+    """Limit of concurrent agents: lowered while the machine is short of memory or processes, raised again one by one.
 
-    It stops no agent; only no other is started while more work than it allows.
+    It stops no agent; it only prevents starts while more agents work than it allows.
     """
 
     most: int
@@ -81,7 +81,7 @@ class AgentLimit(Value):
         return cls(most, most)
 
     def after(self, *, is_short: bool, busy: int, now: float) -> AgentLimit:
-        """Return the limit now, while `busy` agents work. Pure."""
+        """Return the current limit, while `busy` agents work. Pure."""
         if is_short and self.allowed >= min(self.most, max(1, busy)):
             return replace(self, allowed=max(1, min(self.most, busy) - 1), changed=now)
         if is_short:
@@ -96,7 +96,8 @@ def cores() -> int:
 
 
 def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return the bytes that may still be used: the least of MemAvailable and what our cgroups leave; None: unknown."""
+    """Return the bytes that may still be used: the minimum of MemAvailable and what our cgroups allow; None:
+    unknown."""
     limits = [left for group in _groups("memory", proc, cgroups) if (left := _unused(group)) is not None]
     try:
         for line in (proc / "meminfo").read_text().splitlines():
@@ -137,25 +138,24 @@ def _unused(group: Path) -> int | None:
     return None
 
 
-# ---- Shortage: recognise that the machine lacks processes, memory or descriptors for another start, or garrison
-# itself.
+# ---- Shortage: recognise that the machine lacks processes, memory, descriptors or garrison itself for another start.
 #
-# Like a full disk it passes, and says nothing about the work: what meets it waits and is tried again.
-# `find_shortage` looks at the limits before a start; `is_shortage` and `reports_shortage` recognise one that was
-# met all the same (a limit of the user, say, cannot be read).
+# Like a full disk it is temporary and says nothing about the work: what hits it waits and is retried. `find_shortage`
+# checks the limits before a start; `is_shortage` and `reports_shortage` recognise one that was hit nevertheless (a
+# limit of the user, for example, cannot be read).
 
 
 ERRNOS = frozenset({EAGAIN, ENOMEM, EMFILE, ENFILE, ETOOMANYREFS})
 """Errors of fork, exec and open for lack of processes, memory or descriptors."""
 MIN_PROCESSES = 8
-"""Processes that must be left in our cgroup for the start of a process: it will need more for its work."""
+"""Free processes in our cgroup required to start a process: it will need more for its work."""
 MIN_FOR_WORK = 3
-"""Processes that must be left for an agent, a job or a gate run: fewer, so that what has started is finished, and not
-all wait for one another."""
+"""Free processes required for an agent, a job or a gate run: fewer, so that started work is finished and nothing
+deadlocks."""
 MIN_MEMORY = 64 << 20
-"""Bytes that must be left: a Python process and its agent's first steps need about as much."""
+"""Free bytes required: about what a Python process and its agent's first steps need."""
 PAUSE = 5.0
-"""Seconds before a start that met a shortage is tried again, the first time."""
+"""Seconds before the first retry of a start that hit a shortage."""
 LONGEST_PAUSE = 30.0
 
 _NO_ROOM = ("Resource temporarily unavailable", "Cannot allocate memory", "Too many open files", "Cannot fork",
@@ -164,8 +164,8 @@ _NO_ROOM = ("Resource temporarily unavailable", "Cannot allocate memory", "Too m
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether an error was met for lack of processes, memory or descriptors, as git and tmux say in words, or of
-    a part of garrison itself."""
+    """Return whether an error was caused by lack of processes, memory or descriptors, also as worded by git and tmux,
+    or by a missing part of garrison."""
     if is_own(error):
         return True
     if isinstance(error, OSError):
@@ -176,13 +176,13 @@ def is_shortage(error: BaseException) -> bool:
 
 
 def reports_shortage(output: str) -> bool:
-    """Return whether a program's output reports such a lack. Pure."""
+    """Return whether a program's output reports such a shortage. Pure."""
     return any(message in output for message in _NO_ROOM)
 
 
 def find_shortage(processes: int = MIN_PROCESSES, proc: Path = Path("/proc"),
                   cgroups: Path = Path("/sys/fs/cgroup")) -> str:
-    """Return what the machine lacks for a start that needs so many processes, '' if nothing."""
+    """Return what the machine lacks for a start that needs that many processes, '' if nothing."""
     left = _processes_left(proc, cgroups)
     if left is not None and left < processes:
         return f"its cgroup allows only {left} more processes"
@@ -193,15 +193,15 @@ def find_shortage(processes: int = MIN_PROCESSES, proc: Path = Path("/proc"),
 
 
 class Lack(Value):
-    """What the start of a process lacks."""
+    """What is missing for the start of a process."""
 
     what: str
     ends: str
-    """When what waits for it starts."""
+    """When the waiting start happens."""
 
 
 def find_lack(processes: int = MIN_PROCESSES) -> Lack | None:
-    """Return what the start of one of garrison's own processes lacks now; None if nothing."""
+    """Return what is missing now for the start of one of garrison's processes; None if nothing."""
     if missing := find_missing():
         return Lack(f"{missing} (is an upgrade under way?)", f"once it is back, tried every {LONGEST_PAUSE:.0f} s")
     if lack := find_shortage(processes):
@@ -210,18 +210,18 @@ def find_lack(processes: int = MIN_PROCESSES) -> Lack | None:
 
 
 def require_room(processes: int = MIN_PROCESSES) -> None:
-    """Raise Shortage if the machine lacks what a start needs."""
+    """Raise Shortage if something for a start is missing."""
     if lack := find_lack(processes):
         raise Shortage(f"{lack.what}; it starts {lack.ends}")
 
 
 def retry_pause(number: int) -> float:
-    """Return the seconds before the start that met its `number`-th shortage in a row is tried again. Pure."""
+    """Return the seconds before the retry of a start after its `number`-th consecutive shortage. Pure."""
     return Backoff(PAUSE, LONGEST_PAUSE).delay(number)
 
 
 def _processes_left(proc: Path, cgroups: Path) -> int | None:
-    """Return how many more processes our cgroup and its parents allow; None: no limit is known."""
+    """Return how many more processes our cgroup and its parents allow; None: no known limit."""
     left: list[int] = []
     for group in _groups("pids", proc, cgroups):
         try:
@@ -233,15 +233,15 @@ def _processes_left(proc: Path, cgroups: Path) -> int | None:
 
 # ---- Disk space: recognise a full disk, and wait until there is room.
 #
-# Nothing is reserved: a step that meets ENOSPC waits and is tried again.
+# Nothing is reserved: a step that hits ENOSPC waits and is retried.
 
 
 MIN_BYTES = 65536
 """Free bytes below which a disk counts as full: a record and its temporary file need less, an agent's work more."""
 MIN_INODES = 16
-"""Free inodes below which a disk counts as full although it has room for bytes."""
+"""Free inodes below which a disk counts as full although it has free bytes."""
 SPACE_PAUSE = 0.1
-"""Seconds between two attempts of a step that found the disk full."""
+"""Seconds between two tries of a step that found the disk full."""
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
 
 
@@ -253,7 +253,7 @@ def reports_no_space(output: str) -> bool:
 def is_full(path: Path) -> bool:
     """Return whether the disk that contains `path` has no space or no inodes left.
 
-    An absent path, or a disk that reports no size or no inode count, is not full.
+    A missing path, or a disk that reports no size or no inode count, counts as not full.
     """
     try:
         stat = os.statvfs(path)
@@ -264,7 +264,8 @@ def is_full(path: Path) -> bool:
 
 
 def require_space(path: Path) -> None:
-    """Raise OSError (ENOSPC) if the disk that contains `path` is full: work started there would fail for that alone."""
+    """Raise OSError (ENOSPC) if the disk that contains `path` is full: work started there would fail for that reason
+    alone."""
     if is_full(path):
         raise OSError(ENOSPC, os.strerror(ENOSPC), str(path))
 
@@ -273,7 +274,7 @@ def retry_until_space(step: Callable[[], T], wait: Callable[[float], None], over
     """Return the result of `step`; after ENOSPC, or for lack of memory or descriptors, repeat it after `wait(seconds)`
     until `over()`.
 
-    For code that runs before the event loop, which waits by itself. `step` must be safe to repeat after it failed.
+    For code that runs before the event loop, which waits by itself. `step` must be safe to repeat after a failure.
     """
     while True:
         try:
@@ -284,22 +285,20 @@ def retry_until_space(step: Callable[[], T], wait: Callable[[float], None], over
         wait(SPACE_PAUSE)
 
 
-# ---- Hindrances: what git, the file system and the clock can answer that says nothing about the work, in one
-# table.
+# ---- Hindrances: answers of git, the file system and the clock that say nothing about the work, in one table.
 #
-# A class says what follows. WAIT: what met it is tried again, however long it takes, and the user is notified. REPAIR:
-# what garrison made itself (a worktree, a slot) is made again, then it is tried again. REFUSE: the user's command
-# ends with the reason. FAIL: the node does, after `GARRISON_GIT_PATIENCE`. Whatever the table does not know is
-# FAIL.
+# A class says what follows. WAIT: retry for as long as it takes, and notify the user. REPAIR: recreate what garrison
+# made itself (a worktree, a slot), then retry. REFUSE: the user's command ends with the reason. FAIL: the node fails,
+# after `GARRISON_GIT_PATIENCE`. Anything not in the table is FAIL.
 #
-# `Repository.run` asks it for every call of git: one that could not look has not answered, least of all "there is
-# none", and raises GitError even where a failure is expected. The loop of every process waits on WAIT, as do the
-# merge queue and what saves work; the commits of a finished agent are brought over again, and the agent is never
-# repeated for that.
+# `Repository.run` asks it for every call of git: one that could not check has not answered, least of all "there is
+# none", and raises GitError even where a failure is expected. The loop of every process waits on WAIT, as do the merge
+# queue and code that saves work; the commits of a finished agent are collected again, and the agent is never repeated
+# for that.
 
 
 class Course(StrEnum):
-    """What follows from an answer."""
+    """Reaction to an answer."""
 
     WAIT = "wait"
     REPAIR = "repair"
@@ -308,17 +307,18 @@ class Course(StrEnum):
 
 
 class Hindrance(Value):
-    """One class of answers: how git words it in a line that begins with `fatal:` or `error:`, and its errors."""
+    """One class of answers: git's wording in a line that starts with `fatal:` or `error:`, and the errors."""
 
     name: str
     course: Course
     what: str
-    """What happened, for people."""
+    """What happened, for messages."""
     words: str
-    """Regular expression of git's words."""
+    """Regular expression of git's wording."""
     errnos: Collection[int] = ()
     inside: str = ""
-    """Regular expression of what the line must name as well: the same words of a file in a worktree are the agent's."""
+    """Regular expression of what the line must also name: the same words about a file in a worktree concern the
+    agent."""
 
 
 _GIT_DIR = r"\.git\b|/worktrees/|/objects/|repository database|\.lock\b|packed-refs|'refs/|temporary file"
@@ -349,9 +349,9 @@ _SPOKEN = ("fatal:", "error:")
 
 
 def find_hindrance(told: str) -> Hindrance | None:
-    """Return the class of what git, or an error in its words, told; None if the table does not know it. Pure.
+    """Return the class of a message from git, or of an error with its wording; None if it is not in the table. Pure.
 
-    Only lines of an error count: a warning stands alongside an answer that is true.
+    Only lines of an error count: a warning accompanies a valid answer.
     """
     lines = [line for line in told.splitlines() if any(word in line for word in _SPOKEN)]
     return next((each for each in TABLE for line in lines
@@ -359,9 +359,9 @@ def find_hindrance(told: str) -> Hindrance | None:
 
 
 def course_of(error: BaseException) -> Course:
-    """Return what follows from an error of git or of the file system. Pure.
+    """Return the reaction to an error of git or of the file system. Pure.
 
-    An error of the file system that is about rights counts for a file of a git directory alone.
+    A permission error of the file system only counts for a file in a git directory.
     """
     if isinstance(error, Hindered):
         return Course.WAIT
@@ -374,27 +374,26 @@ def course_of(error: BaseException) -> Course:
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether an error is waited for. Pure."""
+    """Return whether to wait for the end of an error's cause. Pure."""
     return course_of(error) is Course.WAIT
 
 
-# ---- Garrison's own package while an upgrade replaces it: pip and pipx take it away, and put the new one in its
-# place some seconds later. What is to be started meanwhile waits, and names what is missing.
+# ---- Garrison's own package while an upgrade replaces it: pip and pipx remove it, and install the new one some seconds
+# later. What must be started in between waits, and names what is missing.
 #
-# Two places see it. Whoever starts a process looks first (`find_missing`) and does not start it, as on a machine
-# without room (`find_lack`). A process that was started into a package half there is caught at its import: its first
-# lines are not part of the package (`FIRST_LINES`, in its command line), try again, and give up with an exit code of
-# their own.
+# It shows in two places. The parent checks first (`find_missing`) and does not start a process, as on a machine without
+# room (`find_lack`). A process that was started with a partial package is caught at its import: its first lines are not
+# part of the package (`FIRST_LINES`, in its command line), retry, and give up with a special exit code.
 
 
 MODULE_MISSING = 72
-"""Exit code of a process whose modules were not there for all of its time to start (EX_OSFILE)."""
+"""Exit code of a process whose modules were missing for all of its time to start (EX_OSFILE)."""
 PATIENCE = 24.0
-"""Seconds for which a process that a supervisor starts tries to import its modules: less than its start may take."""
+"""Seconds that a supervised process tries to import its modules: less than its start may take."""
 REPLACED_PATIENCE = 10.0
-"""Seconds for one whose loaded modules are of the version before an upgrade: its successor has the new ones."""
+"""The same if its loaded modules are from before an upgrade: its successor has the new ones."""
 LONG_PATIENCE = 600.0
-"""Seconds for one that nobody waits for by a deadline: the connection of a session."""
+"""The same without a deadline for the start: the connection of a session."""
 FIRST_LINES = """\
 import gc, importlib, os, sys, time
 gc.disable()
@@ -416,17 +415,18 @@ gc.freeze()
 gc.enable()
 sys.exit(main())
 """
-"""Import the module of the second argument and call its `main`. It begins again in a fresh interpreter as long as the
-module cannot be imported: one that failed half way has modules of both versions. Nothing that an import makes is
-garbage, so none is looked for meanwhile, nor later in what was imported."""
+"""Import the module of the second argument and call its `main`. It restarts in a fresh interpreter while the module
+cannot be imported: an interpreter that failed halfway has modules of both versions. Imports create no garbage, so the
+collector is off during them, and later ignores what was imported."""
 _MAIN = "garrison.processes.main"
 
 
 def module_argv(module: str, patience: float = PATIENCE) -> tuple[str, ...]:
-    """Return the words that run the `main` of one of garrison's modules once it can be imported; its arguments follow.
+    """Return the command that runs the `main` of one of garrison's modules once it can be imported; its arguments
+    follow.
 
     Args:
-        patience: seconds for which it is tried.
+        patience: seconds to try.
     """
     # -P: a module in the working directory must not shadow one of ours.
     return (sys.executable, "-P", "-c", FIRST_LINES, f"{patience:g}", module)
@@ -439,13 +439,13 @@ def program_of(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def garrison_argv(*words: str, home: Path | None = None) -> list[str]:
-    """Return the words that run a command of this installation of garrison, on a home."""
+    """Return the command line of this installation of garrison for a home."""
     return [sys.executable, "-P", "-m", "garrison.cli.main", *(("--home", str(home)) if home else ()), *words]
 
 
 def begin_again() -> None:
-    """Replace this process by one that begins again, since a module is missing and it has done nothing yet; return once
-    its patience is over, or if it was not started by `FIRST_LINES`."""
+    """Replace this process by a fresh start, since a module is missing and it has done nothing yet; return if its
+    patience is over or it was not started by `FIRST_LINES`."""
     since = getattr(sys, "missing_since", None)
     if since is not None and time.monotonic() - since <= PATIENCE:
         time.sleep(0.2)
@@ -454,7 +454,7 @@ def begin_again() -> None:
 
 
 def find_missing(package: Path = Path(__file__).parents[1], python: str = sys.executable) -> str:
-    """Return what of garrison is not there now, so that no process of it could start; '' if nothing is."""
+    """Return what is missing of garrison, so that none of its processes could start; '' if nothing."""
     for module, path in ((f"garrison ({package})", package), (_MAIN, package / "processes" / "main.py")):
         if not path.exists():
             return f"garrison's own module {module} is missing"
@@ -462,13 +462,13 @@ def find_missing(package: Path = Path(__file__).parents[1], python: str = sys.ex
 
 
 def is_replaced(error: BaseException) -> bool:
-    """Return whether an error tells that a module on the disk does not fit those that this process has loaded: they are
-    of the version before an upgrade, which no waiting mends."""
+    """Return whether an error means that a module on disk does not fit the loaded ones: they are from before an
+    upgrade, so waiting does not help."""
     return isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError) and error.name in sys.modules
 
 
 def is_own(error: BaseException) -> bool:
-    """Return whether an error is of a module, or of a file of garrison's package, that was not there when needed."""
+    """Return whether an error is about a missing module or file of garrison's package."""
     if isinstance(error, ImportError):
         return True
     return isinstance(error, FileNotFoundError) and isinstance(error.filename, str | bytes | os.PathLike) \

@@ -1,6 +1,6 @@
 """Kill a process tree: `select_targets` decides which processes belong to it (pure), `kill_tree` ends them all.
 
-One scan is not enough: a process that forks while it runs is found by the next, until nothing is left.
+One scan is not enough: processes forked during it are found by the next one, until nothing is left.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def select_targets(root: ProcessId | None, marker: str, rows: Iterable[ProcessRo
                    earlier: Iterable[ProcessId] = (), only_below: bool = False) -> list[ProcessId]:
     """Return the processes to end, parents first. Pure.
 
-    These are the root, its descendants that carry no other incarnation's marker (and nothing below those that do), all
-    processes with this `marker`, and their descendants by the same rule. tmux servers, engines' monitors, the
+    These are the root, its descendants without another incarnation's marker (and nothing below one with such a marker),
+    all processes with this `marker`, and their descendants by the same rule. tmux servers, engines' monitors, the
     caller (a pid) with its ancestors, and pid 1 are spared.
 
     Args:
         earlier: targets of an earlier scan of the same sweep, which may be gone by now: a process forked in between
-            that carries no other marker is still recognised by the session that one of them leads.
-        only_below: leave out processes that carry the marker elsewhere: for a part of an incarnation, such as a job.
+            without another marker is still recognised by the session that one of them leads. only_below: leave out
+            processes with the marker elsewhere, for a part of an incarnation, such as a job.
     """
     by_pid = {row.pid: row for row in rows}
     spared = {1, caller} | _ancestors(caller, by_pid)
@@ -77,8 +77,8 @@ def _with_descendants(first: list[ProcessRow], by_pid: Mapping[int, ProcessRow],
 
 def walk_down(first: Iterable[ProcessRow], rows: Iterable[ProcessRow],
               belongs: Callable[[ProcessRow], bool]) -> Iterator[ProcessRow]:
-    """Yield `first`, and below each what belongs to it, the nearest first; nothing below a tmux server, whose panes are
-    not its own."""
+    """Yield `first` and its descendants, nearest first; nothing below a tmux server, whose panes do not belong to
+    it."""
     children: dict[int, list[ProcessRow]] = {}
     for row in rows:
         children.setdefault(row.ppid, []).append(row)
@@ -111,8 +111,8 @@ def kill_tree(root: ProcessId | None, marker: str, *, grace: float = 5.0, limit:
     Args:
         limit: seconds after the grace in which all must have died.
         only_below: as for `select_targets`.
-        is_closed: the root starts nothing more that matters, and nothing below it can leave it, as it is a subreaper
-            above a namespace of processes. Then these are all, and the machine's other processes are not read.
+        is_closed: the root starts nothing relevant any more, and nothing below can escape, as it is a subreaper above a
+            pid namespace. Then its descendants are all, and the machine's other processes are not read.
 
     Returns:
         The processes that were signalled.
@@ -140,21 +140,21 @@ def kill_tree(root: ProcessId | None, marker: str, *, grace: float = 5.0, limit:
 
 def _find_until_sure(root: ProcessId | None, marker: str, earlier: Iterable[ProcessId], *,
                      only_below: bool) -> list[ProcessId]:
-    """Find what remains; scan again if nothing was found and something was forked meanwhile.
+    """Find what remains; scan again if nothing was found but something was forked in between.
 
-    A process that forks and exits all the time may be missed by one scan of /proc. The second scan leaves out the pids
-    of the first: a stranger does not become a target, and a pid is not reused within these milliseconds.
+    A process that forks and exits all the time may be missed by one scan of /proc. The second scan skips the pids of
+    the first: other processes do not become targets, and a pid is not reused within these milliseconds.
     """
     before, seen = last_pid(), set[int]()
     left = find_remaining(root, marker, earlier, only_below=only_below, seen=seen)
-    # -1: the kernel does not say what it forked last, so that something may have been forked.
+    # -1: the kernel does not report the newest pid, so something may have been forked.
     if left or -1 != before == last_pid():
         return left
     return find_remaining(root, marker, earlier, only_below=only_below, seen=seen)
 
 
 def _find_below(root: ProcessId, marker: str, earlier: Iterable[ProcessId]) -> list[ProcessId]:
-    # Those that were signalled may have lost their parent since, and are not found from the root any more.
+    # Signalled processes may have lost their parent since, and can no longer be found from the root.
     rows = [row for pid in {process.pid for process in earlier} if (row := processes.read_row(pid)) is not None]
     todo = deque([root.pid] if processes.is_running(root.pid, root.ticks) else ())
     while todo:
@@ -167,9 +167,9 @@ def _find_below(root: ProcessId, marker: str, earlier: Iterable[ProcessId]) -> l
 
 def find_remaining(root: ProcessId | None, marker: str, earlier: Iterable[ProcessId], *, only_below: bool = False,
                    seen: set[int] | None = None) -> list[ProcessId]:
-    """Apply `select_targets` to the present processes.
+    """Apply `select_targets` to the current processes.
 
-    Also return those that escaped by leaving parent, session and marker, and became our own children.
+    Also return those that left parent, session and marker, and became our own children.
     """
     rows = list(list_processes(seen))
     return select_targets(root, marker, rows, caller=os.getpid(), earlier={*earlier, *adopted(rows)},
@@ -191,7 +191,7 @@ def _signal(process: ProcessId, *, kill: bool, again: bool) -> int | None:
         pass
     except PermissionError:
         os.close(pidfd)
-        time.sleep(_ROUND / 10)  # it stays in the table until the limit: no busy loop
+        time.sleep(_ROUND / 10)  # it stays in the table until the limit, to avoid a busy loop
         return None
     return pidfd
 
@@ -204,18 +204,18 @@ def _wait_all(pidfds: list[int], until: float) -> None:
         poller.register(pidfd, select.POLLIN)
     while waiting and (rest := until - time.monotonic()) > 0:
         for pidfd, _ in poller.poll(rest * 1000):
-            poller.unregister(pidfd)  # it stays readable, and would be reported again and again
+            poller.unregister(pidfd)  # it stays readable, and would be reported repeatedly
             waiting.discard(pidfd)
     for pidfd in pidfds:
         os.close(pidfd)
 
 
-# ---- Reaper: a process above an orchestrator that ends whatever its agent leaves running.
+# ---- Reaper: a process above an orchestrator that kills whatever its agent leaves running.
 #
-# An agent's programs may leave their session, their parent and their life marker (`env -i setsid … &`); the kernel
-# then gives the orphan to the nearest subreaper above it. The orchestrator is one; when SIGKILL ends it, its
-# orphans go to the reaper, which ends them and then exits as the orchestrator did. `fork_under_reaper` is called
-# before any lock is held.
+# An agent's programs may leave their session, their parent and their life marker (`env -i setsid … &`); the kernel then
+# gives the orphan to the nearest subreaper above it. The orchestrator is one; if it gets SIGKILL, its orphans go to the
+# reaper, which kills them and then exits as the orchestrator did. `fork_under_reaper` is called before any lock is
+# held.
 
 
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -223,11 +223,11 @@ GRACE = 0.5
 """Seconds between TERM and KILL for leftovers: shorter than a supervisor's, which ends the reaper too."""
 
 FORK_TRIES, FORK_PAUSE = 100, 0.2
-"""Tries to fork on a machine without room, and seconds between two; together shorter than a start may take."""
+"""Tries to fork on a machine without room, and seconds between two; in total shorter than a start may take."""
 
 
 def fork_under_reaper() -> None:
-    """Fork, and return in a child that is a subreaper; the caller stays above it as its reaper, and ends after it."""
+    """Fork, and return in a child that is a subreaper; the caller stays above it as its reaper, and exits after it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     processes.become_subreaper()
     pid = _fork()
@@ -238,7 +238,7 @@ def fork_under_reaper() -> None:
 
 
 def _fork() -> int:
-    """Fork; while the machine has no room for another process, wait and try again."""
+    """Fork; while the machine has no room for another process, wait and retry."""
     for _ in range(FORK_TRIES):
         try:
             return os.fork()
@@ -250,19 +250,19 @@ def _fork() -> int:
 
 
 def _reap_until_exit(pid: int) -> NoReturn:
-    """Wait until `pid` ends, end what is left below, and exit with its exit code or by its signal."""
+    """Wait until `pid` ends, kill what is left below, and exit with its exit code or by its signal."""
     child = processes.probe(pid)
     code = None
     while code is None:
         received = signal.sigwait(_SIGNALS)
         code = processes.reap().get(pid)
-        # The terminal itself sends Ctrl-C to the child too, but a hang-up only to the session's leader, which we are.
+        # The terminal also sends Ctrl-C to the child, but a hang-up only to the session leader, which we are.
         if code is None and received in (signal.SIGTERM, signal.SIGHUP) and child is not None:
             processes.send(child.pid, child.ticks, received)
     ended = kill_leftovers()
     if ended:
         print(f"ended what its agent had left running: {ended}", file=sys.stderr, flush=True)
-    if code < 0:  # by the same signal as the child, so that whoever waits for this process learns how that ended
+    if code < 0:  # by the same signal as the child, so that our parent learns how it ended
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
@@ -271,7 +271,7 @@ def _reap_until_exit(pid: int) -> NoReturn:
 
 
 def kill_leftovers() -> str:
-    """End processes below this one that bear no other incarnation's marker; return their pids for a log."""
+    """Kill processes below this one without another incarnation's marker; return their pids for a log."""
     this = processes.probe(os.getpid())
     assert this is not None
     try:
@@ -283,7 +283,7 @@ def kill_leftovers() -> str:
     return ", ".join(str(process.pid) for process in ended)
 
 
-# ---- Process control: the operations on processes that supervision needs, as one object that a test can replace.
+# ---- Process control: the operations on processes that supervision needs, as an object that tests can replace.
 #
 # `RealProcesses` acts on this machine; `tests/doubles/processes.py` has an in-memory double that passes the same
 # tests.
@@ -297,11 +297,11 @@ class Processes(Protocol):
         ...
 
     def probe(self, pid: int) -> ProcessInfo | None:
-        """Return what is known of `pid` now; None if there is no such process."""
+        """Return what is known about `pid` now; None if there is no such process."""
         ...
 
     def is_running(self, pid: int, ticks: int) -> bool:
-        """Return whether that very process runs; a zombie does not."""
+        """Return whether exactly that process runs; a zombie does not."""
         ...
 
     def find_marked(self, marker: str) -> list[ProcessId]:
@@ -311,11 +311,11 @@ class Processes(Protocol):
         ...
 
     def descendants(self, pid: int, marker: str) -> list[ProcessInfo]:
-        """Return the living processes below `pid` that carry this marker or none; cut at other incarnations."""
+        """Return the living processes below `pid` with this marker or none; cut at other incarnations."""
         ...
 
     def send(self, pid: int, ticks: int, signal: int) -> bool:
-        """Signal that very process; False if it is gone."""
+        """Signal exactly that process; False if it is gone."""
         ...
 
     def kill_tree(self, root: ProcessId | None, marker: str, *, grace: float = 5.0) -> list[ProcessId]:
@@ -327,7 +327,7 @@ class Processes(Protocol):
         ...
 
     def start(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
-        """Start a child as `spawn` does; a program of garrison's need not load again what this process has loaded."""
+        """Start a child as `spawn` does; a garrison program need not load again what this process has loaded."""
         ...
 
     def reap(self) -> dict[int, int]:

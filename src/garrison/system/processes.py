@@ -2,9 +2,9 @@
 
 A process is (pid, start ticks): field 22 of /proc/PID/stat, which neither a clock step nor a recycled pid can fake. It
 is signalled only through a pidfd that was verified against its start ticks. A zombie counts as dead. /proc is read
-here: psutil gives no start ticks, is slower for markers, and delays by 9 ms whoever lists processes once.
+here: psutil gives no start ticks, is slower for markers, and costs 9 ms to list processes once.
 
-A child of `spawn` is collected by `reap` or `exit_code` and by nothing else; its pid is its own until then.
+A child of `spawn` is collected only by `reap` or `exit_code`; its pid is not reused until then.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-"""Clock ticks a second, in which the kernel gives CPU times and start times."""
+"""Clock ticks per second, the kernel's unit of CPU times and start times."""
 MARKER = "GARRISON_LIFE"
 """Environment variable that names the incarnation a process belongs to."""
 LISTINGS = 50
-"""Bound on the listings of one scan: a machine that forks faster than we read must not keep us reading for ever."""
+"""Bound on the listings of one scan: a machine that forks faster than we read must not keep us reading forever."""
 
 
 class ProcessId(Value, frozen=True, order=True):
@@ -58,7 +58,7 @@ class ProcessInfo(Value):
     state: str = ""
     """R running, S and I waiting, D blocked in the kernel, T stopped, t traced; '' unknown."""
     cpu: int = 0
-    """Clock ticks of CPU it used, including those of the children it collected."""
+    """CPU clock ticks, including those of collected children."""
 
     @property
     def id(self) -> ProcessId:
@@ -81,7 +81,7 @@ class ProcessRow(Value):
 
 
 class PidScope(Value):
-    """Scope of a pid: pids compare only within the same host, boot and pid namespace."""
+    """Scope of a pid: pids are comparable only within the same host, boot and pid namespace."""
 
     host: str
     boot_id: str
@@ -94,7 +94,7 @@ class PidScope(Value):
 def this_host() -> PidScope:
     """Return the host, boot and pid namespace of this process."""
     return PidScope(os.uname().nodename, boot_id(),
-                    os.readlink("/proc/self/ns/pid"))  # noqa: PTH115  # no path: pid:[…]
+                    os.readlink("/proc/self/ns/pid"))  # noqa: PTH115  # not a path: pid:[…]
 
 
 def boot_id() -> str:
@@ -111,7 +111,7 @@ def same_boot(recorded: str) -> bool:
 
 
 def probe(pid: int) -> ProcessInfo | None:
-    """Return what is known of `pid` now; None if there is no such process."""
+    """Return what is known about `pid` now; None if there is no such process."""
     if pid <= 0:
         return None
     try:
@@ -121,9 +121,9 @@ def probe(pid: int) -> ProcessInfo | None:
 
 
 def parse_stat(raw: bytes) -> ProcessInfo:
-    """Parse one /proc/PID/stat. The name may hold spaces and parentheses, so fields count from the last `)`.
+    """Parse one /proc/PID/stat. The name may contain spaces and parentheses, so fields count from the last `)`.
 
-    A leader whose other threads live on shows as Z too; it is dead only when it is the last thread.
+    A leader whose other threads are alive also shows as Z; it is dead only when it is the last thread.
     """
     opened, closed = raw.index(b"("), raw.rindex(b")")
     fields = raw[closed + 2:].split()
@@ -134,7 +134,7 @@ def parse_stat(raw: bytes) -> ProcessInfo:
 
 
 def is_running(pid: int, ticks: int) -> bool:
-    """Return whether that very process runs; a zombie does not."""
+    """Return whether exactly that process runs; a zombie does not."""
     process = probe(pid)
     return process is not None and process.ticks == ticks and not process.zombie
 
@@ -145,20 +145,21 @@ def life_marker(pid: int) -> str | None:
         environ = read_kernel_file(f"/proc/{pid}/environ")
     except OSError:
         return None
-    # psutil builds a Process and a dict for each: 13 ms for 350 processes, this 4; each gate run reads them twice.
+    # psutil builds a Process and a dict for each: 13 ms for 350 processes, this takes 4; each gate run reads them
+    # twice.
     value = (b"\0" + environ).partition(f"\0{MARKER}=".encode())[2]
     return value.partition(b"\0")[0].decode(errors="surrogateescape") or None
 
 
 def open_verified(pid: int, ticks: int) -> int | None:
-    """Return a pidfd (close-on-exec) of that very process; None if it has ended or the pid is another's."""
+    """Return a pidfd (close-on-exec) of exactly that process; None if it has ended or the pid was reused."""
     if pid <= 0:
         return None
     try:
         pidfd = os.pidfd_open(pid)
     except (ProcessLookupError, FileNotFoundError):
         return None
-    # It is alive after its ticks were read, so the pid was its own when they were.
+    # It was alive after its ticks were read, so they belong to it.
     if is_running(pid, ticks) and not has_ended(pidfd):
         return pidfd
     os.close(pidfd)
@@ -173,14 +174,14 @@ def has_ended(pidfd: int) -> bool:
 
 
 def signal_group(child: subprocess.Popen[Any] | AsyncioProcess, number: int = signals.SIGKILL) -> None:
-    """Signal the group that our own child leads, unless it was collected: until then its number is its own."""
+    """Signal the group that our own child leads, unless it was collected: until then its pid is not reused."""
     if child.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, number)
 
 
 def send(pid: int, ticks: int, signal: int) -> bool:
-    """Signal that very process through a verified pidfd; False if it is gone, GarrisonError if we may not."""
+    """Signal exactly that process through a verified pidfd; False if it is gone, GarrisonError if we may not."""
     pidfd = open_verified(pid, ticks)
     if pidfd is None:
         return False
@@ -199,7 +200,7 @@ def send(pid: int, ticks: int, signal: int) -> bool:
 
 
 def list_processes(seen: set[int] | None = None) -> Iterator[ProcessRow]:
-    """Yield every living process with its marker, except those whose pids are in `seen`, to which it adds their pids.
+    """Yield every living process with its marker, except those whose pids are in `seen`; add their pids to it.
 
     /proc is listed again until a listing names no new pid: a process that forks and exits while the others are read
     could be missed by one listing, but its successor is found by a later one, which is short.
@@ -238,7 +239,7 @@ def last_pid() -> int:
 
 
 def read_argv(pid: int) -> list[bytes]:
-    """Return the words of a process's command line; [] if it is gone, or another user's."""
+    """Return the words of a process's command line; [] if it is gone or belongs to another user."""
     try:
         return read_kernel_file(f"/proc/{pid}/cmdline").split(b"\0")
     except OSError:
@@ -251,7 +252,7 @@ def find_marked(marker: str) -> list[ProcessId]:
 
 
 def group_by_marker(markers: Collection[str]) -> dict[str, list[ProcessId]]:
-    """Return each of these life markers that living processes carry, with those processes; by one listing."""
+    """Return each of these life markers that living processes carry, with the processes, from one listing."""
     found: dict[str, list[ProcessId]] = {}
     for row in list_processes() if markers else ():
         if row.marker is not None and row.marker in markers:
@@ -295,7 +296,7 @@ def child_pids(pid: int) -> list[int]:
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  # names only
             pids += map(int, read_kernel_file(f"/proc/{pid}/task/{thread}/children").split())
-    except OSError as error:  # the process, or one of its threads, ended meanwhile; or the kernel does not list them
+    except OSError as error:  # the process, or one of its threads, has ended; or the kernel does not list them
         own = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
         is_listed = not isinstance(error, FileNotFoundError) or os.path.exists(own)  # noqa: PTH110
     else:
@@ -311,7 +312,7 @@ def child_pids(pid: int) -> list[int]:
 
 
 def cpu_fingerprint(pid: int, marker: str) -> frozenset[tuple[int, int, tuple[str, ...]]] | None:
-    """Return a value that changes when a descendant has run for an instant; None where the kernel does not count it.
+    """Return a value that changes when a descendant has run for an instant; None if the kernel does not count it.
 
     (pid, start ticks, nanoseconds that each thread has run): clock ticks would not show a short write.
     """
@@ -328,7 +329,8 @@ def _thread_times(pid: int) -> tuple[str, ...]:
 
 
 def is_container_monitor(row: ProcessRow) -> bool:
-    """Return whether a process is an engine's own, which outlives the container to remove it: it ends by itself."""
+    """Return whether a process belongs to a container engine and outlives the container to remove it: it exits by
+    itself."""
     return row.comm == "conmon" or (row.comm == "podman" and row.marker is None)
 
 
@@ -337,9 +339,9 @@ def is_tmux(comm: str) -> bool:
 
 
 def is_sandbox(pid: int) -> bool:
-    """Return whether a process is bubblewrap itself, which holds a sandbox and ends when its content has.
+    """Return whether a process is bubblewrap itself, which keeps a sandbox and exits when its content has.
 
-    It dies of TERM, and its content with it by KILL: to end its content gracefully, leave it out.
+    TERM kills it, and its content with it by KILL: to end its content gracefully, leave it out.
     """
     try:
         return read_kernel_file(f"/proc/{pid}/comm") == b"bwrap\n"
@@ -348,7 +350,7 @@ def is_sandbox(pid: int) -> bool:
 
 
 def read_kernel_file(path: str | Path) -> bytes:
-    """Return the content of a file of /proc or /sys, which the kernel makes at each read."""
+    """Return the content of a file in /proc or /sys, which the kernel generates at each read."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # unbuffered, thousands of times a minute
         return file.read()
 
@@ -392,10 +394,9 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
     `stdin` is a descriptor to read instead of nothing, `stdout` its own file for stdout.
 
     GarrisonError if the program or the directory is missing, Shortage if the machine has no room for it. The child is
-    collected by `reap` or `exit_code`. A child that is a `subreaper` is the parent of every orphan below it for as long
-    as it lives.
+    collected by `reap` or `exit_code`. A `subreaper` child becomes the parent of every orphan below it while it lives.
     """
-    import subprocess  # scripts do not spawn, and need not load it
+    import subprocess  # script commands do not spawn, and need not load it
 
     outputs = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
                for path in ((log,) if stdout is None else (log, stdout))]
@@ -418,8 +419,8 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
 
 
 def adopt_child(pid: int) -> Child:
-    """Return a child that this process has just started, and collect it as those of `spawn`."""
-    child = probe(pid)  # not reaped yet, so the pid is its own
+    """Register a child that this process has just started, to be collected like those of `spawn`; return it."""
+    child = probe(pid)  # not reaped yet, so the pid is not reused
     assert child is not None
     _codes.pop(pid, None)
     _spawned[pid] = child.ticks
@@ -427,7 +428,7 @@ def adopt_child(pid: int) -> Child:
 
 
 def forget_children() -> None:
-    """Forget the children of the process that this one is a copy of."""
+    """Forget the children of the process that this one was forked from."""
     global _adopting  # noqa: PLW0603  # as in `become_subreaper`
     _codes.clear()
     _spawned.clear()
@@ -435,9 +436,9 @@ def forget_children() -> None:
 
 
 def send_descriptors(channel: socket.socket, data: bytes, descriptors: Sequence[int]) -> None:
-    """Send data with descriptors, as one who may open all that this user may: agents may have many under way."""
+    """Send data with descriptors, despite the user's limit on descriptors in flight: agents may have many."""
     import resource
-    from socket import send_fds  # scripts do not send any
+    from socket import send_fds  # script commands do not need it
 
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
@@ -450,8 +451,8 @@ def send_descriptors(channel: socket.socket, data: bytes, descriptors: Sequence[
 def reap() -> dict[int, int]:
     """Collect the children of `spawn` and orphans that have ended: pid → exit code, negative for a signal.
 
-    For the main thread: Linux gives it the orphans. The children of other threads are theirs; a `subprocess` call whose
-    child somebody else collects believes that it succeeded. `exit_code` still answers for spawned children afterwards.
+    For the main thread: Linux gives it the orphans. Children of other threads are left to them: a `subprocess` call
+    whose child is collected elsewhere would report success. `exit_code` still answers for spawned children afterwards.
     """
     assert threading.current_thread() is threading.main_thread()
     collected = {pid: code for pid in list(_spawned) if (code := exit_code(pid)) is not None}
@@ -467,9 +468,9 @@ def reap() -> dict[int, int]:
 
 
 def exit_code(pid: int, ticks: int | None = None) -> int | None:
-    """Return how a child of `spawn` ended (negative: a signal); None while it runs, or if others collected it.
+    """Return how a child of `spawn` ended (negative: a signal); None while it runs, or if it was collected elsewhere.
 
-    With `ticks` only of the child that started then: its pid may be another process's by now.
+    With `ticks` only for the child that started then: its pid may be reused by now.
     """
     if pid in _spawned:
         try:
@@ -484,9 +485,9 @@ def exit_code(pid: int, ticks: int | None = None) -> int | None:
 
 
 def adopted(rows: Iterable[ProcessRow]) -> list[ProcessId]:
-    """Return our children that bear no marker and that we did not start: orphans of a program of ours that ended.
+    """Return our children without a marker that we did not start: orphans of one of our programs that ended.
 
-    Empty unless `become_subreaper(adopting=True)` was called: other children may not be ours to end.
+    Empty unless `become_subreaper(adopting=True)` was called: other children may not be ours to kill.
     """
     pid = os.getpid()
     return [row.id for row in rows
@@ -494,12 +495,12 @@ def adopted(rows: Iterable[ProcessRow]) -> list[ProcessId]:
 
 
 def die_with_parent() -> None:
-    """Receive SIGTERM when the parent dies, or now if it is gone already."""
+    """Receive SIGTERM when the parent dies, or now if it is already gone."""
     import ctypes
 
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signals.SIGTERM, 0, 0, 0)
-    # It may have died before the kernel knew what was asked for.
+    # It may have died before the kernel processed the request.
     if os.getppid() != parent:
         os.kill(os.getpid(), signals.SIGTERM)
 
@@ -519,7 +520,7 @@ _adopting = False
 def become_subreaper(*, adopting: bool = False) -> None:
     """Make orphans below us our children, so that `reap` collects them.
 
-    With `adopting` they are ours to end as well (see `adopted`): only for a process that began without children.
+    With `adopting` they are also ours to kill (see `adopted`): only for a process that started without children.
     """
     import ctypes
 

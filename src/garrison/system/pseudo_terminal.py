@@ -1,9 +1,9 @@
-"""Pseudo terminal: an agent's program has it as its terminal, this process its other end.
+"""Pseudo terminal: the terminal of an agent's program, whose other end this process has.
 
 The program's launcher opens it where the program runs and passes its other end through a socket (`DESCRIPTOR`). A
-thread then copies what the program prints to the log and to the terminal of this process, and what is typed there to
-the program: git may keep the main loop busy for longer than the user who types can wait. When this process dies, the
-kernel hangs the terminal up, and the program's session with it.
+thread then copies the program's output to the log and to the terminal of this process, and input from there to the
+program: git may keep the main loop busy for longer than a typing user can wait. When this process dies, the kernel
+hangs the terminal up, and the program's session with it.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from pathlib import Path
 from typing import Any
 
 SIZE = (24, 80)
-"""Rows and columns where this process has no terminal."""
+"""Rows and columns if this process has no terminal."""
 _BLOCK = 1 << 16
 _MAX_TYPED = 1 << 16
-"""Bytes typed to a program that does not read, beyond which they are dropped."""
+"""Most buffered input bytes for a program that does not read; more are dropped."""
 MAX_SHOWN = 1 << 20
-"""Bytes for a terminal that takes none, beyond which they are dropped; the log has them."""
+"""Most buffered output bytes for a stalled terminal; more are dropped, but are in the log."""
 _DRAIN = 2.0
 """Seconds to wait for the last output of a program that has ended."""
 _FLUSH = 0.5
-"""Seconds to wait for a terminal that stands still to show it."""
+"""Seconds to wait for a stalled terminal to show it."""
 
 
 class PseudoTerminal:
-    """The end of an agent's terminal that this process holds; made in the main thread, before the program starts."""
+    """This process's end of an agent's terminal; created in the main thread, before the program starts."""
 
     def __init__(self, log: Path, *, is_lent: bool) -> None:
-        """Open it; with `is_lent` the terminal of this process is the program's from now on."""
+        """Open it; with `is_lent` the terminal of this process belongs to the program from now on."""
         self._log = log
         self._screen = open_own_terminal() if is_lent else None
-        """The terminal of this process: the user types there, and looks at it."""
+        """The terminal of this process, where the user types and reads."""
         self._socket, passed = socket.socketpair()
-        with passed:  # above the descriptors of one digit, which a sandbox's own lines of shell use
+        with passed:  # above the single-digit descriptors, which a sandbox's shell lines use
             self._passed = socket.socket(fileno=fcntl.fcntl(passed, fcntl.F_DUPFD_CLOEXEC, 10))
         self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._master: int | None = None
@@ -72,11 +72,11 @@ class PseudoTerminal:
 
     @property
     def is_shown(self) -> bool:
-        """Return whether what the program prints appears on this process's terminal, and keys reach the program."""
+        """Return whether the program's output appears on this process's terminal, and keys reach the program."""
         return self._screen is not None
 
     def begin(self) -> None:
-        """Begin to copy, once the launcher has been started."""
+        """Start to copy, once the launcher has been started."""
         self._passed.close()
         if self._screen is not None:
             with contextlib.suppress(termios.error):
@@ -86,7 +86,7 @@ class PseudoTerminal:
         self._thread.start()
 
     def close(self) -> None:
-        """Copy the rest of what a program that has ended printed, and give the terminal back. Idempotent."""
+        """Copy the remaining output of a program that has ended, and give the terminal back. Idempotent."""
         if self._wake < 0:
             return
         self._passed.close()
@@ -94,7 +94,7 @@ class PseudoTerminal:
             self._is_closing = True
             os.write(self._waker, b"x")
             self._thread.join(_DRAIN)
-            if self._thread.is_alive():  # something holds the terminal open; the thread ends with this process
+            if self._thread.is_alive():  # something keeps the terminal open; the thread ends with this process
                 return
         if self._screen is not None:
             if self._old_handler is not None:
@@ -128,7 +128,7 @@ class PseudoTerminal:
         self._flush()
 
     def _receive(self) -> int | None:
-        """Wait for the other end; None if the launcher ended without one, or there is nothing to wait for any more."""
+        """Wait for the other end; None if the launcher exited without passing one, or waiting is pointless."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
@@ -136,7 +136,7 @@ class PseudoTerminal:
         if self._socket.fileno() not in ready:
             return None
         _, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1, socket.MSG_CMSG_CLOEXEC)
-        self._socket.close()  # nothing else is taken from there: it is the agent's by now
+        self._socket.close()  # nothing else is received from there: it belongs to the agent by now
         return descriptors[0] if descriptors else None
 
     def _copy(self, master: int, log: Any) -> bool:
@@ -173,7 +173,7 @@ class PseudoTerminal:
             self._show(b"")
 
     def _show(self, block: bytes) -> None:
-        """Write to the screen what it takes now; a terminal that stands still may not stop the program."""
+        """Write to the screen what it accepts now; a stalled terminal must not stop the program."""
         if self._screen is None:
             return
         self._unshown = (self._unshown + block)[-MAX_SHOWN:]
@@ -185,7 +185,7 @@ class PseudoTerminal:
             self._forget_screen()
 
     def _flush(self) -> None:
-        """Show the last output, unless the terminal stands still."""
+        """Show the last output, unless the terminal is stalled."""
         end = time.monotonic() + _FLUSH
         while self._unshown and self._screen is not None and time.monotonic() < end:
             select.select([], [self._screen], [], _FLUSH)
@@ -199,7 +199,7 @@ class PseudoTerminal:
 
 
 def open_own_terminal() -> int | None:
-    """Open the terminal of this process a second time, so that not to block there is a matter of this one only."""
+    """Open the terminal of this process a second time, so that non-blocking mode affects only this descriptor."""
     if not (sys.stdin is not None and os.isatty(0) and os.isatty(1)):
         return None
     try:
@@ -209,7 +209,7 @@ def open_own_terminal() -> int | None:
 
 
 def _read(descriptor: int) -> bytes:
-    """Return what is there; nothing at the end, which a terminal tells by an error."""
+    """Return the available bytes; nothing at the end, which a terminal reports as an error."""
     try:
         return os.read(descriptor, _BLOCK)
     except OSError:

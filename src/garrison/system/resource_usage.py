@@ -1,9 +1,9 @@
 """Resource usage: CPU time and memory of the process trees of incarnations, and of the machine.
 
-The decisions are pure: `find_owners` assigns each process to an incarnation (by its own marker, else by that of the
-nearest ancestor that has one), `cpu_seconds` computes how much each worked between two samples. `UsageMeter` reads
-through psutil, and what is expensive rarely: an environment again only while a process is young, private memory only of
-a few processes per sample.
+The decisions are pure: `find_owners` assigns each process to an incarnation (by its own marker, else by the nearest
+ancestor's), `cpu_seconds` computes how much each worked between two samples. `UsageMeter` reads through psutil, and
+what is expensive rarely: an environment again only while a process is young, private memory only of a few processes per
+sample.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from garrison.system.processes import ProcessId, life_marker
 from garrison.values import Value, replace
 
 RESOLUTION = 0.01
-"""Seconds of CPU time that the kernel counts in."""
+"""The kernel's unit of CPU time in seconds."""
 YOUNG = 2.0
-"""Seconds after its start in which a process may still execute another program, with another environment."""
+"""Seconds after its start in which a process may still exec another program, with another environment."""
 REFRESH = 30.0
-"""Seconds after which an environment is read again in any case."""
+"""Seconds after which an environment is always read again."""
 MEMORY_READS = 16
-"""Processes per sample whose private memory is read again, alongside all that were never read."""
+"""Processes per sample whose private memory is read again, in addition to new ones."""
 
 
 class ProcessSample(Value):
-    """One process in one sample; `cpu` is its own time, `waited` that of the children it collected, in seconds."""
+    """One process in one sample; `cpu` is its own time, `waited` the time of collected children, in seconds."""
 
     pid: int
     ticks: int
@@ -70,7 +70,8 @@ class Machine(Value):
 
 
 def find_owners(samples: Iterable[ProcessSample], markers: Mapping[int, str]) -> dict[int, str]:
-    """Return pid → marker of its incarnation: its own, else its nearest ancestor's; only of processes that have one."""
+    """Return pid → marker of its incarnation: its own, else its nearest ancestor's; only for processes that have
+    one."""
     parents = {process.pid: process.ppid for process in samples}
     owners: dict[int, str] = {}
     for pid in parents:
@@ -88,9 +89,9 @@ def cpu_seconds(old: Mapping[ProcessId, ProcessSample], new: Mapping[ProcessId, 
                 cores: int) -> dict[int, float]:
     """Return pid → CPU seconds between two samples that are `seconds` apart, including short-lived children.
 
-    A child that ended in between is counted by what its parent collected, less what the child had in the last sample.
-    More than the machine can do in that time is older: of an orphan that a subreaper collected, or of a process that is
-    sampled for the first time long after its start.
+    A child that ended in between is counted by what its parent collected, minus the child's time in the last sample.
+    More than the machine can do in that time is older: from an orphan that a subreaper collected, or a process first
+    sampled long after its start.
     """
     most = seconds * cores * 1.1 + 2 * RESOLUTION
     ended = _ended_cpu({process.pid: process for process in old.values() if process.id not in new})
@@ -104,7 +105,7 @@ def cpu_seconds(old: Mapping[ProcessId, ProcessSample], new: Mapping[ProcessId, 
 
 
 def _ended_cpu(ended: Mapping[int, ProcessSample]) -> dict[int, float]:
-    """Return pid → CPU of the ended processes below it, collected through parents that ended too."""
+    """Return pid → CPU of the ended processes below it, also collected through ended parents."""
     collected: dict[int, float] = {}
     for process in ended.values():
         parent, passed = process.ppid, {process.pid}
@@ -128,7 +129,7 @@ class UsageMeter:
     """Samples the process trees whose markers are `ours`."""
 
     def __init__(self, ours: Callable[[str], bool], clock: Callable[[], float] = time.monotonic) -> None:
-        import psutil  # here and below: `garrison status`, which measures nothing, starts without it
+        import psutil  # imported here and below: `garrison status`, which measures nothing, starts without it
 
         self.ours, self.clock = ours, clock
         self.cores = psutil.cpu_count() or 1
@@ -163,7 +164,7 @@ class UsageMeter:
             at, marker = self._markers.get(process.id, (now - REFRESH, ""))
             if now - at >= REFRESH:
                 at, marker = now, life_marker(process.pid) or ""
-            # A young one may still have to execute its program, and gets its environment, with the marker, with that.
+            # A young one may still have to exec its program, which gives it its environment, with the marker.
             if process.age > YOUNG:
                 cache[process.id] = at, marker
             if marker:
@@ -172,7 +173,7 @@ class UsageMeter:
         return markers
 
     def _read_memory(self, processes: Collection[ProcessSample], now: float) -> dict[int, int]:
-        """Return pid → private bytes, reading those that were never read and the few that were read longest ago."""
+        """Return pid → private bytes, reading new processes and the few that were read longest ago."""
         running = {process.id: process for process in processes if not process.zombie}
         self._memory = {process: cached for process, cached in self._memory.items() if process in running}
         oldest = sorted(self._memory, key=lambda process: self._memory[process][0])[:MEMORY_READS]
@@ -187,7 +188,7 @@ def read_processes() -> list[ProcessSample]:
     import psutil
 
     samples, now = [], time.time()
-    for process in psutil.process_iter():  # it keeps its objects between calls, and with them the start times
+    for process in psutil.process_iter():  # it keeps its objects, and so the start times, between calls
         with suppress(psutil.Error, OSError), process.oneshot():
             times, started = process.cpu_times(), process.create_time()
             zombie = process.status() == psutil.STATUS_ZOMBIE
@@ -198,7 +199,7 @@ def read_processes() -> list[ProcessSample]:
 
 
 def private_memory(pid: int) -> int | None:
-    """Return the bytes that only this process holds, including swapped ones; None if that cannot be read."""
+    """Return the bytes private to this process, including swapped ones; None if unreadable."""
     import psutil
 
     try:
@@ -209,7 +210,7 @@ def private_memory(pid: int) -> int | None:
 
 
 def read_machine() -> Machine:
-    """Read the load, to a hundredth, and the memory."""
+    """Read the load, rounded to hundredths, and the memory."""
     import psutil
 
     memory = psutil.virtual_memory()

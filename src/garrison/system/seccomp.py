@@ -1,8 +1,8 @@
-"""Seccomp: refuse system calls that neither namespaces nor Landlock know, to a thread and all that it starts later.
+"""Seccomp: block system calls that neither namespaces nor Landlock cover, for a thread and everything it starts later.
 
-Only what a number among the arguments tells can be refused: the kernel's filter follows no pointer, so it knows no
-paths. Calls that could do the same out of its sight (io_uring, and under Landlock openat2, clone3 and 32-bit programs)
-are answered like those of an older kernel, and programs fall back.
+Only numeric arguments can be checked: the kernel's filter follows no pointers, so it sees no paths. Calls that could
+bypass it (io_uring, and under Landlock openat2, clone3 and 32-bit programs) are answered as by an older kernel, and
+programs fall back.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _LOAD, _IF_EQUAL, _IF_BITS, _RETURN = 0x20, 0x15, 0x45, 0x06
 _Rules = tuple[tuple[tuple[int | None, ...], tuple[tuple[int, int], ...]], ...]
 _EVERYWHERE: _Rules = (
     ((425, 425, 425), ()),  # io_uring_setup
-    # the keys of a log-in, and all others that the user may have (a quota)
+    # the keys of a login session, and a quota shared by the user's processes
     ((248, 217, 286), ()), ((249, 218, 287), ()), ((250, 219, 288), ()),  # add_key, request_key, keyctl
     ((103, 116, 103), ()),  # syslog: the kernel's log
     ((72, 25, 55), ((1, _SET_LEASE),)), ((None, None, 221), ((1, _SET_LEASE),)),  # fcntl, fcntl64: the owner's programs
-    # that write to a shown file would wait for the lease, 45 s each time
+    # a write to a shared file would wait for the lease, 45 s each time
     ((41, 198, 359), ((0, _VSOCK),)), ((53, 199, 360), ((0, _VSOCK),)),  # socket, socketpair: to a virtual machine's
     ((None, None, 102), ((0, _SOCKET),)),  # host, which no network namespace keeps apart; socketcall
 )
 _BY_LANDLOCK: _Rules = (
-    # a program of the user's that runs as the user for everybody
+    # a setuid program would run as the user for everyone
     ((90, None), ((1, _SET_USER_ID),)), ((91, 52), ((1, _SET_USER_ID),)),  # chmod, fchmod
     ((268, 53), ((2, _SET_USER_ID),)), ((452, 452), ((2, _SET_USER_ID),)),  # fchmodat, fchmodat2
     ((2, None), ((2, _SET_USER_ID),)), ((257, 56), ((3, _SET_USER_ID),)),  # open, openat
@@ -62,7 +62,7 @@ def is_known(machine: str = "") -> bool:
 
 
 def restrict() -> None:
-    """Refuse the calls from now on; nothing on an architecture that is not known. OSError if the kernel refuses."""
+    """Block the calls from now on; nothing on an unknown architecture. OSError if the kernel refuses."""
     if not is_known():
         return
     code = program(is_landlock=True)
@@ -74,15 +74,15 @@ def restrict() -> None:
 
 
 def program(machine: str = "", *, is_landlock: bool = False, refuses_namespaces: bool = False) -> bytes:
-    """Return the filter's instructions for an architecture that is known.
+    """Return the filter's instructions for a known architecture.
 
     Args:
-        is_landlock: refuse what namespaces refuse otherwise as well, and 32-bit programs, whose calls are others.
-        refuses_namespaces: refuse user namespaces, and 32-bit programs, where bubblewrap cannot, as in some containers.
+        is_landlock: also block what namespaces would block, and 32-bit programs, whose calls differ.
+            refuses_namespaces: block user namespaces, and 32-bit programs, if bubblewrap cannot, as in some containers.
     """
     machine = machine or os.uname().machine
     column = list(_ARCHITECTURES).index(machine)
-    # Calls of the x32 ABI are of the same architecture and have this bit in their numbers: no rule would match them.
+    # Calls of the x32 ABI have the same architecture and this bit in their numbers: no rule would match them.
     lines = [_step(_LOAD, _NUMBER), _step(_IF_BITS, _X32, 0, 1), _step(_RETURN, _REFUSE | errno.ENOSYS),
              *_rules(_EVERYWHERE, column, _IF_EQUAL),
              *(_rules(_BY_LANDLOCK, column, _IF_BITS) if is_landlock else ()),
@@ -97,7 +97,7 @@ def program(machine: str = "", *, is_landlock: bool = False, refuses_namespaces:
 
 
 def _rules(rules: _Rules, column: int, test: int) -> list[bytes]:
-    """Return what refuses by these rules; each expects the call's number to be loaded, and leaves it so."""
+    """Return the instructions for these rules; each expects the call's number to be loaded, and keeps it."""
     lines: list[bytes] = []
     for numbers, conditions in rules:
         number = numbers[column]
@@ -107,7 +107,7 @@ def _rules(rules: _Rules, column: int, test: int) -> list[bytes]:
         left = 2 * len(conditions)
         for argument, value in conditions:
             left -= 2
-            # one that does not fit: past the rest and the refusal, to the line that allows
+            # on a mismatch: skip the rest and the refusal, to the line that allows
             body += [_step(_LOAD, _ARGUMENTS + 8 * argument), _step(test, value, 0, left + 1)]
         body += [_step(_RETURN, _REFUSE | (errno.EPERM if conditions else errno.ENOSYS)), _step(_RETURN, _ALLOW)]
         lines += [_step(_IF_EQUAL, number, 0, len(body)), *body]

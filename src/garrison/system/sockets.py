@@ -1,4 +1,4 @@
-"""Sockets that listen, as the kernel lists them: those of a process's network namespace."""
+"""Listening sockets, as the kernel lists them for a process's network namespace."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _LISTEN = "0A"
 
 
 class Listener(Value):
-    """A TCP socket that listens."""
+    """A listening TCP socket."""
 
     port: int
     address: str
-    """Address to connect to: loopback where the socket is bound to every address."""
+    """Address to connect to: loopback if the socket is bound to every address."""
     inode: int
     program: str = ""
-    """Name of the program that has it open, '' if that may not be read."""
+    """Name of the program that has it open, '' if unreadable."""
 
     @property
     def is_v6(self) -> bool:
@@ -36,7 +36,7 @@ def list_listeners(pid: int | str = "self") -> list[Listener]:
 
 
 def parse_table(text: str) -> list[Listener]:
-    """Return the listening sockets of a text of /proc/net/tcp or tcp6; lines that are damaged are left out. Pure."""
+    """Parse the listening sockets in /proc/net/tcp or tcp6, without damaged lines. Pure."""
     found = []
     for line in text.splitlines()[1:]:
         words = line.split()
@@ -49,7 +49,7 @@ def parse_table(text: str) -> list[Listener]:
 
 
 def _address(packed: str) -> str:
-    """Return the address to connect to of one as /proc/net writes it: words of 32 bits in the machine's order."""
+    """Return the address to connect to, from /proc/net's form: words of 32 bits in the machine's byte order."""
     raw = b"".join(int(packed[at:at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(packed), 8))
     address = ip_address(raw)
     if address.is_unspecified:

@@ -1,4 +1,4 @@
-"""Stamps: what changes whenever a file does, or anything below a folder, by a walk of bounded length."""
+"""Stamps: values that change whenever a file does, or anything below a folder, from a bounded walk."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 Stamp = tuple[int, int] | None
 
 MAX_ENTRIES = 5000
-"""Entries of a folder that are counted at most."""
+"""Most entries of a folder that are counted."""
 
 
 def file_stamp(path: str | Path) -> tuple[int, ...] | None:
-    """Return what changes with a file; None if it cannot be looked at."""
+    """Return a value that changes with a file; None if it cannot be read."""
     try:
-        found = os.stat(path)  # noqa: PTH116  # at every heartbeat and call of git; a Path each would double the cost
+        found = os.stat(path)  # noqa: PTH116  # at every heartbeat and git call; a Path each would double the cost
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def modified_at(path: Path, absent: float = 0.0) -> float:
-    """Return when a file was last changed, in seconds since 1970; `absent` if it cannot be looked at."""
+    """Return when a file was last changed, in seconds since 1970; `absent` if it cannot be read."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -61,24 +61,24 @@ def _walk(folder: Path) -> Iterator[int]:
 
 _NO_SOURCE = frozenset((".git", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".pytest_cache", ".mypy_cache",
                         ".ruff_cache"))
-"""Folders of what tools make, in which nothing is a change of the work."""
+"""Folders of generated files, where changes are not work."""
 _NO_SOURCES = (".pyc", ".log", ".coverage", ".swp", "~")
-"""Ends of the names of such files."""
+"""Suffixes of such files."""
 _MAX_CONTENT = 1 << 20
-"""Bytes of a file that are compared."""
+"""Most bytes of a file that are compared."""
 _COMMENT = re.compile(rb"(?:^|[ \t])(?:#|//|--)[ \t].*")
 """Comment up to the end of its line."""
 _PROSE = (".md", ".rst", ".txt", ".adoc", ".tex")
-"""Ends of the names of files in which that is none."""
+"""Suffixes of files where it is not a comment."""
 MAX_FILES = 50_000
-"""Files of a folder whose content is watched."""
+"""Most files of a folder whose content is watched."""
 
 
 class ContentWatch:
-    """Watch over the content of a folder that an agent works in: to change a file and to change it back is no change.
+    """Watch the content of a folder that an agent works in: changing a file and changing it back is no change.
 
-    Only files whose size or time differs from the beginning are read, and nothing outside the folder is. A file that
-    was changed before is another one only if it differs in more than comments and empty lines.
+    Only files whose size or time differs from the start are read, and nothing outside the folder. A file that was
+    changed before counts as changed again only if more than comments and empty lines differ.
     """
 
     def __init__(self, folder: Path, max_files: int = MAX_FILES) -> None:
@@ -87,7 +87,7 @@ class ContentWatch:
         self._known: dict[str, tuple[tuple[int, int], str]] = {}
 
     def state(self) -> object:
-        """Return what differs whenever the content does; None if the folder has too many files to tell."""
+        """Return a value that differs whenever the content does; None if the folder has too many files."""
         present = self._list()
         if self._first is None or present is None:
             return None
@@ -105,7 +105,7 @@ class ContentWatch:
         try:
             data = untrusted.read(self._folder, name, _MAX_CONTENT)
         except (OSError, untrusted.UnsafeFile):
-            return "?"  # a link or a pipe: that it is there is all that counts
+            return "?"  # a link or a pipe: only its existence counts
         data = data or b""
         if not name.endswith(_PROSE):
             data = b"\n".join(kept for line in data.split(b"\n") if (kept := _COMMENT.sub(b"", line).rstrip()))

@@ -1,7 +1,7 @@
-"""systemd: run a launcher in a unit or scope of its own, query lingering, and notify the service manager.
+"""systemd: run a launcher in its own unit or scope, query lingering, and notify the service manager.
 
 The decisions are pure (`choose_start_method`, `unit_serves_home`, `parse_lingering`). Every call to the user manager
-has a time limit; a missing answer never counts as a "no".
+has a time limit; a missing answer never counts as "no".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 StartMethod = Literal["here", "unit", "scope", "detached"]
-"""Ways to start a launcher: in this process, a unit already; through its unit; in its own scope; or detached."""
+"""Ways to start a launcher: in this process, if it is a unit; through its unit; in its own scope; or detached."""
 
 SERVICE_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 """Variables through which a service reports to systemd."""
@@ -62,7 +62,7 @@ def choose_start_method(*, in_unit: bool, unit: bool, manager: bool, lingering: 
 
 
 def find_manager(environ: Mapping[str, str]) -> Manager | None:
-    """Return the user manager that `environ` leads to; cron and ssh set no runtime directory, so try the usual one."""
+    """Return the user manager for `environ`; cron and ssh set no runtime directory, so try the usual one."""
     path = environ.get("PATH", os.defpath)
     program = shutil.which("systemd-run", path=path)
     if program is None:
@@ -127,7 +127,7 @@ def start_unit(manager: Manager, run: str) -> bool:
 
 
 def call(manager: Manager, words: list[str], seconds: float = CALL_TIMEOUT) -> str | None:
-    """Return what a command printed; None if it failed, is not installed or took too long."""
+    """Return the output of a command; None if it failed, is not installed or took too long."""
     done = run(words, seconds, env=environment(manager, os.environ))
     return done.out if done.ok else None
 
@@ -151,12 +151,12 @@ def notify(text: str) -> bool:
 
 
 def alarm_unit(home: Path) -> str:
-    """Return the name, without its ending, of the transient units that call a home's `garrison up` at a moment."""
+    """Return the name, without suffix, of the transient units that call a home's `garrison up` at a set time."""
     return f"garrison-alarm-{hashlib.sha256(str(home).encode(errors='surrogateescape')).hexdigest()[:12]}"
 
 
 def alarm_words(manager: Manager, home: Path, at: float, argv: Sequence[str]) -> list[str]:
-    """Return the command that lets the user manager run a program once, within a second after `at`. Pure.
+    """Return the command that makes the user manager run a program once, within a second after `at`. Pure.
 
     Args:
         at: seconds since 1970.

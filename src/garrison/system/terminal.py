@@ -2,7 +2,7 @@
 
 A session is opened under a full name and addressed by ids from then on. Its program gets exactly the environment that
 the caller passes. `ProcessTerminal` runs each session as a detached process whose output goes to its log; it records
-open sessions in `<home>/run/plain/<name>.json`, so that a successor of the opener finds them. `tmux.TmuxTerminal` runs
+open sessions in `<home>/run/plain/<name>.json`, so that the opener's successor finds them. `tmux.TmuxTerminal` runs
 them in tmux.
 """
 
@@ -59,7 +59,7 @@ class Terminal(Protocol):
         ...
 
     def find(self, name: str, marker: str = "") -> TerminalSession | None:
-        """Return the open session of exactly that name, with that incarnation's marker if given; it may be dead."""
+        """Return the open session with exactly that name, and that incarnation's marker if given; it may be dead."""
         ...
 
     def is_alive(self, session: TerminalSession) -> bool:
@@ -70,21 +70,21 @@ class Terminal(Protocol):
         ...
 
     def close(self, session: TerminalSession, *, grace: float = 2.0) -> None:
-        """End what runs in it (TERM, `grace` seconds, KILL) and remove it. Idempotent."""
+        """Kill what runs in it (TERM, `grace` seconds, KILL) and remove it. Idempotent."""
         ...
 
     def capture(self, session: TerminalSession, lines: int = 50) -> str:
-        """Return the last lines of its output as text; empty if the session is gone and left none."""
+        """Return the last lines of its output as text; empty if the session is gone without output."""
         ...
 
     def send(self, session: TerminalSession, text: str) -> None:
-        """Type `text` (a newline is Enter); Refused where there is no keyboard."""
+        """Type `text` (a newline is Enter); Refused if there is no keyboard."""
         ...
 
     def attach_argv(self, session: TerminalSession, *, write: bool = False, title: str = "") -> list[str]:
-        """Return the command with which the user watches the session, or types into it if `write` is set.
+        """Return the command to watch the session, or to type into it if `write` is set.
 
-        Refused where there is nothing to attach to.
+        Refused if there is nothing to attach to.
 
         Args:
             title: shown in the status line.
@@ -103,7 +103,7 @@ class ProcessTerminal:
     """Sessions without a terminal: nothing to install, nothing to type into.
 
     Treat a damaged record as missing: opening a session of its name replaces it, closing one removes it. The process's
-    identity has the session as well.
+    identity also contains the session.
     """
 
     kind = "process"
@@ -148,7 +148,7 @@ class ProcessTerminal:
         process_control.kill_tree(root, marker, grace=grace, only_below=marker == os.environ.get(MARKER))
         processes.exit_code(root.pid)  # reap it if it was our own child
         with self._locked():
-            recorded = self.find(session.name)  # a successor may have opened another of this name meanwhile
+            recorded = self.find(session.name)  # a successor may have opened another with this name
             if recorded is None or (recorded.session_id, recorded.server) == (session.session_id, session.server):
                 self._path(session.name).unlink(missing_ok=True)
 

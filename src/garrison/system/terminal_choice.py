@@ -1,6 +1,6 @@
 """Choice of a terminal: tmux or plain processes, as `--terminal` says and the machine allows.
 
-What speaks with tmux is imported by those who use it: a guardian opens no terminal, and plain processes need none.
+The tmux code is imported where it is used: a guardian opens no terminal, and plain processes need none.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ KINDS = ("tmux", "process", "auto")
 
 
 def choose_terminal(kind: str, home: Path) -> tuple[Terminal, str]:
-    """Return the terminal for `kind` (see `KINDS`) and a note for the user, empty if there is nothing to report.
+    """Return the terminal for `kind` (see `KINDS`) and a note for the user, empty if there is none.
 
-    Refused for `tmux` where it is missing or too old; `auto` then falls back to plain processes, and the note says so.
+    Refused for `tmux` if it is missing or too old; `auto` then falls back to plain processes, with a note.
     """
     if kind not in KINDS:
         return _installed_terminal(kind, home), ""
@@ -36,7 +36,7 @@ def choose_terminal(kind: str, home: Path) -> tuple[Terminal, str]:
 
 
 def _installed_terminal(kind: str, home: Path) -> Terminal:
-    """Return the terminal of an installed package; UsageError if there is none of that name, or it fails."""
+    """Return the terminal of an installed package; UsageError if there is none with that name, or it fails."""
     terminals = offered(PluginGroup.TERMINALS)
     if kind not in terminals:
         raise UsageError(f"not a terminal: {kind!r}; use one of {', '.join((*KINDS, *terminals))}")

@@ -18,13 +18,13 @@ _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor, modes
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f\n]*(?:\x07|\x1b\\|\x9c)"  # titles, links
     r"|\x1b[ -/]*[0-~]?")
-"""None looks from each place at the rest: of a string that is not ended before the next, the beginning is removed."""
+"""Linear time: of a string that is not terminated before the next one, only the start is removed."""
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
                      "\ufeff\U000e0000-\U000e0fff]|\r(?!\n)")
 _HIDDEN_ONES = re.compile(f"(?:{_HIDDEN.pattern})+")
 _OBEYED = re.compile(f"\x1b\\[[0-9;:]*m|{_HIDDEN.pattern}")
-"""What `spell_obeyed` looks at: a change of colours first, which it keeps."""
+"""Pattern of `spell_obeyed`: a change of colours first, which it keeps."""
 _CONCEALED = re.compile(r"\x1b\[(?:[0-9;:]*[;:])?0*8m|\x1b\[0*8[;:]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _SPACES = re.compile("[\\s\x1c-\x1f\x85\u2028\u2029]+")
@@ -38,7 +38,7 @@ _UNFINISHED = re.compile(rb"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]{0,409
 
 
 class OutputFilter:
-    """Filter of a program's output for a terminal, block by block: colours pass, nothing else that a terminal obeys.
+    """Filter of a program's output for a terminal, block by block: only colours pass of what a terminal obeys.
 
     Agents' output counts as hostile: a sequence may change the clipboard or the title, or make the terminal type.
     """
@@ -47,7 +47,7 @@ class OutputFilter:
         self._rest = b""
 
     def filter(self, block: bytes) -> bytes:
-        """Return what of the output so far may be shown; an unfinished sequence waits for its rest."""
+        """Return the part of the output so far that may be shown; an unfinished sequence is kept back."""
         block = self._rest + block
         unfinished = _UNFINISHED.search(block)
         end = unfinished.start() if unfinished else len(block)
@@ -85,15 +85,15 @@ def list_some(names: Sequence[str], most: int) -> str:
 
 
 def shorten(line: str, limit: int) -> str:
-    """Return a line of at most `limit` characters; a longer one keeps its beginning and the end of it."""
+    """Return a line of at most `limit` characters; a longer one keeps its start and its last `end` characters."""
     end = limit // 3
     return line if len(line) <= limit else f"{line[:limit - end - 1].rstrip()}…{line[-end:].lstrip()}"
 
 
 def spell_hidden(text: str) -> str:
-    """Return `text` with each character that a terminal would act upon or hide spelled out, as `‹U+001B›`.
+    """Return `text` with each character that a terminal would interpret or hide spelled out, as `‹U+001B›`.
 
-    For what the user is to judge: `clean` removes an escape sequence, and what was written within it.
+    For text that the user must judge: `clean` removes an escape sequence with its content.
     """
     return _HIDDEN_ONES.sub(lambda found: "".join(map(_spelled, found[0])), text)
 
@@ -104,7 +104,7 @@ def _spelled(char: str) -> str:
 
 
 def spell_obeyed(text: str) -> str:
-    """Return `text` as `spell_hidden` does, with its colours; none that hides text is left."""
+    """Return `text` as `spell_hidden` does, but keep its colours, except those that hide text."""
     def spell(found: re.Match[str]) -> str:
         if found[0].endswith("m") and len(found[0]) > 1:
             return "" if _CONCEALED.match(found[0]) else found[0]
@@ -114,12 +114,12 @@ def spell_obeyed(text: str) -> str:
 
 
 def spell_name(name: str) -> str:
-    """Return the name of a file as `spell_hidden` does, its tabs and line breaks spelled out as well: `‹U+000A›`."""
+    """Return the name of a file as `spell_hidden` does, with tabs and line breaks also spelled out: `‹U+000A›`."""
     return re.sub("[\t\n\r]", lambda found: _spelled(found[0]), spell_hidden(name))
 
 
 def format_size(count: int, least: str = "B") -> str:
-    """Return bytes for people: 812 B, 4.2 kB, 17 MB; `least` is the word for single ones. Pure."""
+    """Return a readable size: 812 B, 4.2 kB, 17 MB; `least` is the unit for single bytes. Pure."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= scale:
             return f"{count / scale:.3g} {unit}"
@@ -149,7 +149,7 @@ def fit(text: str, columns: int) -> str:
 
 
 def _head(text: str, columns: int) -> str:
-    """Return the longest beginning of `text` that takes at most `columns`."""
+    """Return the longest prefix of `text` that takes at most `columns`."""
     used = 0
     for position, character in enumerate(text):
         used += _columns(character)
@@ -164,9 +164,9 @@ def pad(text: str, columns: int) -> str:
 
 
 def wrap(text: str, columns: int) -> list[str]:
-    """Break `text` into lines of at most `columns` (at least 2), at blanks or within a word that alone is wider.
+    """Break `text` into lines of at most `columns` (at least 2), at blanks, or within a wider word.
 
-    A command in backticks that fits in a line stays in one, as it is copied.
+    A command in backticks that fits in a line is not broken, so that it can be copied.
     """
     lines = [""]
     for word in _words(text, columns):

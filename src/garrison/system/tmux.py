@@ -8,9 +8,10 @@
 * A pane's pid is a hint; the program registers its own. A program of garrison's is a copy of the opener (`forks`): tmux
   starts a small one, which gives its terminal up to the copy.
 * tmux may lose the last bytes of a program that writes and exits at once (2 of 100 under load): what must not be lost
-  goes to a file that the program writes itself.
+  is written to a file by the program itself.
 * The status line of an attached client names the key that detaches, as it is bound. Inside the user's own tmux, the
-  outer one receives its prefix first, so it is asked for prefix and bindings; nothing else is read from or sent to it.
+  outer one receives its prefix first, so it is queried for prefix and bindings; nothing else is read from or sent to
+  it.
 
 `tmux_server` starts and repairs the server, `tmux_client` sends it commands.
 """
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 
 MESSAGE_BYTES = 12_000
-"""Longest command that goes to tmux as it is; its limit is 16 kB with everything around it."""
+"""Longest command that is passed to tmux directly; its limit is 16 kB including overhead."""
 _KEYS = 2_000
 """Characters typed by one command."""
 _EXIT_CODE_TIMEOUT = 0.5
@@ -160,7 +161,7 @@ class TmuxTerminal:
         return pane is not None and _is_running(pane)
 
     def exit_code(self, session: TerminalSession) -> int | None:
-        """Return how the pane's program ended, as tmux saw it."""
+        """Return the exit of the pane's program, as tmux saw it."""
         until = time.monotonic() + _EXIT_CODE_TIMEOUT
         while (pane := self._pane(session)) is not None and not _is_running(pane):
             if pane.copy is not None:
@@ -177,7 +178,7 @@ class TmuxTerminal:
         return None
 
     def close(self, session: TerminalSession, *, grace: float = 2.0) -> None:
-        """End what runs in the pane or bears its marker, append its last output to the log, remove the session."""
+        """Kill what runs in the pane or has its marker, append its last output to the log, remove the session."""
         pane = self._pane(session)
         if pane is None:
             return
@@ -190,7 +191,7 @@ class TmuxTerminal:
         self._remove_pane(pane)
 
     def capture(self, session: TerminalSession, lines: int = 50) -> str:
-        """Return the last lines on the pane and in its history; of a closed session, of its log."""
+        """Return the last lines of the pane and its history; of the log, if the session is closed."""
         pane = self._pane(session)
         if pane is None:
             return read_tail(Path(session.log), lines, 200 * lines) if session.log else ""
@@ -216,7 +217,7 @@ class TmuxTerminal:
     # ---- for a viewer of a session (`tmux_viewer`)
 
     def viewer_argv(self, session: TerminalSession) -> list[str]:
-        """Return the command of a read-only client that shows the session and nothing around it."""
+        """Return the command of a read-only client that shows only the session."""
         return ["tmux", "-u", "-S", session.socket or str(self._server.socket), "-N", "-f", os.devnull,
                 "attach-session", "-r", "-t", session.session_id]
 
@@ -228,11 +229,11 @@ class TmuxTerminal:
         return self._client.lines("list-clients", "-t", session.session_id, "-F", form)
 
     def resize(self, session: TerminalSession, columns: int, rows: int) -> None:
-        """Give the session's window a size, which no client changes until one attaches to type."""
+        """Set the size of the session's window, which no client changes until one attaches to type."""
         self._client.command("resize-window", "-t", session.pane_id, "-x", str(columns), "-y", str(rows))
 
     def press(self, session: TerminalSession, keys: str, *, literal: bool) -> None:
-        """Give the pane's program a key by its name, or a text as it is; Refused if it has ended."""
+        """Send the pane's program a key by name, or a literal text; Refused if it has ended."""
         self._press(self._writable(session), keys, *(["-l"] if literal else []))
 
     def _press(self, pane: _Pane, keys: str, *options: str) -> None:
@@ -240,7 +241,7 @@ class TmuxTerminal:
             self._client.command("send-keys", "-t", pane.pane_id, *options, "--", escape(keys[at:at + _KEYS]))
 
     def paste(self, session: TerminalSession, text: str, buffer: str) -> None:
-        """Paste a text into the pane, in brackets if its program asked for them; Refused if it has ended."""
+        """Paste a text into the pane, bracketed if its program asked for that; Refused if it has ended."""
         pane = self._writable(session)
         for at in range(0, len(text), _KEYS):
             self._client.command("set-buffer", *(["-a"] if at else []), "-b", buffer, "--",
@@ -248,7 +249,7 @@ class TmuxTerminal:
         self._client.command("paste-buffer", "-p", "-d", "-b", buffer, "-t", pane.pane_id)
 
     def _writable(self, session: TerminalSession) -> _Pane:
-        """Return a pane whose program reads, out of tmux's own mode for looking back."""
+        """Return a pane whose program reads, after leaving tmux's copy mode."""
         pane = self._pane(session)
         if pane is None or not _is_running(pane):
             raise Refused(f"session {session.name} no longer runs; nothing was typed")
@@ -260,7 +261,7 @@ class TmuxTerminal:
         return [self._session(pane) for pane in self._panes()]
 
     def shutdown(self) -> None:
-        """End the server if it has no session left, not even a foreign one; else it ends itself with the last."""
+        """End the server if it has no session left, not even a foreign one; else it exits with the last one."""
         with self._locked():
             if self._client.lines("list-sessions", "-F", "#{session_id}"):
                 self._client.lines("set-option", "-s", "exit-empty", "on")
@@ -295,7 +296,7 @@ class TmuxTerminal:
         return list(panes.values())
 
     def _pane(self, session: TerminalSession) -> _Pane | None:
-        """Return the session's pane, if the server that made it still runs."""
+        """Return the session's pane, if the server that created it still runs."""
         for pane in self._panes():
             same = (pane.session_id, pane.server) == (session.session_id, session.server or pane.server)
             if same and (not session.name or pane.name == encode_name(session.name)):
@@ -317,7 +318,8 @@ class TmuxTerminal:
                            f"kill-session -t '{pane.session_id}'")
 
     def _screen(self, pane: _Pane, start: int | None = None) -> list[str]:
-        """Return the pane's lines from `start` (negative: within its history; None: all), no blank ones at the end."""
+        """Return the pane's lines from `start` (negative: within its history; None: all), without trailing blank
+        ones."""
         import libtmux
 
         from garrison.system.tmux_client import NoServer
@@ -342,7 +344,7 @@ class TmuxTerminal:
         """Return `env -i NAME=VALUE… argv`, or the same through a file if it is too long for one message."""
         bad = [name for name in env if not _VARIABLE.match(name)]
         if bad or "=" in argv[0]:
-            raise GarrisonError(f"cannot start {argv[0]}: {(bad or [argv[0]])[0]!r} cannot be used on env's command "
+            raise GarrisonError(f"cannot start {argv[0]}: {(bad or [argv[0]])[0]!r} cannot be used in env's command "
                                 "line; rename it")
         program = shutil.which("env") or "/usr/bin/env"
         words = [program, "-i", *(f"{name}={value}" for name, value in env.items()), *argv]
@@ -364,7 +366,7 @@ class TmuxTerminal:
 
 
 def encode_name(name: str) -> str:
-    """Return a full name as a tmux session name: tmux turns `.` and `:` into `_`, which would make two names one."""
+    """Return a full name as a tmux session name: tmux turns `.` and `:` into `_`, which would make names collide."""
     return name.replace(".", "~").replace(":", "+")
 
 
@@ -374,12 +376,12 @@ def decode_name(title: str) -> str:
 
 
 def escape(word: str) -> str:
-    """Escape a word of a tmux command line: a `;` at its end would begin the next command."""
+    """Escape a word of a tmux command line: a `;` at its end would start the next command."""
     return word[:-1] + "\\;" if word.endswith(";") else word
 
 
 def _check_startable(program: str, env: Mapping[str, str], cwd: Path) -> None:
-    """Refuse what would die in the pane at once; tmux itself would silently use another directory."""
+    """Refuse a command that would fail in the pane at once; tmux itself would silently use another directory."""
     if not cwd.is_dir():
         raise GarrisonError(f"cannot start {program} in {cwd}: no such directory; check the program and the directory")
     sought = str(cwd / program) if "/" in program else program
@@ -409,7 +411,7 @@ def _ticks(pid: int) -> int:
 
 
 def _remind_of_child(server: str) -> None:
-    """Make the server reap a child whose end it overlooked; any other process ignores SIGCHLD."""
+    """Make the server reap a child whose exit it missed; any other process ignores SIGCHLD."""
     pid = int(server.partition(":")[0])
     processes.send(pid, _ticks(pid), signal.SIGCHLD)
 
@@ -426,9 +428,8 @@ def attach_argv(session: TerminalSession, socket: str, prefix: str, bindings: Se
     Args:
         prefix: prefix key of our server.
         bindings: `list-keys -T prefix` of our server.
-        environ: the person's environment.
-        size: columns and rows that the window keeps, while nobody types into it: of clients that are all read-only,
-            tmux would take the size of the last, whatever their flags say.
+        environ: the user's environment. size: columns and rows that the window keeps while no client may type: among
+            read-only clients, tmux would use the size of the last, whatever their flags say.
     """
     keys = detach_keys(prefix, bindings, _outer(environ) if environ.get("TMUX") else None)
     window = ["set-option", "-w", "-t", session.session_id, "window-size", "latest", ";"] if write else (
@@ -447,12 +448,12 @@ def status_format(keys: str, title: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Escape `text` for a tmux format: `#` begins no expansion, `%` no date."""
+    """Escape `text` for a tmux format: `#` starts no expansion, `%` no date."""
     return text.replace("#", "##").replace("%", "%%")
 
 
 def detach_keys(prefix: str, bindings: Sequence[str], outer: tuple[str, Sequence[str]] | None) -> str:
-    """Return the keys that detach: `C-b d`, or with an `outer` tmux of the same prefix, how to send ours through it.
+    """Return the keys that detach: `C-b d`, or with an `outer` tmux with the same prefix, how to send ours through it.
 
     Args:
         outer: prefix and bindings of the user's own tmux, None outside of one.
@@ -465,7 +466,7 @@ def detach_keys(prefix: str, bindings: Sequence[str], outer: tuple[str, Sequence
 
 
 def bound(bindings: Sequence[str], command: str) -> str:
-    """Return the key to which exactly that command is bound, '' if none.
+    """Return the key that is bound to exactly that command, '' if none.
 
     A line of `bindings` reads `bind-key [-r] -T prefix KEY COMMAND`.
     """
@@ -477,7 +478,7 @@ def bound(bindings: Sequence[str], command: str) -> str:
 
 
 def _outer(environ: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Return prefix and bindings of the tmux we are in; ('', []) if it does not answer."""
+    """Return prefix and bindings of the surrounding tmux; ('', []) if it does not answer."""
     socket = environ["TMUX"].partition(",")[0]
 
     def ask(*words: str) -> list[str]:

@@ -1,13 +1,13 @@
 """libtmux client of the home's own tmux server, in which every command has a time limit.
 
-libtmux waits without limit for its tmux command. On a stopped server that hangs for ever, even once the command was
-killed: the client hands its pipes to the server, so they never reach end of file. `BoundedPopen` takes the place of
-`Popen` inside libtmux and closes our ends instead.
+libtmux waits without limit for its tmux command. On a stopped server that hangs forever, even after the command was
+killed: the client passes its pipes to the server, so they never reach end of file. `BoundedPopen` replaces `Popen`
+inside libtmux and closes our ends instead.
 
 `TmuxClient` also recovers from a server that exited while the client connected, was stopped or lost its socket (see
 `tmux_server`). libtmux's objects (`Pane`, `Session`) run their commands through it and get the same treatment. Its
 listings (`server.sessions`, `server.panes`) do not: they report "none" for every failure, which would make running
-agents appear dead. Panes are listed by our own command.
+agents appear dead. So panes are listed by our own command.
 
 Importing libtmux costs 50 ms of CPU; only `tmux.TmuxTerminal` loads this module, with its first command.
 """
@@ -36,14 +36,14 @@ _UNREACHABLE = ("no server running", "error connecting", "lost server", "server 
 _NO_SESSIONS = ("no current target", "no sessions")
 
 _current: ContextVar[tuple[float, TmuxServer] | None] = ContextVar("tmux_command", default=None)
-"""Time limit in seconds and server of the command under way; None for one that libtmux runs by itself."""
+"""Time limit in seconds and server of the current command; None for one that libtmux runs by itself."""
 
 
 class BoundedPopen(subprocess.Popen[str]):
-    """Popen for libtmux whose `communicate` ends within the time limit of the command under way."""
+    """Popen for libtmux whose `communicate` returns within the time limit of the current command."""
 
     def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
-        """Collect the output, continuing a stopped server meanwhile; TimeoutExpired if there is no answer."""
+        """Collect the output, continuing a stopped server; TimeoutExpired if there is no answer."""
         limit, server = _current.get() or (TmuxServer.command_seconds, None)
         wake_after = min(_WAKE_AFTER, limit / 2)
         try:
@@ -58,7 +58,7 @@ class BoundedPopen(subprocess.Popen[str]):
             self.wait()
             for pipe in (self.stdout, self.stderr):
                 assert pipe is not None
-                pipe.close()  # unread: the server may hold the other end open
+                pipe.close()  # unread: the server may keep the other end open
             raise
 
 
@@ -79,7 +79,7 @@ class TmuxClient(libtmux.Server):
 
     @property
     def socket_path(self) -> str:  # type: ignore[override]
-        """Return the socket of the server at present: it may move when the runtime directory was removed."""
+        """Return the current socket of the server: it may move when the runtime directory was removed."""
         return str(self._server.socket)
 
     def cmd(self, cmd: str, *args: object, target: str | int | None = None) -> libtmux.common.tmux_cmd:

@@ -68,7 +68,7 @@ def supported_version() -> str | None:
         if done.code is None:
             return None
         output = done.out
-        if done.code >= 0:  # one that was killed says nothing about what there is
+        if done.code >= 0:  # one that was killed says nothing about the installed version
             break
     version = output.removeprefix("tmux").strip()
     match = re.search(r"(\d+)\.(\d+)", version)
@@ -100,15 +100,15 @@ class TmuxServer:
         self._socket = None
 
     def remove_socket(self) -> None:
-        """Remove what an ended server leaves behind, with its directory if that is outside the home."""
+        """Remove the leftovers of an ended server, with its directory if that is outside the home."""
         self.socket.unlink(missing_ok=True)
         if self.socket.parent != self.run:
-            with suppress(OSError):  # not empty: it holds files of another program
+            with suppress(OSError):  # not empty: it contains files of another program
                 self.socket.parent.rmdir()
                 _note(self.run).unlink(missing_ok=True)
 
     def start(self) -> None:
-        """Start the server unless it runs: empty environment, own configuration, its own systemd scope where possible.
+        """Start the server unless it runs: empty environment, own configuration, if possible its own systemd scope.
 
         GarrisonError if tmux cannot be started.
         """
@@ -142,9 +142,9 @@ class TmuxServer:
         wait_until(lambda: not self.processes(), self.repair_seconds, 0.01)
 
     def restore_socket(self) -> bool:
-        """Let a living server create its removed socket again; False without a server.
+        """Make a living server recreate its removed socket; False without a server.
 
-        True too if another process has just restored it: the server lives, and the caller found it without a socket.
+        Also True if another process has just restored it: the server lives, and the caller found it without a socket.
         """
         if _restore_socket(self.run, self.repair_seconds) is None:
             return False
@@ -157,7 +157,7 @@ class TmuxServer:
 
 
 def scope_prefix() -> list[str]:
-    """Return the command prefix that puts the server into its own systemd scope, where that keeps it alive."""
+    """Return the command prefix that puts the server into its own systemd scope, if that keeps it alive."""
     manager = systemd.find_manager(os.environ)
     chosen = systemd.choose_start_method(in_unit=False, unit=False, manager=manager is not None,
                                          lingering=systemd.is_lingering(manager))
@@ -167,8 +167,8 @@ def scope_prefix() -> list[str]:
 def socket_path(run: Path, repair_seconds: float = REPAIR_SECONDS) -> Path:
     """Return the socket path of the home whose `run/` is given; its directory exists with mode 0700.
 
-    It is in `run/` itself or, where that path is too long, in a directory under XDG_RUNTIME_DIR or the temporary
-    directory. That choice is noted in `run/tmux.socket-path`, because cron's environment may differ from the user's.
+    It is in `run/` itself or, if that path is too long, in a directory under XDG_RUNTIME_DIR or the temporary
+    directory. That choice is recorded in `run/tmux.socket-path`, because cron's environment may differ from the user's.
     """
     os.makedirs(run, mode=0o700, exist_ok=True)  # noqa: PTH103
     plain = run / "tmux.sock"
@@ -187,7 +187,7 @@ def socket_path(run: Path, repair_seconds: float = REPAIR_SECONDS) -> Path:
 
 
 def has_socket(run: Path) -> bool:
-    """Return whether the socket of that home exists, wherever it is; chooses none."""
+    """Return whether the socket of that home exists, wherever it is, without choosing a path."""
     with suppress(OSError):
         return (run / "tmux.sock").exists() or Path(_note(run).read_text().strip()).exists()
     return False
@@ -228,7 +228,7 @@ def _servers(run: Path) -> list[ProcessId]:
 
 
 def home_of(pid: int) -> Path | None:
-    """Return the home whose terminal server this process is; None if it is none."""
+    """Return the home whose terminal server this process is; None for another process."""
     process = processes.probe(pid)
     if process is None or not process.comm.startswith("tmux: server"):
         return None

@@ -1,13 +1,13 @@
-"""Viewer of a tmux session for another screen than a terminal of ours: it draws the session, and types on request.
+"""Viewer of a tmux session for a remote screen: it draws the session, and types on request.
 
-A viewer is a read-only client of the home's tmux server in a pseudo terminal of this process. tmux has interpreted what
-the agent printed; to the viewer it sends what draws its screen and nothing else, so that no escape sequence of an agent
-arrives: no clipboard, no title, no link. To a client that reads slowly tmux does not send everything late: it leaves
-out what has scrolled away and draws the screen again. So nothing is buffered here.
+A viewer is a read-only client of the home's tmux server in a pseudo terminal of this process. tmux has interpreted the
+agent's output; it sends the viewer only what draws its screen, so that none of the agent's escape sequences arrives: no
+clipboard, no title, no link. For a slow client tmux does not send everything late: it skips what has scrolled away and
+redraws the screen. So nothing is buffered here.
 
 The pseudo terminal has the size of the session's window, which therefore keeps its size however small the other screen
-is. Keys are not typed through the client, where tmux's own prefix would begin commands of tmux: `send-keys` gives them
-to the pane's program.
+is. Keys are not typed through the client, where tmux's prefix would start tmux commands: `send-keys` sends them to the
+pane's program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BLOCK = 1 << 16
 _PASTED = re.compile("\x1b\\[200~(.*?)\x1b\\[201~", re.DOTALL)
 _CURSOR = re.compile("(\x1bO[ABCDHF]|\x1b\\[[ABCDHF]|\0)")
 _NAMES = {"A": "Up", "B": "Down", "C": "Right", "D": "Left", "H": "Home", "F": "End", "\0": "C-Space"}
-"""End of a sequence → tmux's name of the key, which is sent as the program's own cursor mode wants it."""
+"""End of a sequence → tmux's name of the key, which it sends as the program's cursor mode requires."""
 _BUFFER = "garrison-paste"
 
 
@@ -44,7 +44,7 @@ class ScreenSize(Value):
 
 
 class TypedKeys(Value):
-    """Part of what was typed: a text as it is, keys by name, or a paste."""
+    """Part of the input: a literal text, keys by name, or a paste."""
 
     text: str = ""
     name: str = ""
@@ -52,7 +52,7 @@ class TypedKeys(Value):
 
 
 def read_keys(typed: str) -> Iterator[TypedKeys]:
-    """Split what a terminal emulator sent. Pure."""
+    """Split the input of a terminal emulator. Pure."""
     for number, part in enumerate(_PASTED.split(typed)):
         if number % 2:
             yield TypedKeys(pasted=part)
@@ -68,7 +68,7 @@ class TmuxViewer:
     """One viewer of a session; `fileno` becomes readable when there is something to draw."""
 
     def __init__(self, terminal: TmuxTerminal, session: TerminalSession) -> None:
-        """Begin to view; Refused if the session has ended."""
+        """Start to view; Refused if the session has ended."""
         self._terminal, self._session = terminal, session
         self._status_lines = 0
         size = self.window_size()
@@ -90,16 +90,16 @@ class TmuxViewer:
             os.close(slave)
 
     def fileno(self) -> int:
-        """Return the descriptor from which it is read."""
+        """Return the descriptor to read from."""
         return self._master
 
     def read(self) -> bytes | None:
-        """Return what there is to draw, b'' at the end of the session, None if there is nothing at present."""
+        """Return what to draw, b'' at the end of the session, None if there is nothing now."""
         try:
             return os.read(self._master, BLOCK)
         except BlockingIOError:
             return None
-        except OSError:  # EIO: nobody has the other end any more
+        except OSError:  # EIO: the other end is closed
             return b""
 
     def window_size(self) -> ScreenSize | None:
@@ -113,14 +113,14 @@ class TmuxViewer:
         return ScreenSize(int(shown[0]), int(shown[1]) + self._status_lines)
 
     def follow_window(self, size: ScreenSize) -> None:
-        """Take the size of the session's window, which has changed."""
+        """Adopt the new size of the session's window."""
         if size != self.size:
             self.size = size
             self._resize(size)
             self._wake()
 
     def set_window(self, size: ScreenSize) -> None:
-        """Give the session's window a size, for the screen of the person who types."""
+        """Set the size of the session's window for the screen of the user who types."""
         self._terminal.resize(self._session, size.columns, max(1, size.rows - self._status_lines))
         self.follow_window(size)
 
@@ -139,7 +139,7 @@ class TmuxViewer:
         """End the client; the session continues."""
         with suppress(OSError):
             os.close(self._master)
-        self._client.kill()  # it has no terminal left to restore; the server forgets it
+        self._client.kill()  # it has no terminal left to restore; the server drops it
         self._client.wait()
 
     def _resize(self, size: ScreenSize) -> None:

@@ -23,7 +23,7 @@ MAX_PATH = 107
 
 @contextmanager
 def short_path(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Give a name of the socket that is short enough: a long path is named through a descriptor of its folder."""
+    """Yield a short enough name of the socket: a long path goes through a descriptor of its folder."""
     text = os.fspath(path)
     if len(os.fsencode(text)) <= MAX_PATH:
         yield text
@@ -37,7 +37,7 @@ def short_path(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def listen(path: Path, backlog: int, kind: int = socket.SOCK_STREAM) -> socket.socket:
-    """Listen at a path, for this user alone, in place of a socket that is left there; OSError if that is impossible.
+    """Listen at a path, for this user only, replacing a leftover socket; OSError if that is impossible.
 
     Args:
         kind: type of the socket, with flags such as SOCK_NONBLOCK.
@@ -47,7 +47,7 @@ def listen(path: Path, backlog: int, kind: int = socket.SOCK_STREAM) -> socket.s
     try:
         with short_path(path) as name:
             listener.bind(name)
-        path.chmod(0o600)  # before it listens: until then nobody can connect, whatever the umask gave it
+        path.chmod(0o600)  # before it listens: until then no one can connect, whatever the umask allowed
         listener.listen(backlog)
     except BaseException:
         listener.close()
@@ -55,16 +55,16 @@ def listen(path: Path, backlog: int, kind: int = socket.SOCK_STREAM) -> socket.s
     return listener
 
 
-# ---- Peer of a Unix socket: which process is at the other end, and whether it is below another one.
+# ---- Peer of a Unix socket: which process is at the other end, and whether it descends from another one.
 #
-# The kernel records user and pid when the peer connects, and translates the pid into the reader's own pid
-# namespace: a process in a sandbox is seen with its pid outside. A pid alone may be another's by now; a pidfd of
-# the peer (Linux 6.5, else opened from the pid at once) shows that it lived through the check.
+# The kernel records user and pid when the peer connects, and translates the pid into the reader's own pid namespace: a
+# process in a sandbox is seen with its pid outside. A pid alone may be reused by now; a pidfd of the peer (Linux 6.5,
+# else opened from the pid at once) proves that it was alive during the check.
 
 
 _CREDENTIALS = struct.Struct("3i")
 _SO_PEERPIDFD = 77
-"""Option of <asm-generic/socket.h> that Python's socket does not name."""
+"""Option of <asm-generic/socket.h> that Python's socket lacks."""
 
 
 def credentials(connection: socket.socket) -> tuple[int, int]:
@@ -75,10 +75,9 @@ def credentials(connection: socket.socket) -> tuple[int, int]:
 
 
 def find_objection(connection: socket.socket, uid: int, roots: Collection[ProcessId]) -> str | None:
-    """Return why the peer of an accepted connection must not be heard; None if it is a process of `uid` below one of
-    `roots`.
+    """Return why to reject the peer of an accepted connection; None if it is a process of `uid` below one of `roots`.
 
-    Descent is not forgeable, as a marker in the environment is: the kernel keeps each process's parent, and gives an
+    Unlike a marker in the environment, descent cannot be forged: the kernel records each process's parent, and gives an
     orphan to the nearest subreaper above it.
     """
     try:
@@ -94,7 +93,7 @@ def find_objection(connection: socket.socket, uid: int, roots: Collection[Proces
         return f"process {pid} has ended"
     try:
         is_below = is_descendant(pid, roots)
-        if processes.has_ended(pidfd):  # then the walk may have started at another process of this pid
+        if processes.has_ended(pidfd):  # then the walk may have started at another process with this pid
             return f"process {pid} has ended"
     finally:
         os.close(pidfd)
@@ -107,7 +106,7 @@ def is_descendant(pid: int, roots: Collection[ProcessId]) -> bool:
     seen = {pid}
     while process is not None:
         parent = processes.probe(process.ppid)
-        # A parent that began after its child has the pid of one that ended in between.
+        # A parent that started after its child has the pid of one that ended in between.
         if parent is None or parent.pid in seen or parent.ticks > process.ticks:
             return False
         if processes.ProcessId(parent.pid, parent.ticks) in roots:

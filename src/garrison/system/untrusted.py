@@ -1,9 +1,9 @@
-"""Files in places that an agent can write, read without trusting them.
+"""Untrusted files: read files in places that an agent can write.
 
 An agent may put a symbolic link, a FIFO, a device or a huge file anywhere it can write, and swap one for another while
-it is being read. So every step of a path is opened relative to the directory before it and follows no link, only
-regular files are read, none blocks, and no more than a limit is read. `folder` is a directory of garrison's own; what
-is below it is not trusted.
+it is being read. So every component of a path is opened relative to the previous directory without following links,
+only regular files are read, none blocks, and no more than a limit is read. `folder` is a directory of garrison; its
+content is not trusted.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 TEXT_LIMIT = 1 << 20
-"""Bytes of a text that an agent leaves for garrison: a note, a result, a ref."""
+"""Most bytes of a text that an agent leaves for garrison: a note, a result, a ref."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: the opening of a pipe without a writer would wait for one. O_NOCTTY: a terminal would become ours.
+# O_NONBLOCK: opening a pipe without a writer would block. O_NOCTTY: a terminal would become ours.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _APPENDED = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 _CHUNK = 1 << 20
 _OUTPUT = 0o644
 _SET_ASIDE = ".gone-"
-"""Begins the name of what is to be removed."""
+"""Prefix of names that will be removed."""
 _REMOVE = 'rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwX -- "$@"; rm -rf -- "$@"; }'
 _WILD = frozenset("*?[")
 _TRIES = 100
-"""Times that the removal of a tree begins again because another process removes it as well."""
+"""Most restarts of a tree's removal because another process also removes it."""
 
 
 class UnsafeFile(GarrisonError):
-    """Something that an agent left is not a regular file, or is too large: garrison does not read it."""
+    """A file of an agent is not a regular file, or is too large: garrison does not read it."""
 
     def __init__(self, folder: Path, name: str, why: str) -> None:
         super().__init__(f"{folder / name} {why}; garrison does not read it")
@@ -71,7 +71,7 @@ def open_directory(folder: Path, name: str = "") -> Iterator[int | None]:
 
 
 def is_folder(folder: Path, name: str) -> bool:
-    """Return whether the directory `name` is below `folder`, and no link leads to it: a link would be followed."""
+    """Return whether the directory `name` is below `folder` without a link on the way, which would be followed."""
     try:
         with open_directory(folder, name) as directory:
             return directory is not None
@@ -87,7 +87,7 @@ def _parts(folder: Path, name: str) -> list[str]:
 
 
 def _raise_unless_absent(folder: Path, name: str, error: OSError) -> None:
-    """Raise UnsafeFile for a link, the error itself for what is the machine's; return if nothing is there.
+    """Raise UnsafeFile for a link, the error itself for a machine problem; return if nothing is there.
 
     A directory opened with O_NOFOLLOW gives ENOTDIR for a link, which therefore counts as absent.
     """
@@ -106,7 +106,7 @@ def read(folder: Path, name: str, limit: int = TEXT_LIMIT, *, since: float = 0.0
     UnsafeFile if it is anything else, if a link is in the way, or if it has more than `limit` bytes.
 
     Args:
-        since: time before which a file was last written that counts as absent.
+        since: a file last written before this time counts as absent.
     """
     with _opened(folder, name) as descriptor:
         if descriptor is None or os.fstat(descriptor).st_ctime < since:
@@ -118,8 +118,7 @@ def read(folder: Path, name: str, limit: int = TEXT_LIMIT, *, since: float = 0.0
 
 
 def copy(folder: Path, name: str, target: Path, limit: int) -> bool:
-    """Copy a regular file to a file of garrison's own, in parts; return whether there is one. UnsafeFile as for
-    `read`."""
+    """Copy a regular file to a file of garrison, in parts; return whether there is one. UnsafeFile as for `read`."""
     with _opened(folder, name) as descriptor:
         if descriptor is None:
             return False
@@ -172,8 +171,8 @@ def write(folder: Path, name: str, data: bytes, *, as_edit: bool = False) -> Non
         _make_directories(folder, parents)
     with open_directory(folder, "/".join(parents)) as directory:
         if directory is None:
-            raise UnsafeFile(folder, name, "has no directory to be in")
-        # Removed and created, never opened as it is: a link in its place would lead the content elsewhere.
+            raise UnsafeFile(folder, name, "has no parent directory")
+        # Removed and created, never opened in place: a link there would redirect the content.
         new = f".{last}.{threading.get_native_id()}"
         with suppress(FileNotFoundError):
             os.unlink(new, dir_fd=directory)
@@ -196,23 +195,23 @@ def _make_directories(folder: Path, parts: list[str]) -> None:
 
 
 def append(folder: Path, name: str, data: bytes) -> None:
-    """Append to a regular file that has no other name, and make it if it is absent; UnsafeFile if it is anything else.
+    """Append to a regular file without another name, creating it if absent; UnsafeFile if it is anything else.
 
-    A link that an agent has left in its place would be followed into a file of the user's.
+    An agent's link in its place would lead to a file of the user.
     """
     *parents, last = _parts(folder, name)
     with open_directory(folder, "/".join(parents)) as directory:
         if directory is None:
-            raise UnsafeFile(folder, name, "has no directory to be in")
+            raise UnsafeFile(folder, name, "has no parent directory")
         try:
             descriptor = os.open(last, _APPENDED, 0o600, dir_fd=directory)
         except OSError as error:
             raise UnsafeFile(folder, name, f"cannot be written ({os.strerror(error.errno or 0).lower()})") from error
         try:
             state = os.fstat(descriptor)
-            # A hard link is no link to O_NOFOLLOW: the file may be one of the user's.
+            # O_NOFOLLOW does not cover hard links: the file may be one of the user's.
             if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
-                raise UnsafeFile(folder, name, "is not a regular file with one name")
+                raise UnsafeFile(folder, name, "is not a regular file with a single name")
             os.write(descriptor, data)
         finally:
             os.close(descriptor)
@@ -265,7 +264,7 @@ def list_names(folder: Path, name: str = "", limit: int = 1_000_000) -> list[str
             for entry in entries:
                 names.append(entry.name)
                 if len(names) > limit:
-                    raise UnsafeFile(folder, name, f"holds more than {limit} files")
+                    raise UnsafeFile(folder, name, f"contains more than {limit} files")
         return names
 
 
@@ -289,7 +288,7 @@ def match(folder: Path, pattern: str, limit: int) -> Iterator[str]:
 def link_regular(directory: int, name: str, target: Path, room: int) -> int:
     """Hard-link the regular file `name` of an open directory to `target`; return its size, -1 if it is no such file.
 
-    The link keeps what was checked: the agent may swap the name, but not what another link refers to. UnsafeFile if it
+    The link pins what was checked: the agent may swap the name, but not what another link refers to. UnsafeFile if it
     is larger than `room`.
     """
     try:
@@ -307,8 +306,8 @@ def link_regular(directory: int, name: str, target: Path, room: int) -> int:
 
 
 def remove(folder: Path, name: str) -> None:
-    """Remove whatever has this path below a folder that an agent may write, whatever rights that took away; a link
-    itself, not what it names, and no link on the way is followed."""
+    """Remove whatever has this path below a folder that an agent may write, whatever permissions it removed; a link
+    itself, not its target, and no link on the way is followed."""
     *parents, last = _parts(folder, name)
     with open_directory(folder, "/".join(parents)) as directory, suppress(FileNotFoundError):
         if directory is None:
@@ -317,7 +316,7 @@ def remove(folder: Path, name: str) -> None:
         if state.st_mode & stat.S_IRWXU != stat.S_IRWXU and state.st_uid == os.geteuid():
             os.fchmod(directory, stat.S_IMODE(state.st_mode) | stat.S_IRWXU)
         if stat.S_ISDIR(os.lstat(last, dir_fd=directory).st_mode):
-            # The directory is the one that was opened, wherever its name leads to by now.
+            # The directory is the opened one, whatever its name refers to by now.
             remove_tree(Path(f"/proc/{os.getpid()}/fd/{directory}", last))
         else:
             os.unlink(last, dir_fd=directory)
@@ -330,13 +329,13 @@ def remove_below(tree: Path, names: Iterable[str]) -> None:
 
 
 def set_aside(folder: Path, name: str) -> None:
-    """Rename whatever has this name, for `remove_set_aside`. `folder` itself is not the agent's."""
+    """Rename whatever has this name, for `remove_set_aside`. `folder` itself does not belong to the agent."""
     with suppress(FileNotFoundError):
         (folder / name).rename(folder / f"{_SET_ASIDE}{os.urandom(4).hex()}")
 
 
 def remove_set_aside(folder: Path) -> None:
-    """Have what was set aside removed by a process that nobody waits for: an agent may have made a million files."""
+    """Remove what was set aside in a background process: an agent may have created a million files."""
     left = [path.name for path in folder.glob(f"{_SET_ASIDE}*")]
     if not left:
         return
@@ -349,17 +348,18 @@ def remove_set_aside(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a tree that an agent wrote, whatever the modes of its directories and however deep; follow no link."""
-    import shutil  # these two are imported late: a command of a script removes nothing
+    """Remove a tree that an agent wrote, whatever the modes of its directories and however deep, without following
+    links."""
+    import shutil  # these two are imported late: a script command removes nothing
     import subprocess
 
     for attempt in range(_TRIES):
         try:
             return shutil.rmtree(folder)
-        except FileNotFoundError:  # the process of `remove_set_aside` was there first
+        except FileNotFoundError:  # the process of `remove_set_aside` was faster
             if not os.path.lexists(folder):
                 return None
-        except (OSError, RecursionError):  # it may not be listed, or holds more levels than descriptors
+        except (OSError, RecursionError):  # it cannot be listed, or has more levels than there are descriptors
             if attempt:
                 raise
             subprocess.run(["/bin/sh", "-c", _REMOVE, "garrison-remove", str(folder)], env={"PATH": os.defpath},
@@ -370,7 +370,8 @@ def remove_tree(folder: Path) -> None:
 
 
 def mend_output(path: Path) -> None:
-    """Take from a file that a program had open what no output has: rights to run it, and others' to write it."""
+    """Remove permissions that no output needs from a file that a program had open: to execute it, and others' to write
+    it."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -378,7 +379,7 @@ def mend_output(path: Path) -> None:
     try:
         state = os.fstat(descriptor)
         mode = stat.S_IMODE(state.st_mode)
-        # By /proc: fchmod refuses a descriptor of O_PATH, and a file without rights cannot be opened in another way.
+        # Through /proc: fchmod refuses an O_PATH descriptor, and a file without permissions cannot be opened otherwise.
         if stat.S_ISREG(state.st_mode) and mode & ~_OUTPUT and state.st_uid == os.geteuid():
             Path(f"/proc/self/fd/{descriptor}").chmod(mode & _OUTPUT)
     finally:
@@ -386,7 +387,8 @@ def mend_output(path: Path) -> None:
 
 
 def mend_folder(folder: Path) -> int:
-    """Give the owner all rights to a folder in which an agent worked; return the mode that it had, -1 if it is none."""
+    """Give the owner all permissions on a folder where an agent worked; return its previous mode, -1 if it is not a
+    folder."""
     try:
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

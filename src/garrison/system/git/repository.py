@@ -309,7 +309,7 @@ def explain_rights(path: Path) -> Refused | None:
         with suppress(OSError):
             owner = folder.lstat().st_uid
             return None if owner == os.geteuid() else Refused(
-                f"{folder} belongs to user {owner}, which only they can write to, so your runs cannot land here; have them "
+                f"only user {owner} can write to {folder}, so your runs cannot land here; have them "
                 "share the repository (`git config core.sharedRepository group`, and `chmod -R g+rwXs` for .git), or "
                 "work in a clone")
     return None

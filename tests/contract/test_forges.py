@@ -191,7 +191,7 @@ def test_issues_are_found_by_number_and_label(place: Place) -> None:
     assert not place.forge.read_issue(100).open and place.forge.list_issues("agent") == []
     with pytest.raises(ForgeNotFound):
         place.forge.read_issue(number)
-    with pytest.raises(ForgeNotFound, match=r"has no issue 999 that this token may read; name one"):
+    with pytest.raises(ForgeNotFound, match=r"has no issue 999 that this token may read; give one"):
         place.forge.read_issue(999)
 
 

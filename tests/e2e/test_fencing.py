@@ -83,8 +83,8 @@ def a_zombie_changes_nothing(place: Place) -> None:
 def foreign_signals_are_refused(place: Place) -> None:
     """Check signals of another run, attempt or node, of a replaced incarnation, and a file that is no signal."""
     bad: list[tuple[dict[str, Any] | None, str]] = [
-        ({"run_id": "r0", "signal_type": "NODE_COMPLETE"}, "it is of run r0, this is r1"),
-        ({"attempt": 7, "signal_type": "NODE_COMPLETE"}, "it is of attempt 7 of b, the current one is 1"),
+        ({"run_id": "r0", "signal_type": "NODE_COMPLETE"}, "it belongs to run r0, this is r1"),
+        ({"attempt": 7, "signal_type": "NODE_COMPLETE"}, "it belongs to attempt 7 of b, the current one is 1"),
         ({"node_id": "z", "signal_type": "MERGE_READY"}, "this run has no node z"),
         ({"node_id": "a", "signal_type": "RUNNER_EXITED", "payload": {"status": "failed", "reason": "lie"},
           "source": {"role": "runner", "name": "a", "incarnation": 1}}, "runner-a@r1 has a later incarnation (3)"),

@@ -323,10 +323,10 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
         s.after(s.find("node", node="c", status=status), attempt=attempt)
         for status, attempt in (("active", 3), ("validated", 1))]),
     # money
-    "a node was called on after its limit": (Promise.MONEY, "a went on calling a model after $1.2000 of its $1.0000",
+    "a node was called on after its limit": (Promise.MONEY, "a continued to call a model after $1.2000 of its $1.0000",
                                              lambda s: s.pay("a", "s1", 0.1)),
     "a session that was resumed forgot what it had spent": (
-        Promise.MONEY, "a went on calling a model after $1.2000", lambda s: s.pay("a", "s9", 0.4, 0.1)),
+        Promise.MONEY, "a continued to call a model after $1.2000", lambda s: s.pay("a", "s9", 0.4, 0.1)),
     "a run was called on after its limit": (Promise.MONEY, "of its $3.0000 were spent", lambda s: [
         s.pay(node, "s", 0.9, 0.1) for node in "cde"]),
     # record

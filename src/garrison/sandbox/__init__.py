@@ -1,5 +1,5 @@
-"""Sandbox: confine the process trees that garrison starts for others, agents first of all.
+"""Sandbox: confine the process trees that garrison starts on behalf of others, above all agents.
 
-`place` has the records: what one confined tree is given. `rights` reads them from the configuration, `probe` finds out
-what this machine can hold, `confine` wraps a command.
+`place` has the records: what a confined tree gets. `rights` reads them from the configuration, `probe` finds out what
+this machine can enforce, `confine` wraps a command.
 """

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 PROGRAM = "bwrap"
 KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "asound", "mtrr", "pressure", "dynamic_debug")
-"""Parts of /proc that configure the kernel. Root inside is the real root to them: even without capabilities it
-could write `sys/kernel/core_pattern`. Bubblewrap 0.8 guards two of them."""
+"""Parts of /proc that configure the kernel. They treat root inside as the real root: even without capabilities it could
+write `sys/kernel/core_pattern`. Bubblewrap 0.8 protects two of them."""
 _OWN_PROC = ("--proc", "/proc", *(word for name in KERNEL
                                   for word in ("--ro-bind-try", f"/proc/{name}", f"/proc/{name}")))
 NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup")
 HOST_NAME = ("--hostname", "sandbox")
 SHELL = "/bin/sh"
 RUN = (SHELL, "-c", 'exec "$0" "$@"')
-"""Starts a command inside, so that a program that is missing ends with 127, as outside."""
+"""Starts a command inside, so that a missing program exits with 127, as outside."""
 _CALLS = "9"
 _WITH_CALLS = f'exec {_CALLS}<"$0" && exec "$@"'
 """Opens the filter for bubblewrap."""
@@ -34,20 +34,19 @@ _LIMIT_PROCESSES = "ulimit -u {0} 2>/dev/null || ulimit -p {0} 2>/dev/null; "
 def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: Abilities, *,
                  makes_network: bool, directory: Path | None = None, files: int = 0, processes: int = 0,
                  calls: Path | None = None, user: int | None = None) -> list[str]:
-    """Return the command line that runs `argv` in a place, with its own network or in that of its caller.
+    """Return the command line that runs `argv` in a place, in its own network or its caller's.
 
-    It ends with all that is inside when the process dies that started it. Without capabilities root inside may do no
-    more than another user.
+    It ends with everything inside when its parent dies. Without capabilities root inside may do no more than another
+    user.
 
     Args:
-        directory: current directory inside; None: the caller's, if that is there.
-        files: descriptors that each process inside may open; 0: as many as its caller.
-        processes: processes that there may be inside; 0: as many as its caller may have.
-        user: user and group inside; None: those outside.
-        calls: file with a filter of system calls (`system.seccomp.program`), in force from the first program inside on.
+        directory: current directory inside; None: the caller's, if it exists. files: descriptors that each process
+            inside may open; 0: as many as its caller. processes: processes allowed inside; 0: as many as its caller may
+            have. user: user and group inside; None: those outside.
+        calls: file with a filter of system calls (`system.seccomp.program`), in force from the first program inside.
     """
-    # By the shell that opens the filter: another one inside would cost every gate and agent its start.
-    # --new-session: in ours a program could push characters into the terminal it was started from (TIOCSTI).
+    # Limits are set by the shell that opens the filter: another one inside would cost time at each start of a gate or
+    # agent. --new-session: in our session a program could push characters into its starting terminal (TIOCSTI).
     limit_files = _LIMIT_FILES.format(files) if files else ""
     limit_inside = limit_files if calls is None else ""
     words = [*((SHELL, "-c", limit_files + _WITH_CALLS, str(calls)) if calls is not None else ()), machine.bubblewrap,
@@ -65,7 +64,7 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
         words += ["--chdir", str(directory)]
     limits = limit_inside + (_LIMIT_PROCESSES.format(processes) if processes else "")
     run = (SHELL, "-c", f'{limits}exec "$0" "$@"') if limits else () if program == SHELL else RUN
-    # The root is a tmpfs, in which bubblewrap has made the mount points: nobody inside need write there any more.
+    # The root is a tmpfs, in which bubblewrap has already made the mount points: nothing inside needs to write there.
     return [*words, "--remount-ro", "/", "--", *run, program, *arguments]
 
 

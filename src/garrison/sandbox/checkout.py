@@ -1,10 +1,9 @@
-"""Places of tools and agents of `garrison pipeline run`: in the run's worktree, or in the user's own folder itself; and
-of the commands of sessions and workflows, which work in such a folder.
+"""Places of tools and agents of `garrison pipeline run`, in the run's worktree or in the user's own folder; and of the
+commands of sessions and workflows, which work in such a folder.
 
-In a worktree they see a private git view of its repository. A folder of the person's is theirs to change, but not its
-git directory: a hook or a setting would run as the person.
-A command may write one of garrison's own folders, the attempt's exchange: what it says there is read as `untrusted`
-does, and everything that garrison writes lies elsewhere.
+In a worktree they see a private git view of its repository. They may change a folder of the user, but not its git
+directory: a hook or a setting would run as the user. A command may write to only one of garrison's folders, the
+attempt's exchange: its content is read as `untrusted`, and everything that garrison writes is elsewhere.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ if TYPE_CHECKING:
     from garrison.sandbox.network import NetworkPlace
 
 WORKTREES, REPOSITORY = "pipelines", "repository"
-"""Folder of the worktrees of such runs, and the file alongside each that names the checkout it belongs to."""
+"""Folder of the worktrees of such runs, and the file next to each that names its checkout."""
 
 
 def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None, environ: Mapping[str, str], *,
                    home: Path | None = None, agent: str = "", command: str = "") -> Place | None:
-    """Return the place of a command in a checkout; None where nothing is confined.
+    """Return the place of a command in a checkout; None if nothing is confined.
 
     Args:
         folder: the attempt's folder; inside, the exchange in it is writable.
@@ -81,7 +80,7 @@ def _worktree_of(tree: Path, environ: Mapping[str, str]) -> Path | None:
 
 
 def _repository_of(worktree: Path) -> Path:
-    """Return the checkout that a worktree belongs to: its own `.git` may be the agent's."""
+    """Return the checkout that a worktree belongs to: the agent may have changed its own `.git`."""
     named = atomic.read(sandbox_folder(worktree) / REPOSITORY)
     if named is None:
         raise Refused(f"{worktree} belongs to no run any more; resume the run (garrison resume)")
@@ -89,7 +88,7 @@ def _repository_of(worktree: Path) -> Path:
 
 
 def _make_exchange(folder: Path) -> Path:
-    """Make the folder in which the command of an attempt writes what it says.
+    """Create the folder for the messages of an attempt's command.
 
     An earlier version let a command write the attempt's own folder: links that it left there are removed.
     """
@@ -102,20 +101,20 @@ def _make_exchange(folder: Path) -> Path:
 
 
 def _lexical(path: Path) -> Path:
-    return Path(os.path.abspath(path))  # noqa: PTH100  # links on the way are what `_pinned` looks for
+    return Path(os.path.abspath(path))  # noqa: PTH100  # `_pinned` looks for links on the way
 
 
 def _pinned(path: Path, tree: Path, mode: Mode) -> list[Mount]:
-    """Return the mounts that keep a folder of garrison's in the working directory from being written or moved.
+    """Return the mounts that prevent garrison's folder in the working directory from being written or moved.
 
-    A folder above it may be renamed as long as it is not a mount itself; so each is. A working directory that garrison
-    writes is read-only as a whole. Refused where that cannot be held.
+    A folder above it could be renamed unless it is a mount itself; so each is. A working directory that garrison writes
+    is read-only as a whole. Refused if that cannot be enforced.
     """
     real, root = (Path(os.path.realpath(each)) for each in (path, tree))
     if not (is_within(path, tree) or is_within(real, root)):
         return []
     if mode is Mode.LANDLOCK or real != path or root != tree:
-        raise Refused(f"{path}, which garrison writes, lies in the working directory {tree}, where commands could "
+        raise Refused(f"{path}, which garrison writes, is in the working directory {tree}, where commands could "
                       "change it: name another with --run-dir or GARRISON_HOME, or work elsewhere with --workdir")
     between = [each for each in reversed(path.parents) if each != tree and is_within(each, tree)]
     return [*(Mount(each, each, writable=True) for each in between if each.is_dir()),
@@ -123,11 +122,11 @@ def _pinned(path: Path, tree: Path, mode: Mode) -> list[Mount]:
 
 
 def checkout_user(home: Path, run: str, node: str, attempt: int, directory: Path) -> NetworkUser:
-    """Return whose network that of a command is. Its records are in the home: what lies in the attempt's folder, the
-    command could change, its costs among it.
+    """Return the user of a command's network. Its records are in the home: the command could change what is in the
+    attempt's folder, including its costs.
 
     Args:
-        directory: the run's; that of the attempt if the run has none.
+        directory: the run's; the attempt's if the run has none.
     """
     account = costs.pipeline_account(home, directory)
     folder, name = home / "usage" / account, quote(node, safe=" ").replace(".", "%2E")[:200]
@@ -137,28 +136,28 @@ def checkout_user(home: Path, run: str, node: str, attempt: int, directory: Path
 
 def check_folder(tree: Path, home: Path, environ: Mapping[str, str],
                  roles: Sequence[Role] = (Role.AGENT, Role.TOOL)) -> None:
-    """Refuse the user's own folder in which the mode of one of these roles cannot be held here."""
+    """Refuse the user's own folder if the mode of one of these roles cannot be enforced there."""
     for mode in {mode_here(read_rights(home, role, "", environ).mode) for role in roles} - {Mode.NONE}:
         _git_mounts(tree, mode)
 
 
 class CheckoutCommands:
-    """Confines the commands that a session's model or a workflow's step runs in a folder: as tools of a pipeline are,
-    each with a home and its own network.
+    """Confines the commands that a session's model or a workflow's step runs in a folder like tools of a pipeline, each
+    with a home and its own network.
     """
 
     def __init__(self, tree: Path, home: Path, account: Path, environ: Mapping[str, str] = os.environ) -> None:
-        """Refused if the mode that the tools have cannot be held here.
+        """Refused if the tools' mode cannot be enforced here.
 
         Args:
-            account: folder of the home that stands for their costs.
+            account: folder of the home for their costs.
         """
         self.tree, self.home, self.account, self.environ = tree.resolve(), home, account, environ
         check_folder(self.tree, home, environ, (Role.TOOL,))
 
     @contextmanager
     def confined(self, argv: Sequence[str], cwd: Path) -> Iterator[tuple[Confined, NetworkPlace]]:
-        """Yield a command as it is to be started in a folder of the tree, and the network to keep while it runs."""
+        """Yield the wrapped command to start in a folder of the tree, and the network to keep while it runs."""
         with TemporaryDirectory(prefix="garrison-tool-", ignore_cleanup_errors=True) as name:
             folder = Path(name, "1")
             place = checkout_place(Role.TOOL, self.tree, folder, None, self.environ, home=self.home,
@@ -181,20 +180,20 @@ def checkout_network(role: Role, place: Place | None, user: NetworkUser, environ
 
 
 def _git_mounts(tree: Path, mode: Mode) -> list[Mount]:
-    """Return the mounts that guard the git directory of the user's folder; each is one, so that it cannot be moved."""
+    """Return the mounts that protect the git directory of the user's folder; a mount cannot be moved."""
     found = next((folder / ".git" for folder in (tree, *tree.parents) if os.path.lexists(folder / ".git")), None)
     if found is None:
         return []
     top, common = found.parent, common_dir(tree)
     if mode is Mode.LANDLOCK and (is_within(common, tree) or is_within(top, tree)):
-        raise Refused(f"by Landlock nothing keeps a command in {tree} from changing what git obeys there: leave out "
+        raise Refused(f"Landlock does not prevent a command in {tree} from changing what git obeys there: leave out "
                       "--in-place, work in a folder outside of any repository (--workdir), or install bubblewrap")
     paths = [common, *([find_git_dir(Git(top, common=common), top), found] if found.is_file() else [])]
     return [Mount(path, path) for path in dict.fromkeys(paths)]
 
 
 def remove_private_folder(folder: Path) -> None:
-    """Remove what a command that has ended had of its own, also what it made read-only; `folder` is the attempt's."""
+    """Remove the private files of an ended command, including read-only ones; `folder` is the attempt's."""
     private = sandbox_folder(folder)
     with suppress(OSError):
         untrusted.remove(private.parent, private.name)

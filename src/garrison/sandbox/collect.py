@@ -1,14 +1,14 @@
 """Collection: bring what a confined process tree committed from its private git view into the repository.
 
-Only three things come over: the value of the worktree's own branch, what is checked out (HEAD, an operation under way),
-and the objects that these need. The view is the agent's, so its files are read by `system/untrusted.py`, and git never
-runs with its configuration, hooks or alternates: regular object files are hard-linked into a git directory of
-garrison's own, whose only alternate is the repository, packed from there, and checked by git as if they came over a
-network (`index-pack --strict`), within limits of size and time.
+Only three things are collected: the value of the worktree's own branch, what is checked out (HEAD, an operation in
+progress), and the objects that these need. The view belongs to the agent, so its files are read by
+`system/untrusted.py`, and git never runs with its configuration, hooks or alternates: regular object files are
+hard-linked into a separate git directory, whose only alternate is the repository, packed from there, and checked by git
+as if they came over a network (`index-pack --strict`), within limits of size and time.
 
-The branch is moved by compare-and-swap. The value to be set is remembered first, so that a collection that was killed
-is finished by the next one, however the agent has moved on. A branch that somebody else moved meanwhile is only moved
-forward; otherwise the agent's commits are saved, and the reason is returned.
+The branch is moved by compare-and-swap. The new value is recorded first, so that the next collection finishes a killed
+one, even if the agent has continued. A branch that was moved elsewhere since is only moved forward; otherwise the
+agent's commits are saved, and the reason is returned.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from garrison.system.git.worktrees import LOOSE_OBJECT, OBJECT_FOLDER, PACK, res
 from garrison.values import Value
 
 _TRIES = 5
-"""Imports of what a `git gc` took again before its ref was there."""
+"""Most imports of what a `git gc` removed before its ref was set."""
 MAX_SIDE = 20
-"""Commits alongside the branch that are saved of one view."""
+"""Most commits outside the branch that are saved from one view."""
 FEW = 100
-"""Objects up to which they are stored one by one; git itself does so for what is pushed."""
+"""Number of objects up to which they are stored loose, as git does for pushed ones."""
 _PACKED_LIMIT = 256 << 20
 _INDEX_LIMIT = 256 << 20
 _FILES_LIMIT = 200_000
@@ -62,29 +62,29 @@ class Collected(Value):
     is_changed: bool = False
     """The repository or the worktree's part of it was changed."""
     objection: str = ""
-    """Why the private branch could not be brought over; its commits are in the repository."""
+    """Why the private branch could not be collected; its commits are in the repository."""
     commit: str = ""
     """Commit to be saved because no ref of the repository holds it."""
 
 
 class OpenWork(Value):
-    """State of a worktree that no commit has: an operation of git that was started and not concluded."""
+    """State of a worktree outside commits: a git operation that was started but not finished."""
 
     operation: str = ""
     """`merge`, `rebase`, `cherry-pick`, `revert`, `bisect` or `am`; '' for none."""
     joins: str = ""
     """Commit that a merge joins."""
     unmerged: tuple[str, ...] = ()
-    """Files that the index has in conflict."""
+    """Files in conflict in the index."""
 
 
 class PrivateState(Value):
-    """Checkout of a view; every value is a well-formed object name, but nothing more is known of it."""
+    """Checkout of a view; every value is a well-formed object name, but not verified further."""
 
     head: str
     """Commit of HEAD, '' for none."""
     is_on_branch: bool
-    """HEAD is on the worktree's own branch."""
+    """True if HEAD is on the worktree's own branch."""
     branch: str
     """Value of that branch, '' for none."""
     under_way: Mapping[str, tuple[str, ...]]
@@ -109,7 +109,7 @@ class PrivateState(Value):
 
 
 def read_private(view: GitView, state: ViewState) -> PrivateState:
-    """Read what the view has checked out; UnsafeFile if the agent put something else in the place of a file."""
+    """Read what the view has checked out; UnsafeFile if the agent replaced a file by something else."""
     folder = state.part
     length = len(state.tip) or 40
     branch = f"refs/heads/{state.branch}" if state.branch else ""
@@ -134,10 +134,10 @@ def _read_modules(common: Path, folder: str, length: int, depth: int = 0) -> tup
             commit = _resolve(common, f"{path}/", f"{path}/HEAD", length)[1]
             found += [(path, commit)] if commit else []
             found += _read_modules(common, f"{path}/modules", length, depth + 1)
-        elif inside:  # a submodule's name may hold slashes
+        elif inside:  # a submodule's name may contain slashes
             found += _read_modules(common, path, length, depth + 1)
         if len(found) > _MODULES_LIMIT:
-            raise untrusted.UnsafeFile(common, folder, f"holds more than {_MODULES_LIMIT} submodules")
+            raise untrusted.UnsafeFile(common, folder, f"contains more than {_MODULES_LIMIT} submodules")
     return tuple(found)
 
 
@@ -153,14 +153,14 @@ def _stat(common: Path, folder: str) -> tuple[int, ...]:
 
 
 def _resolve(common: Path, refs: str, name: str, length: int) -> tuple[str, str]:
-    """Return what `resolve_ref` does, '' for an object name of another length than the repository's."""
+    """Return the result of `resolve_ref`, '' for an object name of another length than the repository's."""
     ref, oid = resolve_ref(common, name, refs, _PACKED_LIMIT)
     return ref, oid if len(oid) == length else ""
 
 
 def read_open_work(git: Git, worktree: Path) -> OpenWork:
-    """Return what an agent began in a worktree and did not conclude, by its git view or by the worktree's own git
-    directory; UnsafeFile if the agent put something else in the place of a file."""
+    """Return the operation that an agent started in a worktree and did not finish, from its git view or the worktree's
+    own git directory; UnsafeFile if the agent replaced a file by something else."""
     view = GitView(git, worktree)
     state = view.read_state()
     if state is None:
@@ -181,7 +181,7 @@ def _unmerged(listing: str) -> tuple[str, ...]:
 
 
 def _read_operation(root: Path, part: str) -> tuple[str, str]:
-    """Return the operation that is open by a worktree's part of a git directory, and the commit that a merge joins.
+    """Return the operation that is open in a worktree's part of a git directory, and the commit that a merge joins.
 
     `part`: as `ViewState.part`.
     """
@@ -207,9 +207,9 @@ _OPERATIONS = {"rebase-merge": "rebase", "rebase-apply": "rebase", "MERGE_HEAD":
 
 
 def collect(view: GitView) -> Collected:
-    """Bring over what the view has that the repository lacks; nothing without a view. Idempotent.
+    """Collect what the view has and the repository lacks; nothing without a view. Idempotent.
 
-    GarrisonError if the view cannot be read, or holds what git refuses.
+    GarrisonError if the view is unreadable or contains what git refuses.
     """
     if not view.exists:
         return Collected()
@@ -225,10 +225,10 @@ def collect(view: GitView) -> Collected:
 
 def enter(view: GitView, owner: str, *, push: bool = False, checkout: Path | None = None,
           hooks: bool = True, is_direct: bool = False) -> tuple[Mount, ...]:
-    """Return what to bind inside for the agent `owner`: a predecessor's view, if the repository is as that left it.
+    """Return what to bind inside for the agent `owner`: a predecessor's view, if the repository has not changed since.
 
-    What a view has is collected first, and locks that the predecessor's git left are removed: no process works in it.
-    Otherwise the view is made again. `push`, `checkout` and `is_direct`: as in `GitView.prepare`.
+    A view is collected first, and locks of the predecessor's git are removed: no process works in it. Otherwise the
+    view is recreated. `push`, `checkout` and `is_direct`: as in `GitView.prepare`.
     """
     inside = str(checkout or view.worktree)
     if view.exists:
@@ -243,7 +243,7 @@ def enter(view: GitView, owner: str, *, push: bool = False, checkout: Path | Non
 
 
 def find_checkout(git: Git, rights: Rights, environ: Mapping[str, str]) -> Path | None:
-    """Return where a repository's worktrees stand inside; None where nothing can be mounted."""
+    """Return where a repository's worktrees are inside; None if nothing can be mounted."""
     if not mode_here(rights.mode).mounts:
         return None
     if (workspace := with_devcontainer(rights, git).workspace) is not None:
@@ -253,11 +253,11 @@ def find_checkout(git: Git, rights: Rights, environ: Mapping[str, str]) -> Path 
 
 def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str = "",
                checkout: Path | None = None, *, hooks: bool = True) -> tuple[Mount, ...]:
-    """Return what a process in a worktree sees of its repository: a git view, with the user's `hooks` or without.
+    """Return a process's git view of its worktree's repository, with the user's `hooks` or without.
 
-    An agent's view is kept for its successors (`enter`); that of any other role is made again each time and never
-    collected. By Landlock nothing can be mounted: the view is direct (`ViewState`). Nothing of the repository's own git
-    directory is writable, and no more than its objects readable.
+    An agent's view is kept for its successors (`enter`); other roles get a new one each time, which is never collected.
+    With Landlock nothing can be mounted: the view is direct (`ViewState`). The repository's own git directory is not
+    writable, and only its objects are readable.
     """
     view = GitView(git, worktree, "git" if role is Role.AGENT else f"git-{role}")
     is_direct = mode_here(rights.mode) is Mode.LANDLOCK
@@ -267,7 +267,7 @@ def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str 
 
 
 def _is_current(view: GitView, state: ViewState) -> bool:
-    """Return whether the repository has checked out in the worktree what the view has."""
+    """Return whether repository and view have the same checkout in the worktree."""
     private, git = read_private(view, state), view.git
     git_dir = Path(state.git_dir)
     under_way = {name: tuple(untrusted.read_text(git_dir, name).split()) for name in MERGE_HEADS
@@ -280,36 +280,37 @@ def _is_current(view: GitView, state: ViewState) -> bool:
 
 
 class _Collection:
-    """One collection; the steps are in the order in which a kill between them loses nothing."""
+    """One collection; the steps are ordered so that a kill between them loses nothing."""
 
     def __init__(self, view: GitView, state: ViewState, private: PrivateState) -> None:
         self.view, self.git, self.state, self.private = view, view.git, state, private
         self._is_gone = not view.worktree.is_dir()
         self.git_dir = (Path(state.git_dir) if self._is_gone else find_git_dir(view.git, view.worktree)
                         if state.is_direct else restore_link(view.git, view.worktree))
-        # A worktree that was made again at this path may be on another branch, for which this view's commits are not.
+        # A worktree that was recreated at this path may be on another branch, which must not get this view's commits.
         if str(self.git_dir) != state.git_dir:
-            raise GarrisonError(f"{view.worktree} is another worktree than the one its git view was made for")
+            raise GarrisonError(f"{view.worktree} is not the worktree that its git view was made for")
         self._where = {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(view.worktree)}
         self._known = [oid for oid in dict.fromkeys((state.tip, self._real_tip())) if oid]
-        """Commits that the repository held when it began."""
+        """Commits in the repository when it started."""
 
     def run(self) -> Collected:
-        """Import, move the branch, follow with HEAD, operation and index, and remember it."""
-        # Submodules before the branch that names their commits: killed in between, no branch names what is not there.
+        """Import, move the branch, update HEAD, operation and index, and record it."""
+        # Submodules before the branch that names their commits: after a kill in between, no branch names missing
+        # commits.
         for path, commit in () if self._is_gone else self.private.modules:
             self._collect_module(path, commit)
         collect_lfs(self.view)
         objection = self._bring_over()
-        # Last: whoever is killed before has not seen this state, and all steps are repeated, each of them idempotent.
-        if not objection:  # else looked at again: the branch may be moved back
+        # Last: after an earlier kill this state is not recorded, and all steps are repeated, each of them idempotent.
+        if not objection:  # else checked again: the branch may be moved back
             self.state.seen, self.state.pending = self.private.stamp, ""
             self.view.write_state(self.state)
         return Collected(True, objection, self.private.branch if objection else "")
 
     def _bring_over(self) -> str:
-        """Import and move the branch; again, and as a whole, if a `git gc` of the user's took what no ref had yet."""
-        # While a gc works, what the repository seems to have may be about to go: all is written again, in one pack.
+        """Import and move the branch; repeat with everything, if a `git gc` of the user removed what had no ref yet."""
+        # While a gc runs, objects in the repository may be about to disappear: all are written again, in one pack.
         whole = is_gc_running(self.git.common)
         for left in reversed(range(_TRIES)):
             try:
@@ -322,8 +323,8 @@ class _Collection:
                 if objection or ((whole or not is_gc_running(self.git.common)) and self._is_connected()):
                     return objection
             whole = True
-        raise Hindered(f"what was committed in {self.view.worktree} is taken out of {self.git.root} again and "
-                       "again; is a `git gc --prune=now` running there?")
+        raise Hindered(f"commits of {self.view.worktree} are repeatedly removed from {self.git.root}"
+                       "; is a `git gc --prune=now` running there?")
 
     def _bring(self, *, whole: bool) -> str:
         held: list[Path] = []
@@ -333,11 +334,11 @@ class _Collection:
                 failpoint.here("collect:imported")
                 objection = self._move_branch()
                 failpoint.here("collect:moved")
-                if not self._is_gone:  # else it is made again, from the branch
+                if not self._is_gone:  # else it is recreated from the branch
                     self._follow(folder, objection)
                     if not self.state.is_direct:
                         self._link_modules()
-            finally:  # refs hold the objects by now; a .keep that stays would exclude the pack from every repack
+            finally:  # refs keep the objects by now; a remaining .keep would exclude the pack from every repack
                 for path in held:
                     path.unlink(missing_ok=True)
         return objection
@@ -357,8 +358,8 @@ class _Collection:
     # ---- objects
 
     def _import(self, folder: Path, *, whole: bool) -> list[Path]:
-        """Bring over the objects that the private commits need and the repository lacks, or as a whole those since the
-        beginning; return the files that contain them."""
+        """Import the objects that the private commits need and the repository lacks, or all since the start; return the
+        files that contain them."""
         wanted = [oid for oid in self.private.commits if whole or oid != self.state.tip]
         held: list[Path] = []
         if wanted:
@@ -374,10 +375,10 @@ class _Collection:
 
     def _refused(self, error: GitError) -> GarrisonError:
         where = self.view.worktree
-        return GarrisonError(f"what was committed in {where} cannot be brought into the repository: {error}")
+        return GarrisonError(f"commits of {where} cannot be imported into the repository: {error}")
 
     def _collect_module(self, path: str, commit: str) -> None:
-        """Bring over what is checked out in a submodule, into its git directory outside, which may be new."""
+        """Import what is checked out in a submodule into its git directory outside, which may be new."""
         git_dir = self.git_dir / path.removeprefix(self.state.part)
         objects = git_dir / "objects"
         if untrusted.read_text(git_dir, "HEAD").strip() == commit:
@@ -401,7 +402,7 @@ class _Collection:
             bounds.run_git(git_dir, "update-ref", "--no-deref", "HEAD", commit)
 
     def _link_modules(self) -> None:
-        """Have the `.git` files of submodules that were added inside, which name paths there, lead to what was
+        """Point the `.git` files of submodules that were added inside, which name paths there, to what was
         collected."""
         known = {path.removeprefix(self.state.part) for path, _ in self.private.modules}
         for name in self._gitlinks() if known else ():
@@ -430,13 +431,13 @@ class _Collection:
         if new == real:
             state.tip = new
             return ""
-        if real not in (state.tip, state.pending):  # somebody else, garrison perhaps, has moved the branch
+        if real not in (state.tip, state.pending):  # someone else, perhaps garrison, has moved the branch
             if new == state.tip or (real and self.git.is_ancestor(new, real)):
                 return ""
             if not real or not self.git.is_ancestor(real, new):
                 return (f"branch {state.branch} was moved to {real[:10] or 'nothing'} while its agent worked, "
-                        f"and the agent's {new[:10]} does not continue that")
-        # Before the ref: killed after it, the next collection knows the value as ours, not as a move by somebody else.
+                        f"and the agent's {new[:10]} does not build on that")
+        # Before the ref: after a kill, the next collection recognises the value as ours, not as a move by someone else.
         state.pending = new
         self.view.write_state(state)
         failpoint.here("collect:pending")
@@ -446,8 +447,8 @@ class _Collection:
             self._attach_head()
         if not self.git.update_ref(f"refs/heads/{state.branch}", new, real, message="garrison: collect commits",
                                    extra=where):
-            raise GarrisonError(f"branch {state.branch} cannot be moved to {new[:10]}: it changed meanwhile") \
-                from GitError(("update-ref",), 1, "fatal: it changed meanwhile, or a `git gc` has taken the commit")
+            raise GarrisonError(f"branch {state.branch} cannot be moved to {new[:10]}: it has changed") \
+                from GitError(("update-ref",), 1, "fatal: it has changed, or a `git gc` has removed the commit")
         state.tip = new
         return ""
 
@@ -456,7 +457,7 @@ class _Collection:
     def _follow_head(self, objection: str) -> None:
         """Check out in the worktree's own git directory what the view has checked out, without touching files.
 
-        A branch of the view alone does not exist in the repository: HEAD is detached at its commit.
+        A branch that only the view has does not exist in the repository: HEAD is detached at its commit.
         """
         private = self.private
         if objection:
@@ -473,7 +474,7 @@ class _Collection:
             self.git.run("symbolic-ref", "HEAD", f"refs/heads/{self.state.branch}", extra=self._where)
 
     def _follow_operation(self) -> None:
-        """Take over which commits a merge under way joins, so that the next commit concludes it."""
+        """Copy which commits a merge in progress joins, so that the next commit concludes it."""
         for name in MERGE_HEADS:
             path = self.git_dir / name
             oids = self.private.under_way.get(name, ())
@@ -485,8 +486,8 @@ class _Collection:
                     (self.git_dir / rest).unlink(missing_ok=True)
 
     def _follow_index(self, folder: Path) -> None:
-        """Make the real index that of HEAD, keeping what is known of unchanged files; then what only the private index
-        knows: files that are left out of the worktree on purpose, and ignored files that were added by force."""
+        """Set the real index to HEAD, keeping the data of unchanged files; then add what only the private index has:
+        files that are intentionally not in the worktree, and ignored files that were added by force."""
         if self.state.indexed != self.private.head:
             self.git.run("read-tree", "--reset", self.private.head, extra=self._where)
             self.state.indexed = self.private.head
@@ -499,7 +500,7 @@ class _Collection:
                                        if not is_skipped and entries.get(name, False)])
         self._mark("--no-skip-worktree", [name for name, is_skipped in known.items()
                                           if is_skipped and not entries.get(name, True)])
-        # git would ask a repository below a name by its own configuration.
+        # git would query a repository there with its own configuration.
         above = {str(parent) for link in self.git.links(self.view.worktree, self._where)
                  for parent in Path(link).parents}
         new = [name for name in entries if name not in known and name not in above
@@ -523,9 +524,9 @@ def _split(text: str) -> list[str]:
 
 
 def collect_side_work(view: GitView) -> list[str]:
-    """Import the commits of the view's other branches and of its stash that the repository lacks; return them.
+    """Import the commits of the view's other branches and its stash that the repository lacks; return them.
 
-    They are the agent's own: they are to be saved before the view is removed, and no ref of the repository is touched.
+    They belong to the agent: they must be saved before the view is removed, and no ref of the repository is touched.
     """
     state = view.read_state()
     if state is None:
@@ -538,7 +539,7 @@ def collect_side_work(view: GitView) -> list[str]:
 
 
 def _import_commits(view: GitView, state: ViewState, tips: Sequence[str]) -> list[str]:
-    """Import those of the private commits that the repository lacks; return them."""
+    """Import the private commits that the repository lacks; return them."""
     store = view.git.common / "objects"
     with _import_directory(view, store) as folder:
         new = _find_no_commits(folder, tips)
@@ -549,16 +550,16 @@ def _import_commits(view: GitView, state: ViewState, tips: Sequence[str]) -> lis
 
 
 class SideWork(Value):
-    """Commits that an agent left alongside its branch; `ref` is `refs/stash` or a branch."""
+    """Commits that an agent left outside its branch; `ref` is `refs/stash` or a branch."""
 
     ref: str
     commit: str
 
 
 def find_side_work(git: Git, worktree: Path, branch: str) -> list[SideWork]:
-    """Return the newest stash of a worktree's agent, and the other branches that contain what it committed last there.
+    """Return the newest stash of a worktree's agent, and the other branches that contain its last commit there.
 
-    Whether its own branch has them too is not looked at. From a git view, their commits are imported.
+    Its own branch may contain them too. From a git view, their commits are imported.
     """
     view = GitView(git, worktree)
     state = view.read_state()
@@ -567,7 +568,7 @@ def find_side_work(git: Git, worktree: Path, branch: str) -> list[SideWork]:
         heads = git.run("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads/").out.splitlines()
         found = [SideWork(ref, oid) for oid, _, ref in (line.partition(" ") for line in heads) if oid in made]
         entries = git.run("log", "-g", "--format=%H %gs", "refs/stash", "--", check=False).out.splitlines()
-        marks = (f"WIP on {branch}: ", f"On {branch}: ")  # the stash is that of all worktrees
+        marks = (f"WIP on {branch}: ", f"On {branch}: ")  # all worktrees share the stash
         stashes = [oid for oid, _, subject in (line.partition(" ") for line in entries) if subject.startswith(marks)]
         return [*(SideWork(_STASH, oid) for oid in stashes[:1]),
                 *(each for each in found if each.ref != f"refs/heads/{branch}")]
@@ -576,7 +577,7 @@ def find_side_work(git: Git, worktree: Path, branch: str) -> list[SideWork]:
         refs = {**_packed_tips(view.common, length),
                 **{name: value for name in _side_refs(view.common) if (value := _value(view.common, name, length))}}
         known = git.run("cat-file", "--batch-check", text="".join(f"{oid}\n" for oid in refs.values())).out.splitlines()
-        new = {line.split(" ")[0] for line in known if line.endswith(" missing")}  # made in another worktree, say
+        new = {line.split(" ")[0] for line in known if line.endswith(" missing")}  # e.g. made in another worktree
         made = _own_commits(view.common, state.part) | new
         found = [SideWork(ref, oid) for ref, oid in sorted(refs.items(), key=lambda pair: pair[0] != _STASH)
                  if ref == _STASH or (ref != f"refs/heads/{branch}" and oid in made)][:MAX_SIDE]
@@ -592,19 +593,19 @@ def _own_commits(root: Path, part: str) -> set[str]:
     log = untrusted.read_end(root, f"{part}logs/HEAD", 1 << 20)
     lines = [line.partition("\t") for line in log.splitlines()]
     words = [(fields.split(" "), action) for fields, _, action in lines]
-    # What a checkout or a reset leads to was there before, and may be somebody else's.
+    # The target of a checkout or reset existed before, and may belong to someone else.
     return {fields[1] for fields, action in words if len(fields) > 1 and OID.fullmatch(fields[1])
             and not action.startswith(("checkout:", "reset:"))}
 
 
 def _value(common: Path, name: str, length: int) -> str:
-    with suppress(untrusted.UnsafeFile):  # an empty folder, say
+    with suppress(untrusted.UnsafeFile):  # an empty folder, for example
         return _resolve(common, "", name, length)[1]
     return ""
 
 
 def _packed_tips(common: Path, length: int) -> dict[str, str]:
-    """Return what the view's packed branches and its stash name."""
+    """Return the commits of the view's packed branches and its stash."""
     data = untrusted.read(common, "packed-refs", _PACKED_LIMIT) or b""
     lines = (line.split(" ", 1) for line in data.decode(errors="replace").splitlines() if " refs/" in line)
     return {ref: oid for oid, ref in lines if ref.startswith(("refs/heads/", _STASH))
@@ -620,7 +621,7 @@ def _side_refs(common: Path, folder: str = "refs/heads", depth: int = 0) -> list
 
 
 def collect_lfs(view: GitView) -> None:
-    """Bring over the objects of git-lfs, whose names are the hashes of their contents."""
+    """Import the objects of git-lfs, whose names are the hashes of their contents."""
     store, room = view.git.common / "lfs" / "objects", bounds.MAX_BYTES
     for first in untrusted.list_names(view.common, "lfs/objects"):
         is_folder = OBJECT_FOLDER.fullmatch(first) is not None
@@ -635,7 +636,7 @@ def collect_lfs(view: GitView) -> None:
 
 
 def _take_lfs(directory: int, name: str, link: Path, target: Path, room: int) -> int:
-    """Copy one object that is what its name says; return its size."""
+    """Copy one object whose content matches its name; return its size."""
     link.unlink(missing_ok=True)
     size = untrusted.link_regular(directory, name, link, room)
     if size < 0:
@@ -648,7 +649,7 @@ def _take_lfs(directory: int, name: str, link: Path, target: Path, room: int) ->
             digest.update(chunk)
             os.write(descriptor, chunk)
         if digest.hexdigest() != name:
-            raise GarrisonError(f"the LFS object {name[:10]} that an agent left has another content than its name says")
+            raise GarrisonError(f"the content of an agent's LFS object {name[:10]} does not match its name")
         os.fsync(descriptor)
         os.close(descriptor)
     return size
@@ -667,7 +668,7 @@ def _list_index(view: GitView, folder: Path, part: str) -> dict[str, bool] | Non
 
 
 def _copy_index(view: GitView, folder: Path, part: str) -> Path | None:
-    """Copy the private index to where its agent cannot change it; None if there is none."""
+    """Copy the private index to a place where its agent cannot change it; None if there is none."""
     copy = folder / "index"
     try:
         return copy if untrusted.copy(view.common, f"{part}index", copy, _INDEX_LIMIT) else None
@@ -679,7 +680,7 @@ def _copy_index(view: GitView, folder: Path, part: str) -> Path | None:
 
 
 def _find_no_commits(folder: Path, oids: Sequence[str]) -> list[str]:
-    """Return those of the names that are not names of commits."""
+    """Return the names that are not commits."""
     if not oids:
         return []
     found = bounds.run_git(folder, "cat-file", "--batch-check=%(objecttype)",
@@ -689,8 +690,8 @@ def _find_no_commits(folder: Path, oids: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _import_directory(view: GitView, store: Path) -> Iterator[Path]:
-    """Make a git directory of garrison's own whose objects are those of `store`; remove it at the end."""
-    # The view is locked, so that nobody imports now: what is there is of a process that was killed.
+    """Create a temporary git directory with the objects of `store`."""
+    # The view is locked, so no other import is running: leftovers belong to a killed process.
     for left in view.folder.glob("import-*"):
         shutil.rmtree(left, ignore_errors=True)
     folder = view.folder / f"import-{os.getpid()}"
@@ -707,11 +708,11 @@ def _import_directory(view: GitView, store: Path) -> Iterator[Path]:
 def import_objects(common: Path, private: str, folder: Path, store: Path, wanted: Sequence[str],
                    known: Sequence[str], *, whole: bool = False) -> list[Path]:
     """Import into `store` the objects of the commits `wanted` that only the directory `private` of a view has; return
-    the files that contain them against a `git gc`, which takes what no ref has yet.
+    the files that protect them from a `git gc`, which removes what has no ref yet.
 
-    `folder`: as `_import_directory` makes it; `known`: commits of the repository from which little is missing. `whole`:
-    also what the store has of them now, as one pack that is held.
-    GitError if git refuses them, Excess if they are beyond the bounds.
+    `folder`: from `_import_directory`; `known`: commits of the repository from which little is missing. `whole`:
+    include what the store already has of them, as one protected pack. GitError if git refuses them, Excess if they
+    exceed the bounds.
     """
     bounds.check_bounds(folder, known[0] if known else "", wanted,
                         _link_objects(common, private, folder, None if whole else store))
@@ -739,8 +740,8 @@ def import_objects(common: Path, private: str, folder: Path, store: Path, wanted
 
 
 def _refuse_gaps(folder: Path, wanted: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse commits that name an object which neither they bring nor the history of the known ones names; GitError if
-    they do."""
+    """Refuse commits that name an object that neither they nor the history of the known ones contain; GitError if they
+    do."""
     def list_missing(*revisions: str) -> set[str]:
         listed = bounds.run_git(folder, "rev-list", "--objects", "--missing=print", *revisions)
         return {line[1:] for line in listed.decode(errors="replace").splitlines() if line.startswith("?")}
@@ -751,8 +752,7 @@ def _refuse_gaps(folder: Path, wanted: Sequence[str], known: Sequence[str]) -> N
 
 
 def _link_objects(common: Path, private: str, folder: Path, store: Path | None) -> list[str]:
-    """Hard-link the private object files that the repository lacks (without `store`: all); packs get an index of our
-    own making.
+    """Hard-link the private object files that the repository lacks (without `store`: all); packs get a new index.
 
     Return the names of the objects.
     """
@@ -782,7 +782,7 @@ def _link_objects(common: Path, private: str, folder: Path, store: Path | None) 
                 size = untrusted.link_regular(directory, name, target, room)
                 if size >= 0:
                     room -= size
-                    # Not by the agent's own index, which may say of an object that it is another one.
+                    # Not with the agent's index, which may map an object to another one.
                     bounds.run_git(folder, "index-pack", str(target))
                     with target.with_suffix(".idx").open("rb") as index:
                         kind = "sha256" if (folder / "config").read_text().count("sha256") else "sha1"

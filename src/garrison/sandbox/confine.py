@@ -29,10 +29,10 @@ from garrison.values import Value, replace
 PACKAGE = Path(__file__).resolve().parents[1]
 """Folder of the package `garrison`."""
 MOUNT_POINTS = "mount-points.json"
-"""File of a set-up's place: paths below its home at which something was mounted, which it therefore did not leave."""
+"""File of a set-up's place: paths below its home where something was mounted, which are not its output."""
 CALLS = "calls.bpf"
 _NOT_INSIDE = ("TMPDIR", "XDG_RUNTIME_DIR")
-"""Variables that name folders which do not exist inside."""
+"""Variables that name folders that do not exist inside."""
 
 
 class Confined(Value):
@@ -41,13 +41,13 @@ class Confined(Value):
     argv: tuple[str, ...]
     env: Mapping[str, str]
     mode: Mode
-    """Mode that holds: never `auto`."""
+    """Mode in force: never `auto`."""
 
 
 def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) -> Confined:
-    """Return the command line and environment that run `argv` in its place; Refused if its mode cannot be held.
+    """Return the command line and environment that run `argv` in its place; Refused if its mode cannot be enforced.
 
-    Makes the folders `tmp` and `home` of the place. Mode `none`, or no place, returns everything unchanged.
+    Creates the folders `tmp` and `home` of the place. Mode `none`, or no place, returns everything unchanged.
     """
     if place is None or place.rights.mode is Mode.NONE:
         return Confined(tuple(argv), env, Mode.NONE)
@@ -103,7 +103,7 @@ def launcher_script(outside: Mapping[str, str], inside: Mapping[str, str], argv:
 
 
 def _write_calls(place: Place, *, refuses_namespaces: bool) -> Path | None:
-    """Write the filter of system calls where nothing inside can change it; None where their numbers are not known."""
+    """Write the filter of system calls where nothing inside can change it; None if their numbers are unknown."""
     if not seccomp.is_known():
         return None
     path, content = place.private / CALLS, seccomp.program(refuses_namespaces=refuses_namespaces)
@@ -115,17 +115,18 @@ def _write_calls(place: Place, *, refuses_namespaces: bool) -> Path | None:
 def _files_inside() -> int:
     """Return how many descriptors a process inside may open: half of what garrison may.
 
-    The kernel counts those under way between processes by user, and refuses a sender who may open fewer: so what agents
-    have under way keeps garrison from sending none.
+    The kernel counts descriptors in flight per user, and refuses a sender with a lower limit: so agents' descriptors in
+    flight never block garrison.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return 0 if hard == resource.RLIM_INFINITY else hard // 2
 
 
 def processes_inside() -> int:
-    """Return how many processes there may be inside: half of what the user may have.
+    """Return how many processes are allowed inside: half of what the user may have.
 
-    The kernel counts them by user namespace, since Linux 5.14; before, all of the user's would count. None binds root.
+    The kernel counts them by user namespace, since Linux 5.14; before, all of the user's would count. No limit applies
+    to root.
     """
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
@@ -139,7 +140,7 @@ def layers_of(place: Place) -> list[Layer]:
 
 
 def find_hidden(program: str, env: Mapping[str, str], rights: Rights) -> Path | None:
-    """Return the file that a program of this machine really is if an agent with these rights does not see it."""
+    """Return the real file of a program of this machine if an agent with these rights does not see it."""
     if rights.mode is Mode.NONE:
         return None
     nowhere = Place(Role.AGENT, rights, Path("/nonexistent/tree"), Path("/nonexistent"))
@@ -149,7 +150,7 @@ def find_hidden(program: str, env: Mapping[str, str], rights: Rights) -> Path | 
 
 
 def surroundings(env: Mapping[str, str], place: Place | None) -> Surroundings:
-    """Return what the environment of a command says about toolchains and about garrison's own folders."""
+    """Return the toolchains and garrison's own folders from the environment of a command."""
     repositories = [mount.target.parent for mount in (place.mounts if place is not None else ())
                     if mount.target.name == ".git"]
     repositories += place.secret if place is not None else ()
@@ -164,13 +165,13 @@ def _python() -> tuple[Path, ...]:
 
 def _environment(env: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in env.items() if name not in _NOT_INSIDE}
-    # A sandbox inside ours would fail, and is not needed.
+    # A nested sandbox would fail, and is not needed.
     return {**kept, "IS_SANDBOX": "1", **own}
 
 
 def _inside(env: Mapping[str, str], place: Place) -> Mapping[str, str]:
-    """Return an environment whose variables that name a mounted file or folder, or a path of the worktree, name it as
-    it is seen inside."""
+    """Return an environment in which variables that name a mounted file or folder, or a path of the worktree, have the
+    path inside."""
     targets = {str(mount.source): str(mount.target) for mount in place.mounts}
     tree = str(place.worktree)
     return {name: str(place.translate(Path(value))) if value == tree or value.startswith(f"{tree}/")
@@ -185,7 +186,7 @@ def _make_folders(place: Place) -> None:
 def _clear_mount_points(steps: Sequence[FileSystemStep], layers: Sequence[Layer]) -> None:
     """Remove what an earlier process inside put where something is mounted now.
 
-    Bubblewrap makes missing mount points, and would follow a link to make them outside. What lies in a layer is covered
+    Bubblewrap makes missing mount points, and would follow a link and make them outside. What is in a layer is covered
     by a folder instead.
     """
     lowers = {layer.upper: layer.lowers for layer in layers}
@@ -204,14 +205,14 @@ def _clear_mount_points(steps: Sequence[FileSystemStep], layers: Sequence[Layer]
 
 
 def _points_below_home(steps: Sequence[FileSystemStep], place: Place) -> list[str]:
-    """Return the paths below the home inside at which something else is mounted."""
+    """Return the paths below the home inside where something else is mounted."""
     home = next(step.target for step in steps if step.source == str(place.home))
     return [str(step.target.relative_to(home)) for step in steps
             if step.target != home and file_system.is_within(step.target, home)]
 
 
 def _clear_path(folder: Path, parts: Sequence[str]) -> None:
-    """Remove the first link on a path below a folder, or file where a folder should be."""
+    """Remove the first link, or file instead of a folder, on a path below a folder."""
     path = folder
     for number, part in enumerate(parts, 1):
         path /= part
@@ -223,7 +224,7 @@ def _clear_path(folder: Path, parts: Sequence[str]) -> None:
 
 
 def _cover_path(upper: Path, lower: Path, parts: Sequence[str]) -> None:
-    """Make a folder in an upper folder where the layer has something else on the way to a mount point."""
+    """Make a folder in an upper folder if the layer has something else on the way to a mount point."""
     relative = Path()
     for part in parts[:-1]:
         relative /= part
@@ -234,9 +235,9 @@ def _cover_path(upper: Path, lower: Path, parts: Sequence[str]) -> None:
 
 
 def _link_toolchains(place: Place, around: Surroundings) -> None:
-    """Link the user's toolchains into the home inside, where they are looked for."""
+    """Link the user's toolchains into the home inside, where programs search for them."""
     for name in file_system.TOOLCHAINS:
-        # The home is the agent's: nothing of its is followed. A toolchain may be a link to what may not be looked into.
+        # The home belongs to the agent: no link in it is followed. A toolchain may be a link to an unreadable place.
         if os.path.isdir(f"{around.user_home}/{name}") and not os.path.lexists(place.home / name):  # noqa: PTH112
             with suppress(OSError):
                 (place.home / name).parent.mkdir(parents=True, exist_ok=True)
@@ -247,16 +248,16 @@ class RealPaths:
     """The file system of this machine."""
 
     def __init__(self) -> None:
-        self._walks = private_files.file_of_walks()  # once: a start asks for twenty folders
+        self._walks = private_files.file_of_walks()  # cached: a start asks for twenty folders
 
     def exists(self, path: Path) -> bool:
-        return os.path.exists(path)  # noqa: PTH110  # that of Path fails on what may not be looked into
+        return os.path.exists(path)  # noqa: PTH110  # Path's fails on unreadable places
 
     def is_folder(self, path: Path) -> bool:
         return os.path.isdir(path)  # noqa: PTH112  # as above
 
     def link(self, path: Path) -> str:
-        """Return what a symbolic link names, '' if it is none."""
+        """Return the target of a symbolic link, '' if it is not one."""
         try:
             return str(path.readlink())
         except OSError:
@@ -266,14 +267,14 @@ class RealPaths:
         return Path(os.path.realpath(path))
 
     def own_entries(self, folder: Path) -> list[str]:
-        """Return the names in a folder, without symbolic links; nothing if there is no such folder."""
+        """Return the names in a folder, without symbolic links; none if it is missing."""
         try:
             return sorted(entry.name for entry in os.scandir(folder) if not entry.is_symlink())
         except OSError:
             return []
 
     def link_targets(self, folder: Path) -> list[Path]:
-        """Return the files that symbolic links in a folder lead to; nothing if there is no such folder."""
+        """Return the files that symbolic links in a folder point to; none if it is missing."""
         try:
             links = [entry.path for entry in os.scandir(folder) if entry.is_symlink()]
         except OSError:
@@ -281,15 +282,15 @@ class RealPaths:
         return [target for link in sorted(links) if (target := Path(os.path.realpath(link))).is_file()]
 
     def private_below(self, folder: Path, *, is_system: bool = False) -> list[Path]:
-        """Return what lies below a folder and is not for all who may run its programs; of the system's, for all."""
+        """Return the private files below a folder: those not readable for everyone who may run its programs."""
         return private_files.private_below(folder, self._walks, is_system=is_system)
 
 
 # ---- keyring ---------------------------------------------------------------------------------------------------------
 
-# Session keyring: what a log-in session keeps in the kernel, and every process below it could read.
+# Session keyring: keys of a login session in the kernel, which every process below it could read.
 #
-# Namespaces do not separate it. Linux only knows it by system calls, which the C library does not wrap.
+# Namespaces do not separate it. It is only reachable by system calls that the C library does not wrap.
 
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "loongarch64": 219, "ppc64le": 271, "ppc64": 271,
            "s390x": 280, "i686": 288, "i586": 288, "armv8l": 311, "armv7l": 311, "armv6l": 311}
@@ -301,19 +302,19 @@ _FORBIDDEN = (errno.ENOSYS, errno.EPERM)
 
 
 def leave_session_keyring() -> None:
-    """Give this thread, and what it starts from now on, an empty session keyring; Shortage if none can be had now.
+    """Give this thread, and what it starts from now on, an empty session keyring; Shortage if that is impossible now.
 
-    Does nothing where the kernel has no keyrings or forbids all such calls, as containers do: nobody inside has them
+    Does nothing if the kernel has no keyrings or a container forbids all such calls: then nothing inside can use them
     either. A user has a quota of keys (`/proc/key-users`), which an agent can use up.
     """
     number = _KEYCTL.get(os.uname().machine)
     if number is None:
-        raise Refused(f"no sandbox: garrison does not know how a {os.uname().machine} keeps the log-in session's keys "
+        raise Refused(f"no sandbox: garrison cannot hide the login session's keys on a {os.uname().machine} "
                       "from agents; set mode = \"none\" in [sandbox] of config.toml, or report it")
     failure = _keyctl(number, _JOIN_SESSION_KEYRING, None)
     if failure and not (failure in _FORBIDDEN and _keyctl(number, _GET_KEYRING_ID, _SESSION_KEYRING, 0) in _FORBIDDEN):
-        raise Shortage(f"the sandbox gets no keyring of its own: {os.strerror(failure)}; is your quota of keys used up "
-                       "(/proc/key-users)? It is tried again")
+        raise Shortage(f"the sandbox cannot get its own keyring: {os.strerror(failure)}; is your quota of keys used up "
+                       "(/proc/key-users)? Retrying")
 
 
 def _keyctl(number: int, *arguments: int | None) -> int:

@@ -1,12 +1,12 @@
-"""Containers as places: an engine runs the command in an image, with what the place gives it and nothing else.
+"""Containers as places: an engine runs the command in an image, with what the place provides and nothing else.
 
-The image takes the place of the machine's system folders and toolchains. All else is as under bubblewrap: worktree,
-home, temporary folder and git view at the same paths, the network of the place, no capabilities, the same refused
-system calls. Podman serves as root, where it enters the network namespace that garrison has made; an engine that cannot
-(rootless Podman, Docker) has `network = "none"` and `"open"` only.
+The image replaces the machine's system folders and toolchains. Everything else is as with bubblewrap: worktree, home,
+temporary folder and git view at the same paths, the network of the place, no capabilities, the same blocked system
+calls. Podman as root enters the network namespace that garrison has made; an engine that cannot (rootless Podman,
+Docker) supports only `network = "none"` and `"open"`.
 
 An engine is found by running the image once (`ready`), with the options that this machine needs: default limits and
-cgroup managers fail in many places. What was found is kept until the machine starts again.
+cgroup managers often fail. The result is kept until the machine reboots.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 ENGINES = ("podman", "docker")
 LAUNCHER = Path(__file__).with_name("container_launcher.py")
 LABEL = "garrison.owner"
-"""Label of every container of garrison's: pid, start ticks and boot of its launcher."""
+"""Label of each of garrison's containers: pid, start ticks and boot of its launcher."""
 RUN_LABEL, NODE_LABEL, HOME_LABEL, ROLE_LABEL = "garrison.run", "garrison.node", "garrison.home", "garrison.role"
-# kill -1: every process of the container but the one that kills and the first, which then ends with its command.
+# kill -1: every process of the container except the caller and the first, which then exits with its command.
 _INIT = """\
 watch() { read -r _; kill -KILL -1; }
 watch <&3 >/dev/null 2>&1 3<&- &
@@ -52,28 +52,28 @@ exec 3<&-
 "$@"
 exit
 """
-"""First process of a container: ends with the command, and at the end of its launcher's life line (descriptor 3)."""
+"""First process of a container: exits with the command, or at the end of its launcher's life line (descriptor 3)."""
 LINE = "/run/garrison-line"
-"""Where an engine that hands on no descriptors shows the life line, a named pipe."""
+"""Path of the life line, a named pipe, for an engine that does not pass descriptors."""
 PATH_OF_IMAGE = "${containerEnv:PATH}"
 _CALLS = "calls.json"
 _REFUSED_CALLS = frozenset({"io_uring_setup", "io_uring_enter", "io_uring_register", "add_key", "request_key", "keyctl",
                             "syslog", "setns", "clone3", "socketcall"})
-"""System calls that nothing inside may make, as under bubblewrap; programs fall back."""
+"""System calls that are blocked inside, as with bubblewrap; programs fall back."""
 _BY_ARGUMENT: Mapping[str, tuple[int, int, str]] = {
     "fcntl": (1, 1024, "SCMP_CMP_NE"), "fcntl64": (1, 1024, "SCMP_CMP_NE"),  # F_SETLEASE
     "socket": (0, 40, "SCMP_CMP_NE"), "socketpair": (0, 40, "SCMP_CMP_NE"),  # AF_VSOCK
     "unshare": (0, 0x10000000, "SCMP_CMP_MASKED_EQ"), "clone": (0, 0x10000000, "SCMP_CMP_MASKED_EQ"),  # CLONE_NEWUSER
 }
-"""Call → argument, value and comparison by which it is allowed."""
+"""Call → argument, value and comparison for which it is allowed."""
 _GLOBAL_OPTIONS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "podman": ((), ("--cgroup-manager=cgroupfs",), ("--runtime=runc",),
                ("--runtime=runc", "--cgroup-manager=cgroupfs")),
     "docker": ((),)}
-"""Options that an engine is tried with, in order."""
+"""Options to try with an engine, in order."""
 _OF_MACHINE = frozenset({"PATH", "SHELL", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV",
                          "PWD", "OLDPWD", "SHLVL", "_"})
-"""Variables that speak of the machine's own programs, and of where they stand: the image has others."""
+"""Variables about the machine's own programs and their places: the image has others."""
 _TIMEOUT, _PULL_TIMEOUT = 60.0, 1800.0
 
 
@@ -85,12 +85,12 @@ class ContainerEngine(Value):
     """Options before the word `run`."""
     limits: tuple[str, ...] = ()
     image: str = ""
-    """Image as it was named, and the id that this name had."""
+    """Name of the image, and the id that this name had."""
     image_id: str = ""
     path: str = ""
     """Search path of the image."""
     seccomp: str = ""
-    """File with the engine's own list of allowed system calls, '' if it is not known."""
+    """File with the engine's own list of allowed system calls, '' if unknown."""
 
     @property
     def is_podman(self) -> bool:
@@ -98,7 +98,7 @@ class ContainerEngine(Value):
 
     @property
     def keeps_namespaces(self) -> bool:
-        """Return whether a container joins its starter's network namespace, and sees what is mounted in its other one.
+        """Return whether a container joins its starter's network namespace, and sees mounts of its mount namespace.
         """
         return self.is_podman and os.geteuid() == 0
 
@@ -114,14 +114,14 @@ class _KeptEngine(Value):
 
 
 def ready(image: str) -> ContainerEngine:
-    """Return the engine that runs an image, as it was found in this boot; Refused with the reason if none does."""
+    """Return the engine that runs an image, as found in this boot; Refused with the reason if none does."""
     if not image:
         raise Refused("mode = \"container\" needs an image here: image = \"…\" in [sandbox] of config.toml")
     return _kept(image) or find_engine(image)
 
 
 def at_launch(image: str) -> ContainerEngine:
-    """Return the engine that runs an image as its name stands now: it may have been pulled or built since."""
+    """Return the engine that runs what the image's name means now: it may have been pulled or built since."""
     kept = _kept(image) if image else None
     if kept is not None:
         done = run([kept.program, "image", "inspect", "--format", "{{.Id}}", image], _TIMEOUT)
@@ -132,7 +132,7 @@ def at_launch(image: str) -> ContainerEngine:
 
 
 def find_engine(image: str) -> ContainerEngine:
-    """Try which engine runs an image now, pull that if it is missing, and keep what was found; Refused if none does."""
+    """Try which engine runs an image now, pull it if missing, and store the result; Refused if none does."""
     refusals = []
     for name, program in _installed():
         found = _try(program, image)
@@ -180,13 +180,13 @@ def _try(program: str, image: str) -> ContainerEngine | str:
 
 
 def first_error(done: Done) -> str:
-    """Return what an engine says failed; its last line may be a hint only."""
+    """Return the engine's error; its last line may be only a hint."""
     lines = [line for line in done.err.strip().splitlines() if "rror" in line]
     return lines[-1].strip() if lines else done.last_error
 
 
 def _limits() -> Iterator[tuple[str, ...]]:
-    """Yield options for the limits inside: half of ours, as under bubblewrap; else low ones; else the engine's own."""
+    """Yield options for the limits inside: half of ours, as with bubblewrap; else low ones; else the engine's own."""
     hard = {name: resource.getrlimit(number)[1] for name, number in (("nofile", resource.RLIMIT_NOFILE),
                                                                     ("nproc", resource.RLIMIT_NPROC))}
     for divisor in (2, 4, 16):
@@ -231,12 +231,12 @@ def _keep(engine: ContainerEngine) -> None:
 
 @cache
 def find_program(engine: ContainerEngine, name: str) -> str:
-    """Return where a program is in the image, '' if nowhere."""
+    """Return the path of a program in the image, '' if missing."""
     return ask(engine, 'command -v -- "$1"', name).out.strip()
 
 
 def ask(engine: ContainerEngine, script: str, *arguments: str) -> Done:
-    """Run a shell script in the image, with nothing of this machine, and return what it said."""
+    """Run a shell script in the image, isolated from this machine, and return its output."""
     return run([engine.program, *engine.options, "run", "--rm", "--network", "none", *_fixed_words(engine),
                 "--entrypoint", "/bin/sh", engine.image_id, "-c", script, "sh", *arguments], _TIMEOUT)
 
@@ -246,14 +246,14 @@ def ask(engine: ContainerEngine, script: str, *arguments: str) -> Done:
 
 def command_line(engine: ContainerEngine, argv: Sequence[str], place: Place, steps: Iterable[FileSystemStep],
                  env: Mapping[str, str], *, start: Path | None, hidden: Iterable[str] = ()) -> list[str]:
-    """Return the words that run `argv` in a container of the place; `env` are the variables it has inside.
+    """Return the command that runs `argv` in a container of the place; `env` are its variables inside.
 
-    Refused if the engine cannot hold the network of the place. The words are started in the place's network namespace
-    (`Place.entry`), with these variables in their environment: no value stands on the command line. What their starter
-    adds to them, as the SDK of an agent's CLI does, is inside as well.
+    Refused if the engine cannot enforce the place's network. Start the command in the place's network namespace
+    (`Place.entry`), with these variables in its environment: no value appears on the command line. Variables added by
+    the starter, such as the SDK of an agent's CLI, are also visible inside.
 
     Args:
-        hidden: names in the environment of the words that are not for the inside.
+        hidden: variables of the command that must not be visible inside.
     """
     if place.entry and not engine.keeps_namespaces:
         raise Refused(f"network = \"{place.rights.network}\" in a container needs Podman as root: {engine.program} "
@@ -280,15 +280,15 @@ def command_line(engine: ContainerEngine, argv: Sequence[str], place: Place, ste
 
 
 def environment_inside(env: Mapping[str, str], steps: Sequence[FileSystemStep]) -> dict[str, str]:
-    """Return the variables without those of the machine's programs, and of its files that are not inside. Pure but for
-    whether such a file exists."""
+    """Return the variables without those about the machine's programs and files that are not inside. Pure except for
+    checking that such a file exists."""
     targets = [f"{step.target}/" for step in steps if step.step in (BuildStep.READ, BuildStep.WRITE)]
     return {name: value for name, value in env.items() if name not in _OF_MACHINE and "=" not in name and not (
         value.startswith("/") and not f"{value}/".startswith(tuple(targets)) and os.path.exists(value))}  # noqa: PTH110
 
 
 def _fixed_words(engine: ContainerEngine) -> list[str]:
-    """Return the options that each container has."""
+    """Return the options of every container."""
     words = ["--pull", "never", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--hostname",
              "sandbox", "--log-driver", "none", *engine.limits]
     if engine.is_podman:
@@ -320,12 +320,12 @@ def _mount_words(step: FileSystemStep) -> tuple[str, ...]:
 
 
 def _as_csv(fields: Sequence[str]) -> str:
-    """Return the fields as engines read them: as a line of CSV, quoted where one has a comma or a quotation mark."""
+    """Return the fields as a CSV line for engines, quoted if one has a comma or a quotation mark."""
     return ",".join('"' + field.replace('"', '""') + '"' if set(field) & set(',"\n') else field for field in fields)
 
 
 def _write_calls(engine: ContainerEngine, place: Place) -> Path:
-    """Write the list of allowed system calls: the engine's own, without what garrison refuses everywhere."""
+    """Write the list of allowed system calls: the engine's own, without those that garrison always blocks."""
     path = place.private / _CALLS
     content = json.dumps(_allowed_calls(json.loads(Path(engine.seccomp).read_text()))).encode()
     if atomic.read(path) != content:
@@ -334,7 +334,7 @@ def _write_calls(engine: ContainerEngine, place: Place) -> Path:
 
 
 def _allowed_calls(profile: dict[str, object]) -> dict[str, object]:
-    """Return an engine's list without what is refused. Pure."""
+    """Return an engine's list without the blocked calls. Pure."""
     taken, rules = _REFUSED_CALLS | set(_BY_ARGUMENT), []
     listed = profile.get("syscalls")
     for rule in listed if isinstance(listed, list) else ():
@@ -347,7 +347,7 @@ def _allowed_calls(profile: dict[str, object]) -> dict[str, object]:
     return {**profile, "syscalls": rules}
 
 
-# ---- what was left ---------------------------------------------------------------------------------------------------
+# ---- leftovers ---------------------------------------------------------------------------------------------------
 
 
 class LeftContainer(Value):
@@ -361,7 +361,7 @@ class LeftContainer(Value):
 
 
 def list_left() -> list[LeftContainer]:
-    """Return the containers of garrison's that nobody holds any more; none where no engine answers, or ever ran one."""
+    """Return garrison's containers without a living launcher; none if no engine answers or ever ran one."""
     found: list[LeftContainer] = []
     if not _file().exists():
         return found
@@ -378,7 +378,7 @@ def list_left() -> list[LeftContainer]:
 
 
 def remove_left(containers: Iterable[LeftContainer]) -> None:
-    """Remove containers, with what runs in them; Refused with the engine's words if it cannot."""
+    """Remove containers with their processes; Refused with the engine's error if it cannot."""
     for each in containers:
         done = run([each.program, "rm", "-f", *(("-t", "0") if each.program.endswith("podman") else ()), each.id],
                    _TIMEOUT)

@@ -1,14 +1,14 @@
-"""Launcher: start a container, hold its life line, and leave nothing of it. Started as a file, without site packages.
+"""Launcher: start a container, hold its life line, and clean it up. Started as a file, without site packages.
 
-An engine's client is not the parent of the container that it starts, so the client's death ends nothing. Hence the life
-line: one end is here, the first process inside reads from the other one, and at its end of file it kills all that is
+An engine's client is not the parent of its container, so the client's death does not end the container. Hence the life
+line: this process has one end, the first process inside reads from the other, and at end of file it kills everything
 inside. The kernel closes this end however this process dies, and kills the client with it.
 
     python -I -S container_launcher.py HIDDEN FOLDER ENGINE [OPTION]… run OPTION… IMAGE COMMAND…
 
-HIDDEN are names of variables, with `=` between them; all others of its environment are inside as well. In FOLDER it
-makes the line as a named pipe, '' for an engine that hands on descriptors. It ends as the command did. Its own TERM
-does nothing: what is inside gets one, and what this process started ends then.
+HIDDEN are names of variables, separated by `=`; all other variables are visible inside. In FOLDER it makes the line as
+a named pipe, '' for an engine that passes descriptors. It exits as the command did. It ignores its own TERM: the
+processes inside get one, and then what this process started ends.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ LINE = 3
 """Descriptor of the life line in the container."""
 _SUBREAPER = 36
 _WAIT, _REMOVAL = 5.0, 20.0
-"""Seconds for what the engine leaves running to end by itself, and for the removal of a container."""
+"""Seconds for the engine's remaining processes to exit by themselves, and for the removal of a container."""
 _OWN_FAILURES = (125, 126, 127, 137, 255)
-"""Exit codes that an engine also has when its container may be left."""
+"""Exit codes of an engine that may leave its container behind."""
 
 
 def main(words: list[str]) -> int:
-    """Run the container; return its exit code, and die as the client did that was killed."""
+    """Run the container; return its exit code, or die of the client's signal."""
     hidden, folder, *words = words
     variables = [word for name in os.environ.keys() - set(hidden.split("=")) for word in ("--env", name)]
     run = words.index("run")
     name = f"garrison-{os.getpid()}-{time.time_ns():x}"
-    # Read by `container.list_left`: whose container it is.
+    # Read by `container.list_left`: the owner of the container.
     owner = f"{os.getpid()} {_ticks()} {_boot()}"
     ours, line = socket.socketpair()
     pipe, shown = "", []
     if folder:
         pipe = f"{folder}/{name}"
         os.mkfifo(pipe, 0o600)
-        os.open(pipe, os.O_RDWR)  # closed by the end of this process alone
-        # Nothing inside may hold the other end open: it is without capabilities, and cannot change the mode there.
+        os.open(pipe, os.O_RDWR)  # closed only by the end of this process
+        # Nothing inside can keep the other end open: it has no capabilities, and cannot change the mode there.
         os.chmod(pipe, 0o400)  # noqa: PTH101
         shown = ["--mount", f"type=bind,src={pipe},dst=/run/garrison-line,readonly"]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # not ignored, which the client and the container would inherit
-    terminal = ["--tty"] if os.isatty(0) else []  # the engine gives what is inside another one, and keeps its size
+    terminal = ["--tty"] if os.isatty(0) else []  # the engine creates another terminal inside, with the same size
     pid = os.fork()
     if pid == 0:
         try:
@@ -78,7 +78,7 @@ def main(words: list[str]) -> int:
 def _wait_for(client: int) -> int:
     """Return the client's exit code, or the negative signal that ended it or the monitor of its container.
 
-    A client does not notice that the monitor was killed, and would wait for the container for ever.
+    A client does not notice that the monitor was killed, and would wait for the container forever.
     """
     while True:
         pid, status = os.waitpid(-1, 0)
@@ -91,7 +91,7 @@ def _wait_for(client: int) -> int:
 
 
 def _adopt() -> None:
-    """Become the parent of what the client leaves: nobody else is to find the engine's processes below itself."""
+    """Become the parent of the client's leftovers: no other process should get the engine's processes as children."""
     import ctypes  # after the client's start, which takes longer
 
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)

@@ -1,12 +1,12 @@
-"""devcontainer.json: the container that a repository describes for itself, as garrison's places use it.
+"""devcontainer.json: use the container that a repository describes for itself.
 
-It is read from the target, never from a branch: agents may change the file, and what it asks for beyond an image
-(`GUARDED`) holds only where the user's own settings allow it. `prepare` builds or names the image at the launch and
+It is read from the target, never from a branch: agents may change the file, and what it requests beyond an image
+(`GUARDED`) counts only if the user's own settings allow it. `prepare` builds or names the image at the launch and
 records it in the home, where every place of the repository finds it (`of_repository`).
 
-The worktree stands at `workspaceFolder`. `onCreateCommand`, `updateContentCommand` and `postCreateCommand` are the
-set-up of a launch that states none. `remoteUser` needs nothing: a command runs as the user who runs garrison. What only
-editors do (ports, customizations, commands at start and attach) is left out.
+The worktree is at `workspaceFolder`. `onCreateCommand`, `updateContentCommand` and `postCreateCommand` are the set-up
+of a launch without one. `remoteUser` is ignored: a command runs as the user who runs garrison. Features for editors
+(ports, customizations, commands at start and attach) are ignored.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 FILES = (".devcontainer/devcontainer.json", ".devcontainer.json")
 GUARDED = ("features", "mounts", "runArgs", "privileged")
-"""Keys that hold only if `[sandbox] devcontainer` of the user's config.toml names them."""
+"""Keys that count only if `[sandbox] devcontainer` of the user's config.toml names them."""
 _IMPOSSIBLE = {"dockerComposeFile": "several containers", "initializeCommand": "a command on the machine itself",
                "workspaceMount": "another place of the worktree", "capAdd": "capabilities",
                "securityOpt": "other security options"}
-"""Keys that garrison has nothing for."""
+"""Keys that garrison does not support."""
 _SETUPS = ("onCreateCommand", "updateContentCommand", "postCreateCommand")
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/|,(?=(?:\s|//[^\n]*|/\*.*?\*/)*[}\]])', re.DOTALL)
 """Strings, comments, and commas before a closing bracket."""
@@ -53,19 +53,19 @@ _BUILD_TIMEOUT = 3600.0
 
 
 class Devcontainer(Value):
-    """Container that a repository describes, ready to be run."""
+    """Container that a repository describes, ready to run."""
 
     commit: str
     file: str
     image: str
-    """Its image, or the name under which it was built."""
+    """Its image, or the name that it was built as."""
     workspace: str = ""
-    """Absolute path of the worktree inside, '' for that of the checkout."""
+    """Absolute path of the worktree inside, '' for the checkout's path."""
     env: Mapping[str, str] = {}
     setup: str = ""
     """Shell line that prepares a worktree, '' for none."""
     options: tuple[str, ...] = ()
-    """Options for the engine that the user's settings allowed."""
+    """Options for the engine that the user's settings allow."""
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -86,10 +86,10 @@ def parse(text: str, file: str) -> dict[str, object]:
 
 
 def check(body: Mapping[str, object], text: str, file: str, allowed: Sequence[str]) -> None:
-    """Refuse what garrison does not do for a file that agents may change; the refusal names the line. Pure."""
+    """Refuse what garrison does not allow in a file that agents may change; the refusal names the line. Pure."""
     for key, what in _IMPOSSIBLE.items():
         if body.get(key):
-            raise Refused(f"{file}:{_line_of(key, text)}: {key} asks for {what}, which a place of garrison's has not; "
+            raise Refused(f"{file}:{_line_of(key, text)}: {key} asks for {what}, which garrison does not support; "
                           f"{_way_out()}")
     for key in GUARDED:
         if body.get(key) and key not in allowed:
@@ -125,7 +125,7 @@ def _command(value: object, where: str) -> list[str]:
 
 
 def variables_of(body: Mapping[str, object], workspace: str, file: str) -> dict[str, str]:
-    """Return its variables; those of the machine (`${localEnv:…}`) are empty or their default. Pure."""
+    """Return its variables; references to the machine's (`${localEnv:…}`) are empty or their default. Pure."""
     found: dict[str, str] = {}
     for key in ("containerEnv", "remoteEnv"):
         table = body.get(key) or {}
@@ -152,7 +152,7 @@ def _fill(text: str, workspace: str, known: Mapping[str, str]) -> str:
 
 
 def options_of(body: Mapping[str, object], file: str) -> tuple[str, ...]:
-    """Return the engine's options for what the user allowed; Refused for another form. Pure."""
+    """Return the engine's options for what the user allows; Refused for another form. Pure."""
     words: list[str] = ["--privileged"] if body.get("privileged") is True else []
     mounts, more = body.get("mounts") or [], body.get("runArgs") or []
     if not isinstance(mounts, list) or not isinstance(more, list):
@@ -168,9 +168,9 @@ def options_of(body: Mapping[str, object], file: str) -> tuple[str, ...]:
 
 def prepare(git: Git, commit: str, home: Path, checkout: Path, allowed: Sequence[str],
             report: Callable[[str], None]) -> Devcontainer:
-    """Read the file of a commit of the target, build its image where that is not done, and record the container.
+    """Read the file of a commit of the target, build its image unless it exists, and record the container.
 
-    Refused with file and line for what cannot be; with the engine's words if the image cannot be built.
+    Refused with file and line for unsupported content; with the engine's error if the image cannot be built.
     """
     file, text = _read(git, commit)
     body = parse(text, file)
@@ -218,11 +218,11 @@ def _image(git: Git, commit: str, body: Mapping[str, object], file: str, text: s
         args, dict) else []
     if isinstance(target := build.get("target"), str):
         options += ["--target", target]
-    # Git follows no link, and so neither does the engine: a link could lead to the user's own files.
+    # git follows no link here, so neither may the engine: a link could point to the user's own files.
     is_folder = context == "." or _entry(git, commit, context).startswith("040000 ")
     if not is_folder or not (blob := _entry(git, commit, recipe)).startswith("100"):
         raise Refused(f"{file}:{_line_of('build', text)}: {commit[:10]} has no {recipe if is_folder else context}, or "
-                      "a link in its place")
+                      "a link instead of it")
     tree = git.run("rev-parse", f"{commit}^{{tree}}" if context == "." else f"{commit}:{context}").out.strip()
     digest = hashlib.sha256("\0".join([tree, blob, *options]).encode()).hexdigest()[:16]
 
@@ -239,10 +239,10 @@ def _entry(git: Git, commit: str, path: str) -> str:
 
 
 def _build_with_features(git: Git, commit: str, file: str, text: str, report: Callable[[str], None]) -> str:
-    """Build by the program of devcontainers, which knows features."""
+    """Build with the devcontainer program, which supports features."""
     program, where = shutil.which("devcontainer"), f"{file}:{_line_of('features', text)}"
     if program is None:
-        raise Refused(f"{where}: features are built by the program devcontainer, which is missing: install it with "
+        raise Refused(f"{where}: features need the program devcontainer, which is missing: install it with "
                       f"`npm install -g @devcontainers/cli`, or {_way_out()}")
     tree = git.run("rev-parse", f"{commit}^{{tree}}").out.strip()
 
@@ -254,7 +254,7 @@ def _build_with_features(git: Git, commit: str, file: str, text: str, report: Ca
 
 def _build(git: Git, commit: str, digest: str, words: Callable[[Path, str, str], list[str]], where: str,
            report: Callable[[str], None]) -> str:
-    """Build an image from the files of a commit unless it is there; return its name."""
+    """Build an image from the files of a commit unless it exists; return its name."""
     name = f"localhost/garrison-devcontainer:{digest}"
     refusal = "neither podman nor docker is installed"
     for engine in filter(None, map(shutil.which, container.ENGINES)):
@@ -263,7 +263,7 @@ def _build(git: Git, commit: str, digest: str, words: Callable[[Path, str, str],
         if not (server := run([engine, "info"], 60)).ok:
             refusal = server.last_error
             continue
-        report(f"container: builds the image of {where}")
+        report(f"container: building the image of {where}")
         with tempfile.TemporaryDirectory(prefix="garrison-build-") as folder:
             archive, source = Path(folder, "files.tar"), Path(folder, "files")
             source.mkdir()
@@ -292,7 +292,7 @@ def prepare_launch(git: Git, commit: str, config: Sequence[Rights], checkout: Pa
 
 
 def of_repository(git: Git) -> Devcontainer | None:
-    """Return the container that the last launch on a repository has recorded; None if none has."""
+    """Return the container that the last launch on a repository recorded; None without one."""
     if git.home is None:
         return None
     body = read_json(_record(git.home, git.key))
@@ -300,7 +300,7 @@ def of_repository(git: Git) -> Devcontainer | None:
 
 
 def with_devcontainer(rights: Rights, git: Git) -> Rights:
-    """Return rights whose container is that of the repository, where config.toml names none; Refused if there is none
+    """Return the rights with the repository's container, if config.toml names none; Refused if the repository has none
     either."""
     if rights.mode is not Mode.CONTAINER or rights.image:
         return rights
@@ -312,7 +312,7 @@ def with_devcontainer(rights: Rights, git: Git) -> Rights:
 
 
 def image_key(rights: Rights, git: Git) -> str:
-    """Return what a set-up's result depends on in addition to its command and files: the image it ran in."""
+    """Return the image of a set-up, on which its result depends in addition to its command and files."""
     if rights.mode is not Mode.CONTAINER:
         return ""
     return f" {container.ready(with_devcontainer(rights, git).image).image_id}"

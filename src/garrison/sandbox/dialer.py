@@ -1,7 +1,7 @@
 """Dialer: open TCP connections in the network namespace of confined programs, without leaving this one.
 
-A socket belongs to the namespace in which it was made, wherever it is connected later. So a forked child enters the
-namespace and does nothing but make sockets, which it passes back. It ends with its parent.
+A socket belongs to the namespace where it was created, wherever it is connected later. So a forked child enters the
+namespace and only creates sockets, which it passes back. It exits with its parent.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 _OWNER = 0xB701
 """ioctl NS_GET_USERNS: the user namespace that owns a namespace."""
 _SECONDS = 5.0
-"""Longest wait for a socket, and for a connection: both are on this machine."""
+"""Time limits for a socket and for a connection: both are on this machine."""
 
 
 class Unreachable(GarrisonError):
-    """A connection that was not made; the message says why."""
+    """A connection failed; the message says why."""
 
 
 @dataclass(slots=True)
 class Dialer:
-    """Makes sockets in the network namespace of a process."""
+    """Creates sockets in the network namespace of a process."""
 
     channel: socket.socket
 
@@ -51,7 +51,7 @@ class Dialer:
         except OSError as error:
             raise Unreachable(f"its programs have ended ({error.strerror})") from error
         try:
-            if not processes.is_running(process.pid, process.ticks):  # the pid may be another's by now
+            if not processes.is_running(process.pid, process.ticks):  # the pid may be reused by now
                 raise Unreachable("its programs have ended")
             return cls.enter_namespace(network)
         finally:
@@ -60,7 +60,7 @@ class Dialer:
     @classmethod
     def enter_namespace(cls, network: int) -> Dialer:
         """Start the child in the namespace of a descriptor, which may be closed afterwards."""
-        # SEQPACKET keeps messages apart, and tells at once that the other side has died, which datagrams do not.
+        # SEQPACKET separates messages, and reports at once that the other side has died, which datagrams do not.
         parent, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent.settimeout(_SECONDS)
         setns = ctypes.CDLL(None, use_errno=True).setns  # looked up before the fork
@@ -88,7 +88,7 @@ class Dialer:
         except OSError as error:
             raise Unreachable(f"its network is gone ({error.strerror or 'no answer'})") from error
         if not descriptors:
-            raise Unreachable(f"its network gives no socket: {message.decode(errors='replace') or 'it has ended'}")
+            raise Unreachable(f"its network returns no socket: {message.decode(errors='replace') or 'it has ended'}")
         return socket.socket(fileno=descriptors[0])
 
     def _receive(self) -> bytes:
@@ -103,7 +103,7 @@ class Dialer:
 
 
 def _make_sockets(setns: Callable[[int, int], int], network: int, channel: socket.socket) -> None:
-    """Enter the namespace in the forked child, and make sockets until the parent lets go; then exit."""
+    """Enter the namespace in the forked child, and create sockets until the parent closes its end; then exit."""
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -111,8 +111,8 @@ def _make_sockets(setns: Callable[[int, int], int], network: int, channel: socke
         kept = sorted({channel.fileno(), network})
         edges = [2, *kept, 1 << 20]
         for low, high in pairwise(edges):
-            os.closerange(low + 1, high)  # a connection of the parent's would stay open here
-        # A network is entered with capabilities in the user namespace that owns it, which whoever enters that has.
+            os.closerange(low + 1, high)  # connections of the parent would stay open here
+        # Entering a network needs capabilities in the user namespace that owns it, which entering that one gives.
         owner = fcntl.ioctl(network, _OWNER)
         if os.fstat(owner).st_ino != os.stat("/proc/self/ns/user").st_ino:  # noqa: PTH116
             _enter(setns, owner)
@@ -126,7 +126,7 @@ def _make_sockets(setns: Callable[[int, int], int], network: int, channel: socke
                     processes.send_descriptors(channel, b"socket", [made.fileno()])
             except OSError as error:
                 channel.send((error.strerror or "error").encode()[:200])
-    except BaseException as error:  # nothing of the parent's may run in the child
+    except BaseException as error:  # none of the parent's code may run in the child
         with contextlib.suppress(OSError):
             channel.send(str(error).encode()[:200] or b"error")
     finally:

@@ -1,4 +1,4 @@
-"""Attempts to escape, run inside a sandbox as its own file: prints as JSON which of them succeeded.
+"""Escape attempts, run inside a sandbox as a file: print as JSON which of them succeeded.
 
     python -I escape_attempts.py FACTS    # JSON: paths, pid and sockets of the attempt's targets outside
 """
@@ -24,48 +24,48 @@ _PTRACE_SEIZE, _PR_GET_NO_NEW_PRIVS, _CLONE_NEWUSER = 0x4206, 39, 0x10000000
 
 
 _MAX_SOCKET = 107
-"""Bytes of the path of a socket that the kernel takes."""
+"""Longest socket path in bytes that the kernel accepts."""
 LEFT = "left-by-setup"
 TOKEN = "garrison-doctor-token"
 OBEYED = "obeyed"
-"""File of the worktree that a git makes which obeys what the agent wrote."""
+"""File in the worktree that a git creates if it obeys what the agent wrote."""
 OWN_PROGRAMS = "own-programs"
-"""Folder that garrison's PATH has in the trial, from where it is, and an empty entry alongside it."""
+"""Relative folder in garrison's PATH in the trial, next to an empty entry."""
 GIT_FILES: Mapping[str, tuple[str, ...]] = {
     "git_link": ("objects/escaped", "refs/escaped", "logs/escaped", "objects/pack/escaped"),
     "git_settings": ("config", "commondir", "config.worktree", "modules/inner/config", "worktrees/node/commondir",
                      "worktrees/node/config.worktree", "info/attributes", "objects/info/alternates"),
     "git_hook": ("hooks/post-checkout", "hooks/pre-commit"),
     "git_branch": ("refs/heads/main", "packed-refs", "HEAD", "worktrees/node/HEAD")}
-"""Escape → files of the repository's git directory that it makes or changes; whether they are is seen outside."""
+"""Escape → files of the repository's git directory that it would create or change, which is checked outside."""
 
 
 class AttemptTargets(TypedDict):
-    """Targets of the attempts outside."""
+    """Targets of the attempts, outside."""
 
     sibling: str
-    """Folder of another worktree; it, garrison's home and the user's have a file `secret`."""
+    """Folder of another worktree; it, garrison's home and the user's home have a file `secret`."""
     home: str
     user: str
     tokens: list[str]
-    """Files with a secret alongside programs of the user's: one that others may not read, one with a known name."""
+    """Files with a secret next to the user's programs: one that others may not read, one with a known name."""
     lock: str
     """File there that a package manager locks."""
     files: int
-    """Descriptors that a process outside may open at most; 0: no bound that counts."""
+    """Most descriptors that a process outside may open; 0: no relevant limit."""
     repository: str
     """Git directory of the worktree's repository, whose configuration contains the word `TOKEN`; '' without git."""
     address: str
-    """Address at which nothing outside may look for a submodule."""
+    """Address where nothing outside may search for a submodule."""
     attempt: str
-    """Folder of an attempt, whose folder `agent` may be written inside."""
+    """Folder of an attempt, whose folder `agent` is writable inside."""
     setup: str
-    """Folder of what a set-up left in its home, which lies under this one's: a file `LEFT`."""
+    """Folder of what a set-up left in its home, the layer under this one's: a file `LEFT`."""
     pid: int
-    """A process outside, whose command line has the word `mark`."""
+    """A process outside with the word `mark` in its command line."""
     mark: str
     daemon: str
-    """Word for the command line of a process that is left running."""
+    """Word in the command line of a process that is left running."""
     terminal: str
     """Device of a terminal."""
     tmux: str
@@ -115,7 +115,7 @@ def _lock(facts: AttemptTargets) -> bool:
 
 
 def _take_rights(facts: AttemptTargets) -> bool:
-    """Leave folders that nobody may look into; whether they can be removed is seen outside."""
+    """Leave unreadable folders; whether they can be removed is checked outside."""
     top = Path(facts["attempt"], "agent", "locked")
     (top / "below").mkdir(parents=True)
     (top / "below").chmod(0)
@@ -160,7 +160,7 @@ def _read_settings(facts: AttemptTargets) -> bool:
 
 
 def _name_submodule(facts: AttemptTargets) -> bool:
-    """Commit a submodule at our own address; whether somebody outside connects to it is seen there."""
+    """Commit a submodule at our own address; whether something outside connects to it is checked there."""
     if facts["repository"]:
         Path(".gitmodules").write_text(f'[submodule "m"]\n\tpath = m\n\turl = {facts["address"]}\n')
         _run_git("add", ".gitmodules")
@@ -170,8 +170,8 @@ def _name_submodule(facts: AttemptTargets) -> bool:
 
 
 def _replace_git(facts: AttemptTargets) -> bool:
-    """Put our own repositories in the place of the worktree's and below it, and our own git into folders that a
-    PATH may name from where one is; whether anybody obeys or runs them is seen outside."""
+    """Replace the worktree's repository by ours, put others below it, and our own git into folders of a relative PATH;
+    whether anything obeys or runs them is checked outside."""
     if not facts["repository"]:
         return False
     for folder in (Path(), Path(OWN_PROGRAMS)):
@@ -196,7 +196,7 @@ def _signal(facts: AttemptTargets) -> bool:
 
 
 def _is_outer(facts: AttemptTargets) -> bool:
-    """Return whether the pid is that of the process outside, not of one of our own with the same number."""
+    """Return whether the pid is the process outside, not one of our own with the same number."""
     return facts["mark"].encode() in Path(f"/proc/{facts['pid']}/cmdline").read_bytes()
 
 
@@ -219,7 +219,7 @@ def _connect_unix(path: str) -> bool:
 
 
 def _mount(_facts: AttemptTargets) -> bool:
-    """Mount over our own folder, and undo it: a success may be on the real machine."""
+    """Mount over our own folder, and undo it: a success may affect the real machine."""
     folder, libc = Path("mounted").absolute(), ctypes.CDLL(None, use_errno=True)
     folder.mkdir(exist_ok=True)
     if libc.mount(b"none", bytes(folder), b"tmpfs", 0, None):
@@ -291,7 +291,7 @@ def _devices(_facts: AttemptTargets) -> bool:
 
 
 def _terminal(facts: AttemptTargets) -> bool:
-    """Type into a terminal that we have made that of our own session."""
+    """Type into a terminal that we have made our session's."""
     child = os.fork()
     if child == 0:
         with suppress(OSError):
@@ -308,9 +308,9 @@ def _other_terminal(facts: AttemptTargets) -> bool:
 
 
 def _daemon(facts: AttemptTargets) -> bool:
-    """Leave a process running that only its command line tells; whether it stays is seen outside.
+    """Leave a process running that only its command line identifies; whether it stays is checked outside.
 
-    It ends with the process that tries this and has the other end of standard input.
+    It exits with the process that tries this and has the other end of standard input.
     """
     subprocess.Popen(["/bin/sh", "-c", "trap '' HUP TERM; read _", facts["daemon"]], env={}, start_new_session=True,
                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -343,11 +343,11 @@ ATTEMPTS: Mapping[str, Callable[[AttemptTargets], bool]] = {
     "device": _devices, "terminal": _terminal,
     "other_terminal": _other_terminal, "daemon": _daemon,
 }
-"""Key of an escape → the attempt; an error means that it was refused."""
+"""Key of an escape → the attempt; an error means that it was blocked."""
 
 
 def main(argument: str) -> int:
-    """Try them all."""
+    """Try all of them."""
     facts, succeeded = json.loads(argument), {}
     for key, attempt in ATTEMPTS.items():
         succeeded[key] = False

@@ -1,4 +1,4 @@
-"""Escapes: what a confined process might try to reach beyond its place, and which modes refuse it. Pure data.
+"""Escapes: what a confined process might try to reach outside its place, and which modes block it. Pure data.
 
 Each is tried by `escape_attempts.py` inside a real sandbox, for `garrison doctor --sandbox`.
 """
@@ -20,7 +20,7 @@ class EscapeResult(StrEnum):
 
     REFUSED = "refused"
     NOT_PROMISED = "not held"
-    """It succeeded, and the mode does not promise to refuse it."""
+    """It succeeded, and the mode does not promise to block it."""
     ESCAPED = "ESCAPED"
 
 
@@ -42,8 +42,8 @@ ESCAPES = (
     Escape("read_home", "read garrison's home"),
     Escape("write_user", "write into the user's home"),
     Escape("read_user", "read the user's home"),
-    Escape("write_attempt", "write or move what lies beside the one folder of garrison's that it may write"),
-    Escape("link_out", "write through a symbolic link that leads out"),
+    Escape("write_attempt", "write or move garrison's files next to the one folder that it may write"),
+    Escape("link_out", "write through a symbolic link that points outside"),
     Escape("write_setup", "change what a set-up left for other worktrees"),
     Escape("write_system", "write into a system folder"),
     Escape("git_link", "put links into the repository's objects, branches and logs"),
@@ -51,13 +51,13 @@ ESCAPES = (
     Escape("git_hook", "plant a hook"),
     Escape("git_branch", "move another branch"),
     Escape("git_secret", "read a token in the repository's configuration"),
-    Escape("git_submodule", "have garrison look for a submodule at its own address"),
-    Escape("git_obeyed", "have garrison's git obey a repository, or be a program, in the worktree"),
+    Escape("git_submodule", "make garrison fetch a submodule from its own address"),
+    Escape("git_obeyed", "make garrison's git obey a repository, or be a program, in the worktree"),
     Escape("read_shadow", "read the passwords' file"),
-    Escape("read_token", "read a token that a package manager keeps beside its programs"),
+    Escape("read_token", "read a token that a package manager keeps next to its programs"),
     Escape("lock", "hold the lock of a package manager, so that the user's own waits"),
-    Escape("rights", "leave what garrison has to remove without rights to it"),
-    Escape("descriptors", "open as many files as garrison may, which keeps it from passing on any"),
+    Escape("rights", "leave files that garrison has no permission to remove"),
+    Escape("descriptors", "open so many files that garrison cannot pass any"),
     Escape(SEE_PROCESS, "see a process outside", _ONLY_BUBBLEWRAP),
     Escape("signal_process", "signal a process outside"),
     Escape("read_environment", "read the environment of a process outside", _ONLY_BUBBLEWRAP),
@@ -68,13 +68,13 @@ ESCAPES = (
     Escape("abstract_socket", "connect to an abstract socket outside", _BOTH, is_network=True),
     Escape("tcp", "connect to a server outside on the loopback device", _BOTH, is_network=True),
     Escape("mount", "mount a file system"),
-    Escape("user_namespace", "make a user namespace"),
+    Escape("user_namespace", "create a user namespace"),
     Escape("capabilities", "have capabilities"),
     Escape("new_privileges", "gain privileges by a setuid program"),
-    Escape("set_user_id", "make a set-user-id program of the user's"),
+    Escape("set_user_id", "create a set-user-id program of the user"),
     Escape("priority", "lower the priority of a process outside"),
     Escape("lease", "hold a lease, so that the user's programs wait"),
-    Escape("keys", "take of the user's quota of keys"),
+    Escape("keys", "use up the user's quota of keys"),
     Escape("virtual_socket", "talk to the host of this virtual machine"),
     Escape("kernel_setting", "change a setting of the kernel"),
     Escape("cgroup", "move into another control group"),
@@ -86,7 +86,7 @@ ESCAPES = (
 
 
 def judge(escape: Escape, succeeded: bool, mode: Mode, network: Network, able: Abilities) -> EscapeResult:
-    """Return what an attempt shows of a mode that promises to hold on a machine that is able to hold it. Pure."""
+    """Return the result of an attempt for a mode, by its promise and the machine's abilities. Pure."""
     if not succeeded:
         return EscapeResult.REFUSED
     if mode not in escape.refused_by or (escape.is_network and network is Network.OPEN):
@@ -101,4 +101,4 @@ def judge(escape: Escape, succeeded: bool, mode: Mode, network: Network, able: A
 _BY_CALLS = ("lease", "keys", "virtual_socket")
 _BY_LANDLOCKS_CALLS = ("user_namespace", "set_user_id", "priority")
 _NEEDED_ABI = {"tcp": 4, "abstract_socket": 6, "signal_process": 6}
-"""Escape → Landlock's ABI that refuses it."""
+"""Escape → Landlock's ABI that blocks it."""

@@ -1,6 +1,6 @@
 """File system inside a sandbox: an allow-list of system folders, toolchains and what the place names. Pure.
 
-The machine is given as `MachinePaths`, which knows which paths exist. Whatever is not listed does not exist inside:
+The machine is passed as `MachinePaths`, which knows which paths exist. What is not listed does not exist inside:
 other worktrees, garrison's home, the user's checkout and home folder, sockets in /run.
 """
 
@@ -29,14 +29,14 @@ TOOLCHAINS = (".pyenv", ".rustup", ".cargo/bin", ".nvm", ".local/bin", ".local/l
               ".local/share/pipx", ".local/share/mise", ".local/share/fnm", ".local/share/pnpm", ".asdf", ".sdkman",
               ".bun/bin", ".deno/bin", ".volta", ".rbenv", ".rvm", ".goenv", ".jenv", ".nodenv", ".fnm", ".ghcup",
               ".elan", ".juliaup", ".opam", ".pixi/bin", ".conda", "miniconda3", "miniforge3", "anaconda3", "go/bin")
-"""Folders of the user's home that contain programs; what is private in them is hidden."""
+"""Folders of the user's home with programs; private files in them are hidden."""
 PREFIX_PARTS = ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "share", "include")
-"""Folders of an installation that are shown: alongside them the user keeps settings and tokens."""
+"""Folders of an installation that are shown: next to them the user keeps settings and tokens."""
 NEEDED_PARTS = {"pyvenv.cfg": ("pyvenv.cfg",), "src/runtime": ("src", "pkg", "go.env", "VERSION"),
                 "lib/modules": ("conf", "jmods", "release"), "boot": ("boot", "conf"), "conda-meta": ("ssl",)}
-"""Sign of an installation (a virtual environment, Go, Java, Maven, conda) → what it does not work without."""
+"""Sign of an installation (a virtual environment, Go, Java, Maven, conda) → what it needs to work."""
 PRIVATE_IN = ("/etc", "/opt", "/usr/local")
-"""System folders in which the user keeps what root alone may read: inside, it may not."""
+"""System folders with files that only root may read: root inside may not."""
 NOT_FOR_ALL = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
                "/etc/ssh", "/etc/ssl/private", "/etc/security/opasswd", "/etc/krb5.keytab", "/etc/wireguard",
                "/etc/NetworkManager/system-connections", "/etc/docker", "/etc/kubernetes", "/etc/rancher",
@@ -49,11 +49,11 @@ AGENT_HOME = Path("/home/agent")
 BELOW_SYSTEM = tuple(f"{folder}/" for folder in SYSTEM)
 _MODULES = "node_modules"
 _PREFIX_SIGNS = ("lib", "libexec")
-"""Folders alongside a `bin` that show that it is part of an installation."""
+"""Folders next to a `bin` that show that it is part of an installation."""
 
 
 class MachinePaths(Protocol):
-    """File system outside, as far as `build` asks for it."""
+    """File system outside, as needed by `build`."""
 
     def exists(self, path: Path) -> bool:
         ...
@@ -68,20 +68,20 @@ class MachinePaths(Protocol):
         ...
 
     def own_entries(self, folder: Path) -> list[str]:
-        """Return the names in a folder, without symbolic links; nothing if there is no such folder."""
+        """Return the names in a folder, without symbolic links; none if it is missing."""
         ...
 
     def link_targets(self, folder: Path) -> list[Path]:
-        """Return the files that symbolic links in a folder lead to; nothing if there is no such folder."""
+        """Return the files that symbolic links in a folder point to; none if it is missing."""
         ...
 
     def private_below(self, folder: Path, *, is_system: bool = False) -> list[Path]:
-        """Return what lies below a folder and is not for all who may run its programs; of the system's, for all."""
+        """Return the private files below a folder: those not readable for everyone who may run its programs."""
         ...
 
 
 class BuildStep(StrEnum):
-    """Kind of a step by which the file system inside is built."""
+    """Kind of a step that builds the file system inside."""
 
     READ = "read"
     WRITE = "write"
@@ -93,7 +93,7 @@ class BuildStep(StrEnum):
 
 
 class FileSystemStep(Value):
-    """One step; `source` is a path outside, or what a link names."""
+    """One step; `source` is a path outside, or the target of a link."""
 
     step: BuildStep
     target: Path
@@ -101,14 +101,14 @@ class FileSystemStep(Value):
 
 
 class Surroundings(Value):
-    """Toolchains that the user's environment names, and folders that must not be shown by chance."""
+    """Toolchains that the user's environment names, and folders that must not be shown accidentally."""
 
     user_home: Path
     search_path: tuple[Path, ...]
     python: tuple[Path, ...] = ()
     """Folders of the Python that runs garrison, and of garrison's own package."""
     secret: tuple[Path, ...] = ()
-    """Folders that are not shown although a folder above them is: garrison's home and worktrees, the repository."""
+    """Folders that are hidden although a parent is shown: garrison's home and worktrees, the repository."""
 
 
 def home_inside(user_home: Path) -> Path:
@@ -119,33 +119,33 @@ def home_inside(user_home: Path) -> Path:
 
 
 def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[FileSystemStep]:
-    """Return the steps that build the file system inside, in order: a later one lies over an earlier one."""
+    """Return the steps that build the file system inside, in order: a later one covers an earlier one."""
     denied = _denied(around, machine)
     # Empty and writable, not hidden: the worktree and the git view are mounted below.
     steps = [*_system(machine, denied), *(FileSystemStep(BuildStep.EMPTY, path) for path in denied)]
-    # /var/tmp is not a link to /tmp: a home or checkout below it has to be at its own path, without links.
+    # /var/tmp is not a link to /tmp: a home or checkout below it must be at its own path, without links.
     steps += [FileSystemStep(BuildStep.EMPTY, Path("/run")), *_resolver(machine),
               FileSystemStep(BuildStep.LINK, Path("/var/run"), "/run"), *_own_folders(place, around)]
-    # In one list, so that no file is mounted over a link in a folder that is shown: bubblewrap would follow it.
+    # In one list, so that no file is mounted over a link in a shown folder: bubblewrap would follow it.
     shown = [*_shown(place, around, machine), *([FileSystemStep(BuildStep.WRITE, path, str(path))] for path in
                                                 _by_depth(place.rights.write) if machine.exists(path))]
     steps += [step for part in shown if not is_within(part[0].target, place.inside) for step in part]
     steps.append(_worktree(place))
-    # An environment in the user's own checkout, on the search path: unless the worktree has one of its own there. A
-    # program of the checkout that a command names in full is the user's in any case, whatever the branch did to its.
+    # An environment in the user's own checkout, on the search path: unless the worktree has its own. A program of the
+    # checkout that a command names in full is always the user's, whatever the branch did to it.
     steps += [step for part in shown if is_within(part[0].target, place.inside) and (
         not machine.is_folder(part[0].target) or not _is_in_worktree(part[0].target, place, machine)) for step in part]
     return [*steps, *_mounts(place), *_hidden(place.rights.hide, machine)]
 
 
 def build_in_image(place: Place, around: Surroundings, machine: MachinePaths) -> list[FileSystemStep]:
-    """Return the same for a place whose system is that of an image: what the place and its rights name, no toolchains.
+    """Return the same for a place with the system of an image: what the place and its rights name, no toolchains.
 
-    Garrison's own Python is shown where the image has no folder of its own.
+    Garrison's own Python is shown where the image has no folder.
     """
     home = home_inside(around.user_home)
     steps = [*_own_folders(place, around),
-             FileSystemStep(BuildStep.HIDE_FILE, Path("/etc/shadow"))]  # root of the image may read it
+             FileSystemStep(BuildStep.HIDE_FILE, Path("/etc/shadow"))]  # the image's root may read it
     own = [part for path in around.python if not _is_system(path) and not is_within(home, path)
            for part in _parts(path, machine)]
     steps += _read(path for path in _by_depth([*own, *place.rights.programs, *place.rights.read])
@@ -153,7 +153,7 @@ def build_in_image(place: Place, around: Surroundings, machine: MachinePaths) ->
     steps += [FileSystemStep(BuildStep.WRITE, path, str(path)) for path in _by_depth(place.rights.write)
               if machine.exists(path)]
     steps += [_worktree(place), *_mounts(place)]
-    # Nothing else of the machine is shown, so that nothing else need be hidden.
+    # Nothing else of the machine is shown, so nothing else needs to be hidden.
     return [*steps, *(step for step in _hidden(place.rights.hide, machine)
                       if any(is_within(step.target, shown.target) for shown in steps))]
 
@@ -174,7 +174,7 @@ def _mounts(place: Place) -> Iterator[FileSystemStep]:
 
 
 def readable(place: Place, around: Surroundings, machine: MachinePaths) -> list[str]:
-    """Return the paths of what may be read where nothing can be mounted: all that `build` shows and does not cover."""
+    """Return the readable paths if nothing can be mounted: all that `build` shows and does not cover."""
     steps = build(place, around, machine)
     covers = [str(step.target) if step.step in _HIDING or step.source != str(step.target) else "" for step in steps]
     found: list[str] = []
@@ -197,7 +197,8 @@ _HIDING = (BuildStep.EMPTY, BuildStep.HIDE_FOLDER, BuildStep.HIDE_FILE)
 
 
 def _without(path: str, hidden: Iterable[str], machine: MachinePaths) -> Iterator[str]:
-    """Yield what a folder has alongside what is hidden. As texts: paths would take three milliseconds of each start."""
+    """Yield the content of a folder except what is hidden. As strings: paths would take three milliseconds of each
+    start."""
     below = f"{path.rstrip('/')}/"
     within = [each for each in hidden if each == path or each.startswith(below)]
     if not within:
@@ -208,16 +209,16 @@ def _without(path: str, hidden: Iterable[str], machine: MachinePaths) -> Iterato
 
 
 def is_within(path: Path, folder: Path) -> bool:
-    """Return whether a path is a folder or lies in it. The method of `Path` takes ten times as long."""
+    """Return whether a path is a folder or inside it. The method of `Path` takes ten times as long."""
     text, base = str(path), str(folder)
     return text == base or text.startswith(_below(folder))
 
 
 def _denied(around: Surroundings, machine: MachinePaths) -> list[Path]:
-    """Return the folders that a system folder shows and that nobody inside may see: garrison's, the user's home."""
+    """Return the folders within system folders that nothing inside may see: garrison's, the user's home."""
     home = machine.resolve(around.user_home)
     if str(home) in SYSTEM:
-        raise Refused(f"HOME is {home}, of which a sandbox shows everything: set HOME to its own folder")
+        raise Refused(f"HOME is {home}, which a sandbox shows completely: set HOME to a separate folder")
     paths = [*around.secret, *map(machine.resolve, around.secret), home]
     return [path for path in dict.fromkeys(paths) if _is_system(path) and machine.exists(path)]
 
@@ -234,16 +235,16 @@ def _system(machine: MachinePaths, denied: Sequence[Path]) -> Iterator[FileSyste
             yield FileSystemStep(BuildStep.LINK, path, target)
         elif machine.exists(path):
             yield FileSystemStep(BuildStep.READ, path, str(path))
-    # What is private in a home below /opt is empty with it; hidden first, nothing could be mounted in there.
+    # Private files of a home below /opt disappear with it; if it was hidden first, nothing could be mounted there.
     private = [path for folder in map(Path, PRIVATE_IN) for path in machine.private_below(folder, is_system=True)
                if not any(is_within(path, each) for each in denied)]
     yield from _hidden(_by_depth([*map(Path, NOT_FOR_ALL), *private]), machine)
 
 
 def _shown(place: Place, around: Surroundings, machine: MachinePaths) -> Iterator[list[FileSystemStep]]:
-    """Yield the steps that show each program's folder without what is private in it, and each path that the user names.
+    """Yield the steps that show each program's folder without its private files, and each path that the user names.
 
-    What the user names is shown whole, also where it is private in a folder that is shown for its programs.
+    What the user names is shown completely, even if it is private in a folder shown for its programs.
     """
     stated, writable = ([path for path in _by_depth(paths) if machine.exists(path)]
                         for paths in (place.rights.read, place.rights.write))
@@ -257,7 +258,7 @@ def _shown(place: Place, around: Surroundings, machine: MachinePaths) -> Iterato
         parts = [path] if path in whole or path.name == _MODULES else _parts(path, machine)
         private = [each for part in parts if machine.is_folder(part) for each in machine.private_below(part)
                    if not any(is_within(each, named) for named in (*stated, *writable))]
-        # All of it first, covered at once: its mount point is all that bubblewrap makes in the worktree.
+        # All of it first, covered at once: bubblewrap creates only its mount point in the worktree.
         cover = [FileSystemStep(BuildStep.EMPTY, path), *(
             FileSystemStep(BuildStep.LINK, part, link) if (link := machine.link(part)) else FileSystemStep(
                 BuildStep.READ, part, str(part)) for part in parts)] if parts != [path] else []
@@ -269,7 +270,7 @@ def _shown(place: Place, around: Surroundings, machine: MachinePaths) -> Iterato
 
 
 def _parts(folder: Path, machine: MachinePaths) -> list[Path]:
-    """Return what is shown of an installation; the folder itself if it is none."""
+    """Return the shown parts of an installation; the folder itself if it is not one."""
     if not any(machine.is_folder(folder / sign) for sign in _PREFIX_SIGNS) or not machine.is_folder(folder / "bin"):
         return [folder]
     names = [*PREFIX_PARTS, *(part for sign, parts in NEEDED_PARTS.items() if machine.exists(folder / sign)
@@ -282,7 +283,7 @@ def _read(paths: Iterable[Path]) -> Iterator[FileSystemStep]:
 
 
 def _resolver(machine: MachinePaths) -> Iterator[FileSystemStep]:
-    """Show the resolver's file where it is generated below /run, of which nothing else is shown."""
+    """Show the resolver's file if it is generated below /run, of which nothing else is shown."""
     path = Path(RESOLVER)
     real = machine.resolve(path)
     if real != path and not is_within(real, Path("/etc")) and machine.exists(real):
@@ -297,7 +298,7 @@ def _toolchains(around: Surroundings, machine: MachinePaths) -> Iterator[Path]:
         if not path.is_absolute() or is_covered or _shows_secrets(path, around):
             continue
         yield _installation(path, around, machine)
-        # a tool that pipx, Poetry's installer or the user put into its own environment, and linked here
+        # a tool in its own environment (by pipx, Poetry's installer or the user), linked here
         for program in machine.link_targets(path):
             if not _is_system(program) and not any(is_within(program, secret) for secret in around.secret):
                 within = _modules(program) or _installation(program.parent, around, machine)
@@ -305,13 +306,14 @@ def _toolchains(around: Surroundings, machine: MachinePaths) -> Iterator[Path]:
 
 
 def _modules(program: Path) -> Path | None:
-    """Return the outermost `node_modules` that a program lies in, with the packages that it needs; None if in none."""
+    """Return the outermost `node_modules` that contains a program, with the packages that it needs; None if there is
+    none."""
     parts = program.parts
     return Path(*parts[:parts.index(_MODULES) + 1]) if _MODULES in parts else None
 
 
 def _installation(path: Path, around: Surroundings, machine: MachinePaths) -> Path:
-    """Return the installation whose programs a folder has; the folder itself if it is none."""
+    """Return the installation that a folder of programs belongs to; the folder itself if there is none."""
     prefix = path.parent
     is_installation = path.name in ("bin", "sbin") and not _shows_secrets(prefix, around) \
         and any(machine.is_folder(prefix / sign) for sign in _PREFIX_SIGNS) \
@@ -320,7 +322,7 @@ def _installation(path: Path, around: Surroundings, machine: MachinePaths) -> Pa
 
 
 def _is_in_worktree(path: Path, place: Place, machine: MachinePaths) -> bool:
-    """Return whether the worktree, or what lies under it, has a path that the user's checkout has as well."""
+    """Return whether the worktree, or the layer under it, also has a path of the user's checkout."""
     relative = path.relative_to(place.inside)
     return relative == Path() or any(machine.exists(folder / relative)
                                      for folder in (place.worktree, *place.under_worktree))
@@ -342,7 +344,7 @@ def _hidden(paths: Iterable[Path], machine: MachinePaths) -> Iterator[FileSystem
 
 
 def _by_depth(paths: Iterable[Path]) -> list[Path]:
-    """Return paths with folders before what lies in them, and nothing twice."""
+    """Return paths with folders before their content, without duplicates."""
     kept: dict[Path, str] = {}
     for path in sorted(set(paths), key=lambda path: (len(path.parts), path)):
         if path not in kept and not str(path).startswith(tuple(kept.values())):
@@ -350,11 +352,11 @@ def _by_depth(paths: Iterable[Path]) -> list[Path]:
     return list(kept)
 
 
-# ---- Programs that the user's own command runs by their whole path: a gate's script alongside the repository, for
+# ---- Programs that the user's own command runs by their full path: a gate's script next to the repository, for
 # example.
 #
-# They are shown inside, read-only, since the command would fail without them. Other files that it names are not,
-# nor any folder: `read` names them.
+# They are shown inside, read-only, since the command would fail without them. Other files and folders that it names are
+# not: use `read` for them.
 
 
 _INTERPRETER = re.compile(r"(ba|da|z|k)?sh|python[\d.]*|node|bun|deno|perl|ruby|php|Rscript|exec|env|time|\.|source|!")
@@ -368,7 +370,7 @@ def show_named_programs(rights: Rights, command: str) -> Rights:
 
 
 def named_programs(command: str) -> Iterator[str]:
-    """Yield the words of a shell command that stand where a program does."""
+    """Yield the words of a shell command in the position of a program."""
     is_program = True
     for word in words_of(command):
         if set(word) <= set(";&|(){}\n"):
@@ -379,7 +381,7 @@ def named_programs(command: str) -> Iterator[str]:
 
 
 def words_of(command: str) -> Iterator[str]:
-    """Yield the words of a shell command and the signs between them, up to a quotation that is not closed."""
+    """Yield the words of a shell command and the operators between them, up to an unclosed quotation."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     try:
@@ -389,8 +391,8 @@ def words_of(command: str) -> Iterator[str]:
 
 
 def _needed_by(program: Path) -> list[Path]:
-    """Return what a program needs to be shown: a virtual environment's whole folder, and that of the Python it links
-    to; else the program itself."""
+    """Return what to show for a program: a virtual environment's whole folder, and the folder of its Python; else the
+    program itself."""
     environment = program.parent.parent
     if not (environment / "pyvenv.cfg").is_file():
         return [program]

@@ -1,9 +1,10 @@
-"""Configuration of a private git view: what of the user's settings git needs inside, without secrets. Pure.
+"""Configuration of a private git view: the user's settings that git needs inside, without secrets. Pure.
 
-Settings of the user's system, home and repository become one file. Kept are, name by name, those that decide how git
-works on files, commits and branches, with filters and drivers of diff and merge. So left out are credentials, aliases,
-whatever names a program that would run unasked (fsmonitor, askpass, pagers, editors, ssh commands), signing, includes
-(their content is kept in their place), addresses to push to, and what a later version of git or another program reads.
+Settings of the user's system, home and repository become one file. An allow-list of names keeps those that decide how
+git works on files, commits and branches, with filters and drivers of diff and merge. So these are left out:
+credentials, aliases, programs that would run automatically (fsmonitor, askpass, pagers, editors, ssh commands),
+signing, includes (their content is inlined), push addresses, and settings of later versions of git or of other
+programs.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NO_PUSH = "pushing-is-off-here--garrison-lands-this-branch"
-"""Address to push to, so that `git push` ends with a message that says why."""
+"""Push address that makes `git push` fail with an explanation."""
 FORCED = (("gc.auto", "0"), ("maintenance.auto", "false"), ("commit.gpgsign", "false"), ("tag.gpgsign", "false"))
 """Settings of every view: nothing in the background, and no signing without the user's key."""
 
 def _table(text: str) -> dict[str, frozenset[str]]:
-    """Read lines of `section: name name …`; one without a colon continues the line before."""
+    """Read lines of `section: name name …`; one without a colon continues the previous line."""
     found: dict[str, frozenset[str]] = {}
     section = ""
     for line in text.strip().splitlines():
@@ -117,20 +118,20 @@ _NAMED_KEYS = _table("""
     trailer: key ifexists ifmissing where
     url: insteadof
 """)
-"""The same for settings below a name, such as that of a remote."""
+"""The same for settings below a name, such as a remote's."""
 _PUSH_KEYS = _table("push: followtags recursesubmodules useforceifincludes negotiate usebitmaps")
 _NAMED_PUSH_KEYS = _table("""
     branch: pushremote
     remote: pushurl push mirror
     url: pushinsteadof
 """)
-"""What an agent that may push gets as well."""
+"""Additional settings for an agent that may push."""
 _SWITCHES = {"advice": frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", ""}),
              "fsck": frozenset({"error", "warn", "ignore"})}
-"""Sections of many settings that have one of these values each."""
+"""Sections whose many settings have one of these values each."""
 _CREDENTIALS = re.compile(r"\b((?:https?|ftps?)://)[^/\s]+@|(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*://)[^/\s@:]*:[^/\s]*@",
                           re.IGNORECASE)
-"""What stands before the host: up to the last `@`, for a password may hold one."""
+"""The part before the host: up to the last `@`, since a password may contain one."""
 _QUERY = re.compile(r"(://[^\s?#]*)[?#]\S*")
 _SECRET_NAMES = ("extraheader", "smtppass", "password", "token", "secret")
 """Names of settings that contain a secret in any section."""
@@ -169,8 +170,8 @@ def select(entries: Iterable[ConfigEntry], scopes: Sequence[str], *, push: bool 
 
 
 def _effective(entries: Iterable[ConfigEntry]) -> list[ConfigEntry]:
-    """Return the entries without those that a narrower scope overrides: one file could not be edited otherwise."""
-    entries = [entry for entry in entries if entry.scope != "command"]  # those of garrison's own call
+    """Return the entries without those that a narrower scope overrides: otherwise a single file could not be edited."""
+    entries = [entry for entry in entries if entry.scope != "command"]  # settings of garrison's own call
     narrowest = {entry.key: entry.scope for entry in entries if entry.scope != "worktree"}
     return [entry for entry in entries if entry.scope in ("worktree", narrowest.get(entry.key))
             or entry.key.endswith(".insteadof")]
@@ -216,32 +217,32 @@ def _quote(value: str) -> str:
 
 # ---- user git config -------------------------------------------------------------------------------------------------
 
-# The user's git settings in the home inside: without them nothing but the worktree's own repository knows who commits.
+# The user's git settings in the home inside: without them only the worktree's own repository knows who commits.
 #
-# Submodules, repositories that tests make, and with Landlock the worktree itself, are not views of garrison's making.
+# Submodules, repositories that tests create, and with Landlock the worktree itself, are not garrison's views.
 
 NAME = ".gitconfig"
 _TIMEOUT = 20
 
 
 def copy_settings(env: Mapping[str, str], user_home: Path, home: Path) -> None:
-    """Write what the user's own settings say into a home inside, without secrets; leave a file that is there alone."""
+    """Write the user's own settings into a home inside, without secrets; keep an existing file."""
     if os.path.lexists(home / NAME) or not any(os.path.lexists(path) for path in _files(env, user_home)):
         return
     text = _render_own(env, user_home)
-    # The home may be the agent's from an earlier command: no link in the file's place is followed.
+    # The home may belong to the agent since an earlier command: no link in the file's place is followed.
     with suppress(FileExistsError), (home / NAME).open("xb") as file:
         file.write(text)
 
 
 _rendered: dict[tuple[str, str], tuple[object, bytes]] = {}
-"""Files of a user → their stamps, and what they say."""
+"""Files of a user → their stamps and content."""
 
 
 def _render_own(env: Mapping[str, str], user_home: Path) -> bytes:
-    """Return what the user's own settings say; from memory while their files are as they were."""
+    """Return the user's own settings; cached while their files are unchanged."""
     files = _files(env, user_home)
-    stamps = [*map(file_stamp, files)]  # before they are read: a change meanwhile makes the next stamp another one
+    stamps = [*map(file_stamp, files)]  # before they are read: a change in between makes the next stamp differ
     if (known := _rendered.get(files)) is not None and known[0] == stamps:
         return known[1]
     entries = parse(_list(env, user_home))

@@ -1,21 +1,19 @@
-"""Private git view: what a confined process tree has in place of the repository's git directory.
+"""Private git view: what a confined process tree has instead of the repository's git directory.
 
-Alongside a worktree `NAME`, `.NAME.sandbox/git/common` is a git directory that inside is `REPOSITORY`, to which the
-`.git` file of the worktree leads:
+Next to a worktree `NAME`, `.NAME.sandbox/git/common` is a git directory that is `REPOSITORY` inside, where the `.git`
+file of the worktree points:
 
-    HEAD, index, logs …   copies of the worktree's own part
-    config, hooks, info   copies, without credentials (git_config.py)
-    packed-refs           every ref of the repository, as the view's own
-    objects               what is written inside; its alternates are the repository's objects, bound read-only
-    modules               copies of the git directories of the worktree's submodules
+    HEAD, index, logs …   copies of the worktree's own part config, hooks, info   copies, without credentials
+    (git_config.py) packed-refs           every ref of the repository, as the view's own objects               what is
+    written inside; its alternates are the repository's objects, bound read-only modules               copies of the git
+    directories of the worktree's submodules
 
-So inside is an ordinary repository, no linked worktree, that can be written without limits: stash, rebase, bisect,
-tags, gc, more worktrees. (`.git` stays a file since it is one outside, where garrison's own git reads the same folder.)
-Views of version 1 lay over the repository's git directory, with the worktree's part in `worktrees/<id>`; one that an
-agent left there before an update is still collected.
-Nothing of the real one can be changed or, other than its objects, be read. `collect.py` brings back what belongs to the
-node. Everything in `common` is the agent's from the first start on: garrison reads it by `system/untrusted.py`, and
-never runs git with its configuration.
+So inside there is an ordinary repository, not a linked worktree, that is fully writable: stash, rebase, bisect, tags,
+gc, more worktrees. (`.git` stays a file since it is one outside, where garrison's own git reads the same folder.) Views
+of version 1 were mounted over the repository's git directory, with the worktree's part in `worktrees/<id>`; one that an
+agent left there before an update is still collected. The real one cannot be changed, and only its objects can be read.
+`collect.py` imports what belongs to the node. Everything in `common` belongs to the agent from the first start on:
+garrison reads it by `system/untrusted.py`, and never runs git with its configuration.
 """
 
 from __future__ import annotations
@@ -50,15 +48,15 @@ STORES = Path("/run/garrison/git")
 REPOSITORY = STORES / "repository"
 """Git directory inside."""
 MERGE_HEADS = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD")
-"""Files of an operation under way that the next commit finishes."""
+"""Files of an operation in progress that the next commit finishes."""
 _HIDDEN_REFS = ("refs/stash", "refs/bisect/", "refs/worktree/", "refs/rewritten/", "refs/garrison/mq/")
-"""Refs of the user's checkout alone, and pins of the merge queue."""
+"""Refs private to the user's checkout, and pins of the merge queue."""
 _SYSTEM_CONFIG = Path("/etc/gitconfig")
 _LIMIT_HOOKS = 500
 _LIMIT_DIRECTORIES = 10_000
-"""Directories of a view in which locks are looked for; an agent may have made a million."""
+"""Most directories of a view that are searched for locks; an agent may have created a million."""
 _LIMIT_COPY = 4 << 20
-"""Bytes of a hook, or of a file of patterns, that is copied."""
+"""Largest hook or file of patterns in bytes that is copied."""
 _VERSION = 2
 
 
@@ -74,35 +72,35 @@ class ViewState(msgspec.Struct):
     owner: str = ""
     """Attempt of the agent that it was made for."""
     pending: str = ""
-    """Value that a collection under way gives the branch."""
+    """Value that a collection in progress sets the branch to."""
     indexed: str = ""
     """Commit that the worktree's index in the repository was made for."""
     seen: str = ""
-    """Private state at the last collection that brought everything over."""
+    """Private state at the last complete collection."""
     permissions: str = ""
     """The repository's setting `core.sharedRepository`."""
     stores: list[str] = msgspec.field(default_factory=list)
-    """Object directories that are borrowed, in the order of their numbers inside."""
+    """Borrowed object directories, in the order of their numbers inside."""
     checkout: str = ""
     """Path of the worktree inside."""
     modules: dict[str, str] = msgspec.field(default_factory=dict)
-    """Path of each submodule below the worktree → path of its git directory below the view's."""
+    """Path of each submodule below the worktree → path of its git directory below the view."""
     version: int = 1
     is_direct: bool = False
-    """Nothing is mounted: what is inside works in the view where it lies, to which the worktree's `.git` file leads."""
+    """True if nothing is mounted: processes work directly in the view, where the worktree's `.git` file points."""
 
     @property
     def part(self) -> str:
-        """Return the folder below the view's git directory that is the worktree's own part: '', or ends with `/`."""
+        """Return the folder below the view's git directory that is the worktree's own part: '', or ending with `/`."""
         return f"worktrees/{Path(self.git_dir).name}/" if self.version == 1 else ""
 
 
 def checkout_path(root: Path, key: str, user_home: Path) -> Path:
-    """Return where every worktree of a repository stands inside: at the path of the user's own checkout. Pure.
+    """Return where every worktree of a repository is inside: at the path of the user's own checkout. Pure.
 
-    So what a set-up leaves in one (the first line of each program of a virtual environment, say) fits all. A checkout
-    that is the home folder or contains it, or that the system needs, cannot be covered: then it is a folder of the
-    home.
+    So what a set-up leaves in one (the first line of each program of a virtual environment, for example) fits all. A
+    checkout that is the home folder or contains it, or that the system needs, cannot be covered: then a folder of the
+    home is used.
 
     Args:
         root: top directory of the checkout from which the run was launched.
@@ -116,7 +114,7 @@ def checkout_path(root: Path, key: str, user_home: Path) -> Path:
 
 
 class GitView:
-    """View of the worktree `worktree`; `name` tells apart several of one worktree."""
+    """View of the worktree `worktree`; `name` distinguishes several of one worktree."""
 
     def __init__(self, git: Git, worktree: Path, name: str = "git") -> None:
         self.git, self.worktree = git, worktree
@@ -133,7 +131,7 @@ class GitView:
         return (self.folder / "view.json").is_file()
 
     def read_state(self) -> ViewState | None:
-        """Return what is remembered of the view; None without a view, or one of another edition."""
+        """Return the recorded state of the view; None without a view, or for one of another version."""
         content = atomic.read(self.folder / "view.json")
         if content is None:
             return None
@@ -144,28 +142,28 @@ class GitView:
         return state if state.version in (1, _VERSION) else None
 
     def write_state(self, state: ViewState) -> None:
-        """Remember the state of the view."""
+        """Record the state of the view."""
         atomic.write(self.folder / "view.json", json.dumps(asdict(state)).encode())
 
     def follow(self) -> None:
-        """Remember where the worktree's git directory is now that the repository was moved. Idempotent."""
+        """Record the new place of the worktree's git directory after the repository was moved. Idempotent."""
         if (state := self.read_state()) is not None:
             self.write_state(replace(state, git_dir=str(find_git_dir(self.git, self.worktree))))
 
     @property
     def reflog(self) -> Path:
-        """Return the private reflog of HEAD, whose change tells of commits; it may be anything."""
+        """Return the private reflog of HEAD, which changes with commits; it may be anything."""
         state = self.read_state()
         return self.common / (state.part if state else "") / "logs" / "HEAD"
 
     def remove(self) -> None:
-        """Remove the view. Idempotent; nothing in it is followed."""
+        """Remove the view without following links. Idempotent."""
         if self.folder.parent.is_dir():
             with atomic.locked(self.lock):
                 self._remove()
 
     def clear_locks(self) -> None:
-        """Remove the lock files that a killed git left in the view, which would refuse every later commit.
+        """Remove the lock files of a killed git from the view, which would make every later commit fail.
 
         Only while no process works in it.
         """
@@ -191,11 +189,11 @@ class GitView:
 
     def prepare(self, *, push: bool = False, owner: str = "", checkout: Path | None = None,
                 hooks: bool = True, is_direct: bool = False) -> tuple[Mount, ...]:
-        """Make the view from the repository as it is now, replacing another; return what to bind inside.
+        """Create the view from the repository's current state, replacing an old one; return what to bind inside.
 
         Args:
             push: keep the addresses to push to.
-            owner: attempt of the agent that it is made for, as `enter` compares it.
+            owner: attempt of the agent that it is made for, compared by `enter`.
             checkout: path of the worktree inside; None: as outside.
             hooks: the user's own hooks run inside.
             is_direct: as in `ViewState`.
@@ -220,8 +218,8 @@ class GitView:
                           stores=[str(path) for path in stores.paths], checkout=str(inside), modules=modules,
                           version=_VERSION, is_direct=is_direct)
         atomic.write(new / "view.json", json.dumps(asdict(state)).encode(), durable=False)
-        # Renamed, and removed afterwards: a view is there whole or not at all, and nobody holds the lock for a million
-        # files of an agent's.
+        # Renamed, and removed afterwards: a view exists completely or not at all, and the lock is not held for an
+        # agent's million files.
         with atomic.locked(self.lock):
             untrusted.set_aside(self.folder.parent, self.folder.name)
             new.rename(self.folder)
@@ -248,9 +246,10 @@ class GitView:
 
     def _write_shared(self, common: Path, git_dir: Path, inside: Path, *, push: bool,
                       hooks: bool) -> list[git_config.ConfigEntry]:
-        """Write what all worktrees of a repository share: settings, refs, hooks, patterns; return the real settings."""
+        """Write the parts shared by all worktrees of a repository: settings, refs, hooks, patterns; return the real
+        settings."""
         entries = [entry for entry in self._list_settings() if entry.scope != "command"]
-        # that of Path fails where there is no such user
+        # Path's fails without such a user
         paths = {entry.key: os.path.expanduser(entry.value or "") for entry in entries}  # noqa: PTH111
         shared = [*git_config.select(entries, ("system", "global", "local"), push=push),
                   *self._copy_patterns(common, paths),
@@ -264,7 +263,7 @@ class GitView:
             (common / "config.worktree").write_bytes(git_config.render(
                 entry for entry in own if not entry.key.endswith(".pushurl")))
         head = (self.git.common / "HEAD").read_text()
-        if "refs/heads/.invalid" in head:  # of a repository that keeps its refs in tables
+        if "refs/heads/.invalid" in head:  # of a repository with its refs in tables
             head = "ref: refs/heads/main\n"
         (common / "HEAD").write_text(head)
         _write_refs(self.git, common)
@@ -293,7 +292,7 @@ class GitView:
             copy = f"garrison-{default}"
             if source.is_absolute():
                 is_copied = _copy_file(source, common / "info" / copy)
-            else:  # in the worktree, where it may be an agent's link to what the agent is not to see
+            else:  # in the worktree, it may be an agent's link to something that the agent must not see
                 is_copied = bool(data := untrusted.read_begin(self.worktree, named, _LIMIT_COPY))
                 if is_copied:
                     (common / "info").mkdir(parents=True, exist_ok=True)
@@ -315,7 +314,7 @@ class GitView:
 
 
 class ObjectStores:
-    """Object directories of a repository and all that they borrow from, each with its place inside."""
+    """Object directories of a repository and all their alternates, each with its place inside."""
 
     def __init__(self, common: Path, *, is_direct: bool = False) -> None:
         self._places: dict[Path, int] = {}
@@ -328,7 +327,7 @@ class ObjectStores:
             self._places.setdefault(real, len(self._places))
 
     def alternates(self, objects: Path) -> str:
-        """Return the content of `info/alternates` for a private store in place of `objects`, which are added."""
+        """Return the content of `info/alternates` for a private store that replaces `objects`, which are added."""
         self.add(objects)
         if self._is_direct:
             return "".join(f"{bounds.quote_in_list(real)}\n" for real in _closure(objects))
@@ -348,13 +347,13 @@ def store_mounts(stores: Sequence[Path], empty: Path) -> list[Mount]:
             mounts.append(Mount(real, place / "objects"))
             if (real / "info" / "alternates").is_file():
                 mounts.append(Mount(empty, place / "objects" / "info" / "alternates"))
-            if (real.parent / "lfs").is_dir():  # where git-lfs looks alongside an alternate
+            if (real.parent / "lfs").is_dir():  # where git-lfs searches next to an alternate
                 mounts.append(Mount(real.parent / "lfs", place / "lfs"))
     return mounts
 
 
 def _closure(objects: Path) -> list[Path]:
-    """Return the real paths of an object directory and of all that it borrows from."""
+    """Return the real paths of an object directory and all its alternates."""
     found: list[Path] = []
     waiting = [objects]
     while waiting:
@@ -385,22 +384,22 @@ def find_git_dir(git: Git, worktree: Path) -> Path:
 
 
 def restore_link(git: Git, worktree: Path) -> Path:
-    """Return the worktree's own git directory, and write its `.git` file again if that names anything else."""
+    """Return the worktree's own git directory, and rewrite its `.git` file if that names anything else."""
     git_dir = find_git_dir(git, worktree)
     _write_link(worktree, git_dir)
     return git_dir
 
 
 def give_back(git: Git, worktree: Path) -> None:
-    """Have the `.git` file of a worktree in which no agent works name what is the repository's: the user's git there
-    would obey what the agent wrote."""
+    """Point the `.git` file of an idle worktree to the repository: the user's git there would obey what the agent
+    wrote."""
     state = GitView(git, worktree).read_state()
     if state is not None and state.is_direct and worktree.is_dir():
         restore_link(git, worktree)
 
 
 def _write_link(worktree: Path, git_dir: Path) -> None:
-    """Write the `.git` file of a worktree if it names anything but a git directory; what else lies there is kept."""
+    """Rewrite the `.git` file of a worktree if it names something else; keep anything else in its place."""
     link = worktree / ".git"
     untrusted.mend_folder(worktree)
     try:
@@ -420,7 +419,7 @@ def _write_link(worktree: Path, git_dir: Path) -> None:
 
 
 def _make_git_directory(folder: Path, alternates: str) -> None:
-    """Make an empty git directory that borrows objects."""
+    """Create an empty git directory that borrows objects."""
     for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "logs", "info", "hooks"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "objects" / "info" / "alternates").write_text(alternates)
@@ -438,9 +437,9 @@ def read_head(git: Git, worktree: Path, git_dir: Path) -> tuple[str, str]:
 
 
 def _write_refs(git: Git, common: Path) -> None:
-    """Write every ref of the repository that an agent may know: `packed-refs`, and files for symbolic ones."""
+    """Write every ref of the repository that an agent may see: `packed-refs`, and files for symbolic ones."""
     refs = _list_refs(git) if (git.common / "reftable").exists() else _read_refs(git.common)
-    lines = []  # no header: GitPython refuses one that does not promise peeled tags
+    lines = []  # no header: GitPython refuses one without the flag for peeled tags
     for ref, value in sorted(refs.items()):
         if ref.startswith(_HIDDEN_REFS):
             continue
@@ -460,10 +459,10 @@ def _list_refs(git: Git) -> dict[str, str]:
 
 
 def _read_refs(common: Path) -> dict[str, str]:
-    """Read every ref from its file, as git does, in a repository of the user's; a call of git costs as much."""
+    """Read every ref from its file, as git does, in the user's repository; a git call costs as much."""
     refs: dict[str, str] = {}
     # Loose ones first, as git reads them: `git pack-refs` writes the packed file before it removes theirs, so that a
-    # ref which is packed at this moment is found in one of both places. A loose one is newer than a packed one.
+    # ref being packed right now is found in one of the two places. A loose one is newer than a packed one.
     for path, _, names in os.walk(common / "refs"):
         for name in names:
             if not name.endswith(".lock"):
@@ -481,7 +480,7 @@ def _read_refs(common: Path) -> dict[str, str]:
 
 def _copy_worktree_part(git: Git, worktree: Path, git_dir: Path, target: Path, stores: ObjectStores,
                         inside: Path) -> dict[str, str]:
-    """Copy a worktree's own git directory, with those of its submodules; return their paths, as `ViewState.modules`."""
+    """Copy a worktree's own git directory and its submodules'; return their paths, as `ViewState.modules`."""
     _copy_state(git_dir, target)
     heads = sorted((git_dir / "modules").glob("**/HEAD"))
     populated = git.find_populated(worktree) if heads else {}
@@ -505,7 +504,7 @@ def _copy_worktree_part(git: Git, worktree: Path, git_dir: Path, target: Path, s
 
 
 def _copy_state(source: Path, target: Path) -> None:
-    """Copy the files of a git directory that are its own, except configuration, objects, hooks and locks."""
+    """Copy the private files of a git directory, except configuration, objects, hooks and locks."""
     left_out = {"objects", "modules", "hooks", "lfs", "config", "config.worktree", "worktrees", "info", "garrison",
                 "gitdir", "commondir"}
 
@@ -520,7 +519,7 @@ def _copy_state(source: Path, target: Path) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> bool:
-    """Copy a regular file of the user's with its mode, if it exists and is not huge; return whether it was copied."""
+    """Copy a regular file of the user with its mode, if it exists and is not huge; return whether it was copied."""
     with suppress(OSError):
         if source.is_file() and source.stat().st_size <= _LIMIT_COPY:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -530,7 +529,7 @@ def _copy_file(source: Path, target: Path) -> bool:
 
 
 def _files_below(folder: Path) -> Iterable[Path]:
-    """Yield the hooks in a folder, and what they may keep alongside them in folders."""
+    """Yield the hooks in a folder, and the content of its subfolders."""
     for path, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != ".git")
         for name in sorted(names):

@@ -1,6 +1,6 @@
 """Launcher: restrict itself by Landlock, then become the command. Started as a file, without site packages.
 
-Where there is Perl, the one alongside it is started instead: Python alone takes longer to start than a sandbox may.
+If there is Perl, its Perl twin is started instead: Python takes longer to start than a sandbox may.
 
     python -I -S landlock_launcher.py [--read PATH]… [--write PATH]… [--ports PORT,…] -- COMMAND…
 """
@@ -12,7 +12,7 @@ import os
 import resource
 import sys
 
-# Not by pathlib, which takes half of the launcher's time to import.
+# Not with pathlib, whose import takes half of the launcher's time.
 sys.path.insert(0, os.path.abspath(f"{__file__}/../../.."))  # noqa: PTH100
 
 from garrison.system import landlock, seccomp  # found by the line above
@@ -32,10 +32,10 @@ def main(words: list[str]) -> int:
         else:
             ports = [int(port) for port in value.split(",") if port]
     command = words[1:]
-    if os.getsid(0) == os.getpid() and os.isatty(0):  # made for this command; programs open it by its name as well
+    if os.getsid(0) == os.getpid() and os.isatty(0):  # made for this command; programs also open it by name
         writable.append(os.ttyname(0))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY:  # as `confine` has it for bubblewrap
+    if hard != resource.RLIM_INFINITY:  # as in `confine` for bubblewrap
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard // 2), hard // 2))
     try:
         landlock.drop_capabilities()
@@ -43,7 +43,7 @@ def main(words: list[str]) -> int:
                           bind=None if ports is None else (), scoped=True)
         seccomp.restrict()
         for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
-            _signal.signal(number, _signal.SIG_DFL)  # which Python ignores, and the command should not
+            _signal.signal(number, _signal.SIG_DFL)  # Python ignores it, but the command should not
         os.execvp(command[0], command)
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)

@@ -1,18 +1,18 @@
-"""Layers: what lies under a folder that a confined process tree may write, shared by many trees and changed by none.
+"""Layers: lower layers of folders that confined process trees may write, shared by many trees and changed by none.
 
-A set-up leaves a home and untracked files (`setups.py`). Every tree that works on top of it has them as if they were
-its own: it may change and remove them, and no other tree sees that. Three ways, the best that the machine has:
+A set-up leaves a home and untracked files (`setups.py`). Every tree on top of it may change and remove them, invisibly
+to other trees. There are three ways, and the best available is used:
 
     overlay   The kernel reads through to the layer and writes into the tree's own folder. A few milliseconds, whatever
-              the size. Made in a user and mount namespace round the sandbox, without privileges.
-    reflink   Copied by `cp --reflink`: blocks are shared until they are written (btrfs, XFS, bcachefs).
-    copy      Copied whole. Never hard links: a write in place would change everybody's.
+    the size. Made in a user and mount namespace around the sandbox, without privileges. reflink   Copied by `cp
+    --reflink`: blocks are shared until they are written (btrfs, XFS, bcachefs). copy      Copied completely. Never hard
+    links: a write in place would change all copies.
 
-The overlay's upper folder is the tree's own folder itself, so what is written there is found where it is without a
-layer. A file that was removed from the layer is a character device 0:0 there, which git leaves alone.
+The overlay's upper folder is the tree's own folder itself, so written files are where they would be without a layer. A
+file that was removed from the layer is a character device 0:0 there, which git ignores.
 
-What lies below must belong to the user and to the user's own group: the kernel cannot copy up what has another owner
-(EOVERFLOW). It must not change while it is used: `setups.py` renames what it keeps into place whole.
+A layer must belong to the user and the user's own group: the kernel cannot copy up files with another owner
+(EOVERFLOW). It must not change while it is used: `setups.py` renames complete layers into place.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from garrison.values import Value
 
 CACHES = {"pip": ".cache/pip", "uv": ".cache/uv", "npm": ".npm/_cacache", "pnpm": ".local/share/pnpm/store",
           "yarn": ".cache/yarn", "cargo": ".cargo/registry", "go": "go/pkg/mod"}
-"""Caches of package managers → folder of the user's home; none holds credentials."""
+"""Caches of package managers → folder of the user's home; none contains credentials."""
 CACHE_LAYERS = "caches"
-"""Folder of a place, and of what a set-up left, with what was written into each cache."""
+"""Folder of a place, and of a set-up's output, with what was written into each cache."""
 
 
 class LayerMethod(StrEnum):
-    """How a layer comes to lie under a folder."""
+    """How a layer is put under a folder."""
 
     OVERLAY = "overlay"
     REFLINK = "reflink"
@@ -51,19 +51,19 @@ class LayerMethod(StrEnum):
 
 
 class Layer(Value):
-    """Folders to be laid under a folder."""
+    """Folders to put under a folder."""
 
     upper: Path
     """Folder that is written, and that shows the layer afterwards."""
     lowers: tuple[Path, ...]
-    """The first lies over the others."""
+    """The first covers the others."""
     is_writable: bool = True
 
 
 _PROGRAMS = ("unshare", "mount", "setpriv")
-"""Programs of util-linux that make the namespace and the overlay."""
+"""Programs of util-linux that create the namespace and the overlay."""
 _LINKS = "layers"
-"""Folder of a place, not shown inside, with the folders of each overlay under names without special characters."""
+"""Folder of a place, invisible inside, with the folders of each overlay under names without special characters."""
 _WORK = "work"
 _MOUNT = """
 there=$PWD
@@ -79,16 +79,16 @@ shift 2
 exec setpriv --ambient-caps=-all --inh-caps=-all -- "$@"
 """
 """Shell that mounts the overlays of a place and becomes the sandbox. Bubblewrap refuses to start with ambient
-capabilities; without them it makes namespaces of its own."""
+capabilities; without them it creates its own namespaces."""
 _TIMEOUT = 20.0
 
 
 def overlay_words(layers: Sequence[Layer], folder: Path, *, as_root: bool = False) -> list[str]:
-    """Return the words before a command that start it with overlays mounted; nothing without layers.
+    """Return the prefix that starts a command with overlays mounted; empty without layers.
 
     Args:
         folder: private folder of the place, on the file system of every `upper`.
-        as_root: without a user namespace, for an engine that has to be root outside.
+        as_root: without a user namespace, for an engine that must be root outside.
     """
     if not layers:
         return []
@@ -102,7 +102,8 @@ def overlay_words(layers: Sequence[Layer], folder: Path, *, as_root: bool = Fals
         for at, lower in enumerate(layer.lowers):
             (own / f"lower{at}").symlink_to(lower)
         lowers = [f"{number}/lower{at}" for at in range(len(layer.lowers))]
-        # userxattr: nobody in a user namespace may set the trusted.* attributes by which overlays mark opaque folders.
+        # userxattr: in a user namespace, the trusted.* attributes with which overlays mark opaque folders cannot be
+        # set.
         if layer.is_writable:
             atomic.make_directory(own / _WORK)
             options = f"lowerdir={':'.join(lowers)},upperdir={number}/upper,workdir={number}/{_WORK},userxattr"
@@ -116,7 +117,8 @@ def overlay_words(layers: Sequence[Layer], folder: Path, *, as_root: bool = Fals
 
 
 def cache_layers(folder: Path, left: Path | None, user_home: Path) -> dict[str, Layer]:
-    """Return folder of the home → layer of each cache that the user has: what is read, and not written, is theirs.
+    """Return folder of the home → layer of each cache that the user has: reads come from the user's cache, writes do
+    not reach it.
 
     Args:
         folder: private folder of the place.
@@ -133,7 +135,7 @@ def cache_layers(folder: Path, left: Path | None, user_home: Path) -> dict[str, 
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Return whether a folder is this user's: the kernel cannot change files of others in an overlay."""
+    """Return whether a folder belongs to this user: the kernel cannot change others' files in an overlay."""
     try:
         state = path.lstat()
     except OSError:
@@ -142,7 +144,7 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def remove_links(folder: Path) -> None:
-    """Remove what overlays of a place left: the kernel's work folders, which not even their owner may look into."""
+    """Remove the leftovers of a place's overlays: the kernel's work folders, which even their owner cannot read."""
     links = folder / _LINKS
     for work in links.glob(f"*/{_WORK}/{_WORK}"):  # the kernel makes the second one
         with suppress(OSError):
@@ -151,7 +153,7 @@ def remove_links(folder: Path) -> None:
 
 
 def copy_in(layers: Sequence[Layer], folder: Path, way: LayerMethod) -> None:
-    """Copy what lies below into each upper folder, once for a place; a copy that was killed is made again.
+    """Copy the lower folders into each upper folder, once for a place; repeat a copy that was killed.
 
     GarrisonError if there is no room.
     """
@@ -160,20 +162,21 @@ def copy_in(layers: Sequence[Layer], folder: Path, way: LayerMethod) -> None:
         wanted = json.dumps([str(path) for path in layer.lowers])
         if (atomic.read(done) or b"").decode() == wanted:
             continue
-        for lower in reversed(layer.lowers):  # the first lies over the others, so it is copied last
+        for lower in reversed(layer.lowers):  # the first covers the others, so it is copied last
             copy_tree(lower, layer.upper, way)
         atomic.write(done, wanted.encode(), durable=False)
 
 
 def copy_tree(source: Path, target: Path, way: LayerMethod = LayerMethod.COPY) -> None:
-    """Copy the content of a folder into another one. GarrisonError if that fails, for lack of room say."""
+    """Copy the content of a folder into another one. GarrisonError if that fails, for example on a full disk."""
     reflink = "always" if way is LayerMethod.REFLINK else "auto"
     done = run(["cp", "-a", f"--reflink={reflink}", "--", f"{source}/.", f"{target}/"], None)
     if not done.ok:
         raise GarrisonError(f"what the set-up left cannot be copied to {target}: {done.last_error}")
 
 
-# ---- which way -------------------------------------------------------------------------------------------------------
+# ---- choice of the way
+# -------------------------------------------------------------------------------------------------------
 
 
 class LayerMeans(Value):
@@ -184,16 +187,16 @@ class LayerMeans(Value):
 
 
 def describe_means(means: LayerMeans) -> str:
-    """Return a line that says how what a set-up left comes to many worktrees, and what that costs. Pure."""
+    """Return a line about how worktrees get the output of a set-up, and what that costs. Pure."""
     if means.way is LayerMethod.OVERLAY:
-        return "set-up: an overlay lays what it left under each worktree: agents share its space on disk"
-    cost = ("a copy that shares blocks: agents share its space on disk until they write"
-            if means.way is LayerMethod.REFLINK else "a copy: each agent and gate takes as much space on disk again")
+        return "set-up: each worktree gets its output through an overlay: agents share the disk space"
+    cost = ("a copy that shares blocks: agents share the disk space until they write"
+            if means.way is LayerMethod.REFLINK else "a copy: each agent and gate takes as much disk space again")
     return f"set-up: each worktree gets {cost}; no overlay here: {means.why}"
 
 
 def way_at(folder: Path) -> LayerMeans:
-    """Return the way that layers are laid under what lies in `folder`; it is tried once in a boot for a file system."""
+    """Return the way of layers for content of `folder`; it is tried once per boot and file system."""
     return _way_on(folder, folder.stat().st_dev)
 
 
@@ -206,7 +209,7 @@ def _way_on(folder: Path, device: int) -> LayerMeans:
         if found["key"] == key:
             return LayerMeans(LayerMethod(found["way"]))
     means = examine(folder)
-    if means.way is LayerMethod.OVERLAY:  # what is missing may come
+    if means.way is LayerMethod.OVERLAY:  # what is missing may be installed later
         with suppress(OSError):
             atomic.make_directory(kept.parent)
             atomic.write(kept, json.dumps({"key": key, "way": means.way}).encode(), durable=False)
@@ -248,11 +251,11 @@ def _try_overlay(place: Path, lower: Path, upper: Path) -> str:
     return "" if done.ok and is_held else done.last_error
 
 
-# ---- what was written through an overlay -----------------------------------------------------------------------------
+# ---- writes through an overlay -----------------------------------------------------------------------------
 
 
 def is_removed(path: Path) -> bool:
-    """Return whether the file of an upper folder says that a tree removed what lies below."""
+    """Return whether the file of an upper folder marks a removal from the layer."""
     try:
         found = path.lstat()
     except OSError:
@@ -261,7 +264,7 @@ def is_removed(path: Path) -> bool:
 
 
 def forget_written(upper: Path, names: Iterable[str]) -> None:
-    """Remove what trees wrote over a layer at these paths, so that it shows again as it is; no link is followed."""
+    """Remove what trees wrote over a layer at these paths, so that the layer shows again; no link is followed."""
     names = list(names)
     untrusted.remove_below(upper, names)
     for name in names:
@@ -273,5 +276,5 @@ def forget_written(upper: Path, names: Iterable[str]) -> None:
                     if is_removed(upper / parent):
                         (upper / parent).unlink()
                     break
-                # The mark of a folder that was removed and made again: it would hide what the layer has there.
+                # The mark of a folder that was removed and recreated: it would hide the layer's content.
                 os.removexattr(directory, "user.overlay.opaque")

@@ -133,7 +133,7 @@ def test_a_result_block_that_stays_invalid_fails(stage: Stage) -> None:
     """It learns why; work whose agent reported something unreadable does not count as successful."""
     stage.play([{"say": BLOCK.replace("{", "{{")}], [{"say": "I have said it."}])
     outcome = stage.finish(stage.acp())
-    assert (outcome.status, outcome.reason.partition(": ")[0]) == ("fail", "it was warned, and made no other report")
+    assert (outcome.status, outcome.reason.partition(": ")[0]) == ("fail", "it was warned, and made no valid report")
     assert stage.prompts()[1].startswith("You ended your turn without a report (its result block is invalid: ")
 
 
@@ -205,7 +205,7 @@ def test_a_killed_agent_is_resumed_in_its_session_or_hands_over(stage: Stage, ho
         told = stage.prompts_of(str(second.session))[0]
         assert "Do the task." in told and HANDED_OVER in told and "Hurry." in told, "it gets everything again"
         shown = (stage.attempt / "output.log").read_text()
-        assert "continue" in shown and "; it begins another one" in shown
+        assert "continue" in shown and "; starting a new one" in shown
         assert [line["kind"] for line in read_lines(stage.files.prompts)] == ["task", "continue", "hand_over"]
 
 
@@ -329,10 +329,10 @@ def test_a_model_or_mode_that_the_agent_lacks_ends_it(stage: Stage, settings: di
     ({"breach": "huge_line"}, {}, ("a line of more than 16 MiB",)),
     pytest.param({"breach": "unknown_requests"}, {}, ("500 requests in a row that had to be refused, the last: ",),
                  marks=pytest.mark.slow),
-    *((step, {}, ("500 requests for leave in a row", "more than 64 requests at one time"))
+    *((step, {}, ("500 permission requests in a row", "more than 64 requests at one time"))
       for step in ({"ask": "execute", "times": 1000}, {"breach": "flood"})),
     ({"say": BLOCK}, {"breach": "garbage"}, ("51 lines that are not messages",)),
-    *(({"say": BLOCK}, {"answers": {method: answer}}, (f"its answer to {method} is none",))
+    *(({"say": BLOCK}, {"answers": {method: answer}}, (f"its answer to {method} is invalid",))
       for method, answer in (("initialize", None), ("session/new", {"session": "x"}), ("session/prompt", [1])))])
 def test_an_agent_that_breaks_the_protocol_ends_with_one_reason(stage: Stage, step: dict[str, Any],
                                                                 script: dict[str, Any], reasons: Sequence[str]) -> None:

@@ -238,7 +238,7 @@ def test_impossible_services_are_refused_at_the_launch(home: Path) -> None:
     config = home / "config.toml"
     text = config.read_text()
     config.write_text(text.replace("[sandbox]", "[sandbox]\nhost_ports = [4444]"))
-    with pytest.raises(Refused, match=r"port 4444 of \[services.counter\] is that of host_ports"):
+    with pytest.raises(Refused, match=r"port 4444 of \[services.counter\] is also used by host_ports"):
         services.check(home, Mode.BUBBLEWRAP)
     for line in ("command = ''", "per = 'gate'"):
         config.write_text(f"[services.db]\nport = 1\n{line}")

@@ -162,7 +162,7 @@ def test_an_attempt_may_make_so_many_calls_whatever_they_cost(tmp_path: Path) ->
         only.end()
     assert only.call() and not only.call(), "the third is in progress"
     only.end()
-    assert only.ledger.open_call()[1] == Shortfall("all 3 responses of this attempt are made", False)
+    assert only.ledger.open_call()[1] == Shortfall("all 3 responses of this attempt are used up", False)
     assert not only.ledger.has_limits, "nothing is reserved for it"
 
 

@@ -263,7 +263,7 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
         s.find("landed", entry="a-1")["data"].update(old=s.commits["base"], commit=s.commits["base"]))),
     "the target lost a landing": (Promise.ONCE, "which main does not contain", lambda s: s.git(
         "update-ref", "refs/heads/main", s.commits["merge a"])),
-    "a landing took back another": (Promise.ONCE, "which landed b-1, has not", lambda s: s.find(
+    "a landing took back another": (Promise.ONCE, "which landed b-1, lacks", lambda s: s.find(
         "landing", entry="b-1")["data"].update(old=s.commit("beside", "x", s.commits["base"]))),
     "a landing is not recorded": (Promise.ONCE, "its merge entry c-2 is landing", lambda s: s.drop(
         "landed", entry="c-2")),

@@ -106,7 +106,7 @@ def test_a_form_that_cannot_be_changed_is_left_to_the_user(tmp_path: Path) -> No
      r"bubblewrap\?"),
     ("[sandbox.gate]\nnetwork = true\n", r":2: \[sandbox.gate\] network=True should be one of none, allow, open"),
     ("[agents.a]\nargv = ['a']\nwrite = ['cache']\n",
-     r":3: \[agents.a\] write=\['cache'\] should be a list of paths, each absolute or beginning with ~/, not 'cache'"),
+     r":3: \[agents.a\] write=\['cache'\] should be a list of paths, each absolute or starting with ~/, not 'cache'"),
     ("[agents.a]\nargv = ['a']\nsandbox = 'non'\n", r":3: \[agents.a\] sandbox='non' should be .*; did you mean none"),
     ("[sandbox]\nhosts = 'a'\n", r":2: \[sandbox\] hosts='a' should be a list of strings"),
     ("[sandbox]\nhosts = ['a b']\n",

@@ -1,9 +1,9 @@
-"""Agents: the programs that do the work of one attempt.
+"""Agents: the programs that do the work of an attempt.
 
 The orchestrator starts an agent with an `Assignment` and polls the `Work` that it returns. An agent never decides about
 phases, results or merges. `command` runs any program by a profile, `claude` runs Claude sessions, `session_agent` runs
-an agent as a garrison session, and `scripted` plays a YAML file for tests and demonstrations. `graph` is a library of
-its own: agents that direct one another; `AgentGraph` and `AgentSessionManager` can be imported from here.
+an agent as a garrison session, and `scripted` plays a YAML file for tests and demonstrations. `graph` is a separate
+library: agents that direct one another; `AgentGraph` and `AgentSessionManager` can be imported from here.
 """
 
 from importlib import import_module
@@ -17,7 +17,7 @@ __all__ = ["AgentGraph", "AgentSessionManager"]
 
 
 def __getattr__(name: str) -> object:
-    """Import a name of the graph library on first use: every orchestrator imports this package, and few need asyncio.
+    """Import the graph library on first use: every orchestrator imports this package, and few need asyncio.
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

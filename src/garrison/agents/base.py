@@ -26,30 +26,30 @@ class ReportedResult(Protocol):
     """Result that the agent reports through its socket."""
 
     takes_result: bool
-    """Set by an agent whose result is what it reports there; not by a Claude session, which reports by a tool."""
+    """Set by an agent that reports its result there; not by a Claude session, which reports by a tool."""
     result: AgentReport
     """The last reported result, empty for none."""
     ask_later: Callable[[str], None] | None
-    """Set by a session whose agent does not wait for an answer: takes the question, whose answer is a later prompt."""
+    """Set by a session whose agent does not wait for an answer: receives the question; the answer is a later prompt."""
 
     def recall(self) -> None:
-        """Take the result that was reported to an earlier incarnation, whose agent had ended."""
+        """Adopt the result that was reported to an earlier incarnation, whose agent had ended."""
 
     def forget(self) -> None:
         """Forget the result that was reported to an earlier incarnation."""
 
 
 ANSWERED, MESSAGES = "answered.jsonl", "claude/messages.jsonl"
-"""Files of an attempt's folder with what the user has said: each answer to its agent, each message to its session."""
+"""Files of an attempt's folder with the user's answers to its agent and messages to its session."""
 NOTES, RESULT, EXIT = "notes.txt", "agent-result.json", "exit"
 REPLIES, FEEDBACK = "replies.md", "feedback.md"
 """Files of the exchange that garrison reads."""
 WAITING = "waiting"
 """File, of an attempt and of its session, that says what its agent waits for."""
 SIGNALS = "signals.jsonl"
-"""File of an attempt with the signals of users (`X-…`) to its agent, a line each."""
+"""File of an attempt with user-defined signals (`X-…`) to its agent, one per line."""
 REFUSAL_LOG = "refusal.log"
-"""File of an attempt with what the gate or acceptance command printed that refused the one before."""
+"""File of an attempt with the output of the gate or acceptance command that refused the previous one."""
 MAX_NOTES = 4000
 """Bytes at the end of an agent's notes that are read."""
 NO_REPORT = "its agent made no report: judged by its commits and acceptance alone"
@@ -59,7 +59,7 @@ WORKER, VALIDATOR = "worker", "validator"
 
 
 def look_nowhere() -> WorkState:
-    from garrison.agents.briefing import NO_PROGRESS  # 15 records that a guardian, which imports this, never makes
+    from garrison.agents.briefing import NO_PROGRESS  # 15 records that a guardian, which imports this, never creates
 
     return NO_PROGRESS
 
@@ -76,21 +76,21 @@ class Assignment(Value):
     deaths: tuple[EarlierDeath, ...] = ()
     """How earlier incarnations of this attempt died, oldest first."""
     look: Callable[[], WorkState] = look_nowhere
-    """Look at what is committed and uncommitted in the worktree now."""
+    """Read what is committed and uncommitted in the worktree now."""
     can_run: bool = False
     """Set if it may run commands although it only judges: nothing that they write is kept."""
     lands: str = ""
-    """Sentence that says what becomes of the agent's branch."""
+    """Sentence about what happens to the agent's branch."""
     confinement: str = ""
-    """What a sandbox leaves the agent, as a part of its prompt; '' without one."""
+    """The sandbox's restrictions, as a part of the prompt; '' without one."""
     left: str = ""
-    """Sentence that says what is left of its limits, '' without any."""
+    """Sentence about the rest of its limits, '' without any."""
     instructions: str = ""
     """The repository's own instructions, as part of a system prompt; '' for none."""
     folder_instructions: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Folder of the repository → its own instructions, which the agent gets once it looks into it."""
+    """Folder of the repository → its own instructions, which the agent gets on first access."""
     read_repository: Callable[[], Mapping[str, str]] = dict
-    """Read the repository's own settings for agents, as they were where the branch began: path → text."""
+    """Read the repository's own settings for agents from the branch's base commit: path → text."""
     attempts: Path | None = None
     """Folder of all attempts of the run, with their sessions' transcripts."""
     network_variables: frozenset[str] = frozenset()
@@ -98,26 +98,26 @@ class Assignment(Value):
     place: Place | None = None
     """Place of its processes in the sandbox; None: they are not confined."""
     lends_terminal: bool = False
-    """Set if the terminal of this process, if it has one, is for the agent's program: it does nothing else."""
+    """Set if this process's terminal, if any, is only for the agent's program."""
     programs: tuple[str, ...] = ()
-    """Programs that were on the PATH when the run was launched: one of them that is gone is waited for."""
+    """Programs that were on the PATH when the run was launched: a missing one is waited for."""
     refused: Path | None = None
-    """Folder of the refused attempt whose session continues in this one; None: a fresh one begins."""
+    """Folder of the refused attempt whose session continues in this one; None: start a fresh one."""
     rework: str = ""
     """Message to that session, which knows the task."""
     account: str = ""
-    """What stands for the account of its model's API; '' if it shares no outages."""
+    """Fingerprint of the account at its model's API; '' if it shares no outages."""
     reports: ReportedResult | None = None
-    """Where a result arrives that the agent reports through its socket; None if it has no socket."""
+    """Receiver of a result that the agent reports through its socket; None without a socket."""
 
     @property
     def tree(self) -> Path:
-        """Return the path of the worktree for the agent's own program: the one inside its sandbox."""
+        """Return the path of the worktree inside the sandbox of the agent's program."""
         return self.worktree if self.place is None else self.place.inside
 
     @property
     def start(self) -> Path:
-        """Return the folder of the worktree in which the agent's program begins."""
+        """Return the folder of the worktree where the agent's program starts."""
         return self.worktree / self.task.subfolder
 
     @property
@@ -144,12 +144,12 @@ class Assignment(Value):
 
     @property
     def refusal_log(self) -> Path:
-        """Return the copy of the log of what refused the attempt before; it exists if there is one."""
+        """Return the copy of the log of what refused the previous attempt; it exists if there is one."""
         return self.folder / REFUSAL_LOG
 
     @property
     def signals_file(self) -> Path:
-        """Return the file with the signals of users to the agent; it exists if there is an agent to read it."""
+        """Return the file with user-defined signals to the agent; it exists if there is an agent to read it."""
         return self.folder / SIGNALS
 
     @property
@@ -162,29 +162,29 @@ class Assignment(Value):
 
     @property
     def exchange(self) -> Path:
-        """Return the folder in which the agent may write files for garrison: nothing in it is trusted."""
+        """Return the folder where the agent may write files for garrison; nothing in it is trusted."""
         return self.folder / EXCHANGE
 
     @property
     def exit_file(self) -> Path:
-        """Return the file in which the node's own command leaves its exit code."""
+        """Return the file where the node's own command leaves its exit code."""
         return self.exchange / EXIT
 
     @property
     def notes(self) -> Path:
-        """Return the file in which an agent may leave notes for its successor."""
+        """Return the file where an agent may leave notes for its successor."""
         return self.exchange / NOTES
 
     @property
     def result_file(self) -> Path:
-        """Return the file in which an agent may report its own result."""
+        """Return the file where an agent may report its own result."""
         return self.exchange / RESULT
 
     def read_notes(self) -> str:
         return read_notes(self.folder)
 
     def mounts(self) -> tuple[Mount, ...]:
-        """Return what of the attempt's folder a confined agent sees, once the files are written; make `exchange`."""
+        """Return the parts of the attempt's folder that a confined agent sees, once written; create `exchange`."""
         atomic.make_directory(self.exchange)
         shown = (path for path in (self.prompt_file, self.context_file, self.refusal_log, self.diff_file,
                                    self.signals_file, self.folder / FEEDBACK)
@@ -193,12 +193,12 @@ class Assignment(Value):
 
 
 MAX_REPLIES = 100_000
-"""Bytes of an attempt's answers to comments."""
+"""Most bytes of an attempt's answers to comments."""
 _REPLY = re.compile(r"#{1,4}\s+(?:comment\s+)?`?([\w.-]+(?::\w+)?)`?\s*:?\s*", re.IGNORECASE)
 
 
 def read_attempt_replies(folder: Path) -> dict[str, str]:
-    """Return what the agent of an attempt's folder answers to comments, by their ids; OSError, GarrisonError."""
+    """Return the agent's answers to comments in an attempt's folder, by id; OSError, GarrisonError."""
     return parse_replies(untrusted.read_end(folder / EXCHANGE, REPLIES, MAX_REPLIES))
 
 
@@ -216,7 +216,7 @@ def parse_replies(text: str) -> dict[str, str]:
 
 
 def read_notes(folder: Path) -> str:
-    """Return the end of the notes of an attempt's agent; earlier editions kept them in the attempt's folder itself."""
+    """Return the end of the notes of an attempt's agent; earlier versions kept them in the attempt's folder itself."""
     return untrusted.read_end(folder / EXCHANGE, NOTES, MAX_NOTES) or untrusted.read_end(folder, NOTES, MAX_NOTES)
 
 
@@ -231,7 +231,7 @@ class AgentReport(TypedDict, total=False):
     failure_reason: str
     failure_class: str
     word: str
-    """Word that an edge asks for, reported in place of a status."""
+    """Word that an edge tests for, reported instead of a status."""
 
 
 class WorkResult(Value):
@@ -241,7 +241,7 @@ class WorkResult(Value):
     reason: str = ""
     exit_code: int | None = None
     killed: bool = False
-    """A signal ended it, from its own crash or from outside. It is not a verdict on the work: a successor continues."""
+    """A signal ended it, its own crash or from outside. That is no verdict on the work: a successor continues."""
     failure_kind: str = ""
     """Kind of a failure that decides what follows; see `ends.RefusedBy`."""
     report: AgentReport = msgspec.field(default_factory=AgentReport)
@@ -249,19 +249,19 @@ class WorkResult(Value):
 
 
 class Trouble(Value):
-    """What keeps an agent from working."""
+    """Why an agent cannot work."""
 
     kind: str
     """A class of `agents.trouble`, or one of `failover`."""
     reason: str = ""
     since: float = 0.0
-    """Time of the first failure in a row, in seconds since 1970."""
+    """Time of the first consecutive failure, in seconds since 1970."""
     until: float = 0.0
-    """Time at which the agent would be tried again, in seconds since 1970; 0: it would not by itself."""
+    """Time of the next automatic retry, in seconds since 1970; 0: none."""
     resets_at: float | None = None
-    """Time at which its limit is reset, if that is known."""
+    """Time at which its limit is reset, if known."""
     given_up: bool = False
-    """Set if the attempt fails for it."""
+    """Set if the attempt fails because of it."""
 
 
 class PendingQuestion(Value):
@@ -288,7 +288,7 @@ class Work(Protocol):
     """Work in progress, polled until it has an outcome."""
 
     def poll(self, now: float) -> WorkResult | None:
-        """Return the outcome once the work has ended and left nothing running; `now` is in monotonic seconds."""
+        """Return the outcome once the work has ended and nothing of it runs; `now` is in monotonic seconds."""
         ...
 
     def stop(self, now: float) -> None:
@@ -300,7 +300,7 @@ class Work(Protocol):
         ...
 
     def wake_at(self) -> float | None:
-        """Return the monotonic time by which `poll` has to be called; None if it need not be."""
+        """Return the monotonic time by which `poll` must be called; None if it need not be."""
         ...
 
     def forget(self) -> None:
@@ -321,12 +321,12 @@ class Work(Protocol):
 
     @property
     def trouble(self) -> Trouble | None:
-        """Return what keeps its agent from working, while it waits for that or has ended with it."""
+        """Return why its agent cannot work, while it waits for that to end or has ended because of it."""
         return None
 
     @property
     def has_keyboard(self) -> bool:
-        """Return whether the terminal of this process is the program's: it shows there by itself what it prints."""
+        """Return whether the program uses the terminal of this process, and so prints there directly."""
         return False
 
     @property
@@ -349,8 +349,8 @@ class Agent(Protocol):
 
 
 class ConnectionOrder(Value):
-    """Order of a connection, as far as it is the same for each kind of agent: the session to begin or resume, and its
-    first message."""
+    """Common part of the order of a connection for every kind of agent: the session to start or resume, and its first
+    message."""
 
     home: str
     incarnation: int = msgspec.field(name="life")
@@ -360,22 +360,22 @@ class ConnectionOrder(Value):
     session: str
     prompt: str
     system_prompt: str = msgspec.field(default="", name="system")
-    """Appended to the program's own, where it has one."""
+    """Appended to the program's own system prompt, if it has one."""
     role: str = msgspec.field(default=WORKER, name="part")
     """WORKER or VALIDATOR: selects garrison's tools."""
     inside: str = ""
     """Path of the worktree in the agent's sandbox; '' for the path outside."""
     subfolder: str = ""
-    """Folder of the worktree in which the program begins, '' for its top."""
+    """Folder of the worktree where the program starts, '' for its top."""
 
     @property
     def start(self) -> str:
-        """Return the path outside the sandbox at which the program begins."""
+        """Return the program's start path outside the sandbox."""
         return str(Path(self.worktree) / self.subfolder)
 
     @property
     def start_inside(self) -> str:
-        """Return the same path as the program sees it."""
+        """Return the program's start path inside the sandbox."""
         return str(Path(self.inside or self.worktree) / self.subfolder)
 
     @property

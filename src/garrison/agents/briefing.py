@@ -1,7 +1,7 @@
 """Briefing: everything that a prompt tells an agent in addition to its task. Pure records.
 
-`node.briefing` reads it from the run's files and the repository, `prompt` puts it into words. What an agent or a
-program wrote (subjects of commits, paths, notes, output) is kept as it is here; `prompt` quotes it.
+`node.briefing` reads it from the run's files and the repository, `prompt` formats it. What an agent or a program wrote
+(subjects of commits, paths, notes, output) is unchanged here; `prompt` quotes it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ class Reporting(StrEnum):
     """Way in which an agent reports how its task ended."""
 
     TOOLS = "tools"
-    """It calls garrison's tools; its system prompt tells them."""
+    """It calls garrison's tools, described in its system prompt."""
     EXIT_CODE = "exit code"
     RESULT_FILE = "result file"
     LAST_MESSAGE = "last message"
-    """Its program prints its messages as a stream, and decides its exit code itself."""
+    """Its program prints its messages as a stream, and chooses its own exit code."""
 
 
 class StartFrom(StrEnum):
-    """Where an attempt begins that follows a refused one."""
+    """Start of an attempt after a refused one."""
 
     FRESH = "fresh"
     MERGE = "merge"
@@ -34,7 +34,7 @@ class StartFrom(StrEnum):
 
 
 class TargetChange(Value):
-    """A commit of the target branch; `node` and `task` say whose work it is, `author` of whom else."""
+    """A commit of the target branch; `node` and `task` say whose work it is, `author` if it is not from a node."""
 
     commit: str
     subject: str
@@ -42,11 +42,11 @@ class TargetChange(Value):
     task: str = ""
     author: str = ""
     asked: str = ""
-    """What that task asks for."""
+    """Text of that task."""
 
 
 class LandedWork(Value):
-    """Work of an upstream node, which is in the worktree."""
+    """Work of an upstream node, contained in the worktree."""
 
     node: str
     task: str
@@ -55,16 +55,16 @@ class LandedWork(Value):
 
 
 class FileConflict(Value):
-    """A file in conflict, with what changed it on the target since the branch began."""
+    """A file in conflict, with the commits that changed it on the target since the branch started."""
 
     name: str
     changes: tuple[TargetChange, ...] = ()
     hunks: str = ""
-    """Its conflicts, from marker to marker, with a few lines around them."""
+    """Its conflicts, from marker to marker, with a few lines of context."""
 
 
 class Sibling(Value):
-    """Task that another agent works on now, and the files that it may change or has changed."""
+    """Task of another working agent, and the files that it may change or has changed."""
 
     node: str
     task: str = ""
@@ -80,19 +80,19 @@ class Criterion(Value):
 
 
 class PersonsWord(Value):
-    """What the person in charge has said about a task: it binds each later attempt and its validator."""
+    """What the user has said about a task, which is binding for each later attempt and its validator."""
 
     text: str
     question: str = ""
     """The agent's question that this answers, if any."""
     source: str = ""
-    """Where else it was said, such as `in the review of attempt 1`; '' for a message to the agent."""
+    """Where it was said, such as `in the review of attempt 1`; '' for a message to the agent."""
     at: str = ""
-    """When, as an ISO date; '' if that is not known."""
+    """When, as an ISO date; '' if unknown."""
 
 
 class EndedBy(StrEnum):
-    """How an attempt's agent said that it was done, in words."""
+    """How an attempt's agent finished."""
 
     REPORTED = "reported success"
     EXIT_CODE = "ended with exit code 0"
@@ -100,7 +100,7 @@ class EndedBy(StrEnum):
 
 
 class EarlierRefusal(Value):
-    """Why the attempt before was refused, and what is left of it. Empty fields are unknown, or there is no such thing.
+    """Why the previous attempt was refused, and what is left of it. Empty fields are unknown or do not apply.
     """
 
     by: RefusedBy
@@ -115,7 +115,7 @@ class EarlierRefusal(Value):
     output: str = ""
     """End of what the command printed."""
     log: str = ""
-    """Path of all that it printed, which the agent can read; '' if that is gone."""
+    """Path of its whole output, which the agent can read; '' if it is gone."""
     failing: tuple[str, ...] = ()
     criteria: tuple[Criterion, ...] = ()
     """Criteria that a validator found not met."""
@@ -123,32 +123,32 @@ class EarlierRefusal(Value):
     tip: str = ""
     """Commit of the target with which the branch was tested or merged."""
     base: str = ""
-    """Commit of the target at which the branch began."""
+    """Commit of the target where the branch started."""
     landed: tuple[TargetChange, ...] = ()
     """Commits that landed between the two, newest first."""
     more_landed: int = 0
     claim: str = ""
-    """What the refused attempt's agent had reported, or said last."""
+    """Report or last message of the refused attempt's agent."""
     ended: EndedBy = EndedBy.REPORTED
     rescue: str = ""
     """Ref that contains the refused work."""
     stat: str = ""
     """Diffstat of the refused work."""
     notes: str = ""
-    """Notes that its agent had left."""
+    """Notes of its agent."""
     earlier: tuple[str, ...] = ()
-    """Refusals of the attempts before it, a line each."""
+    """Refusals of earlier attempts, one per line."""
     start: StartFrom = StartFrom.FRESH
     conflicts: tuple[FileConflict, ...] = ()
-    """Files in conflict: those that have markers now (`StartFrom.MERGE`), else those that had none."""
+    """Files in conflict: with markers now (`StartFrom.MERGE`), else without."""
     merged: str = ""
     """Commit of the target that is merged into the branch now (`StartFrom.MERGE`)."""
     label: str = ""
     """Name of the target in the conflict markers."""
     feedback: str = ""
-    """What people and checks said about the pull request, if the node was sent back for that; theirs is quoted."""
+    """Quoted comments and checks of the pull request, if the node was sent back for them."""
     feedback_file: str = ""
-    """Path of all of it, which the agent can read, if it is long."""
+    """Path of the full text for the agent, if it is long."""
     comments: tuple[str, ...] = ()
     """Ids of the comments that await an answer."""
     replies_file: str = ""
@@ -170,7 +170,7 @@ NO_PROGRESS = WorkState()
 
 
 class EarlierDeath(Value):
-    """End of an earlier process of the same attempt; `at` is in seconds since 1970."""
+    """Death of an earlier process of the same attempt; `at` is in seconds since 1970."""
 
     at: float
     how: str
@@ -190,11 +190,11 @@ class Interruption(Value):
     progress: WorkState = NO_PROGRESS
     notes: str = ""
     predecessors: tuple[str, ...] = ()
-    """Other agents that worked on it before in this attempt."""
+    """Other agents that worked on it earlier in this attempt."""
 
 
 class LandingTerms(Value):
-    """How the work lands: on which branch, and which commands must pass before; an empty `target`: it does not."""
+    """How the work lands: on which branch, and which commands must pass first; an empty `target`: it does not."""
 
     target: str = ""
     gate: str = ""
@@ -202,7 +202,7 @@ class LandingTerms(Value):
     """Branch on which the whole run lands at its end, '' if each node lands by itself."""
     run_gate: str = ""
     approval: bool = False
-    """Set if the user has to approve it."""
+    """Set if the user must approve it."""
 
 
 class Briefing(Value):
@@ -217,9 +217,9 @@ class Briefing(Value):
     siblings: tuple[Sibling, ...] = ()
     more_siblings: int = 0
     attempts: int = 0
-    """Attempts that the task may have, with those that were refused; 0: not known."""
+    """Most attempts of the task, including refused ones; 0: unknown."""
     left: str = ""
-    """Sentence that says what is left of the other limits."""
+    """Sentence about the rest of the other limits."""
     decided: tuple[PersonsWord, ...] = ()
     refusal: EarlierRefusal | None = None
     interruption: Interruption | None = None
@@ -227,7 +227,7 @@ class Briefing(Value):
     notes_file: str = ""
     result_file: str = ""
     confinement: str = ""
-    """What a sandbox leaves the agent; '' without one."""
+    """The sandbox's restrictions; '' without one."""
     lessons: str = ""
     """Section with the user's private lessons; '' for none."""
 
@@ -251,6 +251,6 @@ class Judgement(Value):
     evidence: tuple[str, ...] = msgspec.field(default=())
     decided: tuple[PersonsWord, ...] = ()
     criteria: tuple[Criterion, ...] = ()
-    """Those of the validators of earlier attempts."""
+    """Criteria of the validators of earlier attempts."""
     can_run: bool = False
     """Set if the validator may run commands, in a sandbox."""

@@ -1,9 +1,10 @@
-"""Channel: the Unix socket by which the processes of one attempt's agent reach their orchestrator, and nothing else.
+"""Channel: the Unix socket through which the processes of an attempt's agent reach their orchestrator, and nothing
+else.
 
 A connection carries one request (`requests`, sent by `channel_client`) and its reply. The orchestrator's event loop
 watches one descriptor, `fileno`, and calls `poll`, which never blocks. An agent is not trusted, so everything is
 bounded: who may connect (processes of this user below the orchestrator), how many at once, how long a request may take,
-its size, and how often the orchestrator is woken. A client that asks too much waits; nobody else does, since each agent
+its size, and how often the orchestrator is woken. Only a client that sends too many requests waits, since each agent
 has its own socket.
 """
 
@@ -30,17 +31,17 @@ if TYPE_CHECKING:
     from garrison.system.processes import ProcessId
 
 MAX_CONNECTIONS = 16
-"""Connections at once; further ones wait in the kernel's queue."""
+"""Most concurrent connections; further ones wait in the kernel's queue."""
 REQUEST_SECONDS = 10.0
-"""Seconds for sending a request, and for taking its reply."""
+"""Seconds for sending a request, and for reading its reply."""
 RATE, BURST = 20.0, 60.0
-"""Events a second that wake the orchestrator, and how many may come at once."""
+"""Events per second that may wake the orchestrator, and the largest burst."""
 _CHUNK = 1 << 16
-"""Bytes read at once; each costs an event."""
+"""Bytes per read; each read costs an event."""
 
 
 class TokenBucket:
-    """Token bucket: `RATE` events a second, `BURST` at once. Pure; times are monotonic seconds."""
+    """Token bucket: `RATE` events per second, bursts of `BURST`. Pure; times are monotonic seconds."""
 
     def __init__(self, rate: float = RATE, burst: float = BURST) -> None:
         self.rate, self.burst = rate, burst
@@ -56,12 +57,12 @@ class TokenBucket:
         return True
 
     def next_at(self) -> float:
-        """Return when there are tokens for about half a second again."""
+        """Return when there will be tokens for about half a second."""
         return self._at + max(0.0, self.rate / 2 - self._tokens) / self.rate
 
 
 class _Connection(msgspec.Struct):
-    """A client with one request; `question` is the id of the question for whose answer it waits."""
+    """A client with one request; `question` is the id of the question whose answer it waits for."""
 
     socket: socket.socket
     deadline: float | None
@@ -76,11 +77,9 @@ class Channel:
     Args:
         listener: the listening socket.
         path: its path.
-        roots: returns the processes of whose descendants requests are heard.
-        handle: carries out a request and returns its reply; for a question the id of what is asked.
-        log: takes a line about what was refused, once for each line.
-        asked: words that edges of the node ask for.
-        seconds: time for a request, and for its reply to be read.
+        roots: returns the processes whose descendants may send requests. handle: carries out a request and returns its
+            reply; for a question its id. log: receives lines about refusals, each once. asked: words that edges of the
+            node test for. seconds: time for a request, and for reading its reply.
     """
 
     def __init__(self, listener: socket.socket, path: Path, roots: Callable[[], Collection[ProcessId]],
@@ -114,7 +113,7 @@ class Channel:
             self._arm()
         has_request = False
         for fd, _ in self._epoll.poll(0):
-            # For each event, not for each request: half a request, a connect or a hang-up wakes the loop as well.
+            # Per event, not per request: half a request, a connect or a hang-up also wakes the loop.
             if not self._limit.take(now):
                 self._pause()
                 break
@@ -128,7 +127,7 @@ class Channel:
         return has_request
 
     def answer(self, question: str, text: str, now: float) -> bool:
-        """Give the answer to the clients that wait for it; return whether there was one."""
+        """Send the answer to the clients that wait for it; return whether there was one."""
         waiting = [each for each in self._connections.values() if each.question == question]
         for connection in waiting:
             self._reply(connection, Reply(answer=text), now)
@@ -142,16 +141,16 @@ class Channel:
             self._close(connection)
         self._epoll.close()
         self._listener.close()
-        if _file_id(self.path) == self._file:  # not a successor's
+        if _file_id(self.path) == self._file:  # unless it is a successor's
             self.path.unlink(missing_ok=True)
 
     # ---- what is watched
 
     def _arm(self) -> None:
-        """Watch the connections, and the listener while there is room for another connection."""
+        """Watch the connections, and the listener while another connection is allowed."""
         wanted = {fd: select.EPOLLOUT if connection.to_send else select.EPOLLIN
                   for fd, connection in self._connections.items()}
-        # epoll is level-triggered: while there is no room, clients in the listener's queue would wake us without end.
+        # epoll is level-triggered: at the limit, clients in the listener's queue would wake us endlessly.
         if len(self._connections) < MAX_CONNECTIONS:
             wanted[self._listener.fileno()] = select.EPOLLIN
         for fd in self._registered - set(wanted):
@@ -163,12 +162,12 @@ class Channel:
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
-                raise Shortage("no watch is left for the agent's socket: programs of this user hold all that "
-                               "fs.epoll.max_user_watches allows; it is tried again") from error
+                raise Shortage("no watch is left for the agent's socket: programs of this user have used all that "
+                               "fs.epoll.max_user_watches allows; retrying") from error
             self._registered.add(fd)
 
     def _pause(self) -> None:
-        """Watch nothing for a while: a hang-up would wake the loop even of a descriptor that waits for nothing."""
+        """Watch nothing for a while: a hang-up would wake the loop even without requested events."""
         self._paused_until = self._limit.next_at()
         for fd in self._registered:
             self._epoll.unregister(fd)
@@ -179,13 +178,13 @@ class Channel:
     def _accept(self, now: float) -> None:
         try:
             accepted, _ = self._listener.accept()
-        except OSError:  # gone again, or no descriptor left: the queue keeps it
+        except OSError:  # already gone, or no descriptor left: it stays in the queue
             return
         # accept(2) on Linux: the new socket does not inherit O_NONBLOCK from the listener.
         accepted.setblocking(False)
         connection = _Connection(accepted, now + self.seconds)
         self._connections[accepted.fileno()] = connection
-        # When it connects, since it may be gone by the time it has sent its request, and its pid another's.
+        # On connect, since it may be gone, and its pid reused, by the time it has sent its request.
         if objection := unix_socket.find_objection(accepted, os.getuid(), self._roots()):
             self._log_once(f"a request to the agent's socket was refused: {objection}")
             self._reply(connection, Reply(f"refused: {objection}"), now)
@@ -204,17 +203,17 @@ class Channel:
         except OSError:
             data = b""
         if connection.question or not (data or connection.received):
-            self._close(connection)  # it has hung up, or says more than one request
+            self._close(connection)  # it has hung up, or sends more than one request
             return False
         connection.received += data
-        # A client may also end its request by shutting its side down instead of ending the line.
+        # A client may also end its request by shutting down its side instead of ending the line.
         is_whole = not data or b"\n" in data
         if not is_whole and len(connection.received) <= MAX_BYTES:
             return False
         return self._carry_out(connection, bytes(connection.received).partition(b"\n")[0], now)
 
     def _carry_out(self, connection: _Connection, line: bytes, now: float) -> bool:
-        # Before it is carried out: from here on anything more that the client says closes its connection.
+        # Before it is carried out: from here on any more input from the client closes its connection.
         connection.received.clear()
         try:
             request = parse_request(line, self._asked)
@@ -226,7 +225,7 @@ class Channel:
             self._reply(connection, reply, now)
         else:
             assert isinstance(request, QuestionRequest)
-            connection.question, connection.deadline = reply, None  # the user takes as long as they take
+            connection.question, connection.deadline = reply, None  # the user may take any time
         return True
 
     def _reply(self, connection: _Connection, reply: Reply, now: float) -> None:
@@ -235,7 +234,7 @@ class Channel:
         self._flush(connection)
 
     def _flush(self, connection: _Connection) -> None:
-        """Send what the client takes now; close the connection when it has all."""
+        """Send what the client accepts now; close the connection when it has everything."""
         try:
             connection.to_send = connection.to_send[connection.socket.send(connection.to_send):]
         except BlockingIOError:
@@ -277,7 +276,7 @@ def _file_id(path: Path) -> tuple[int, int] | None:
 def open_channel(path: Path, roots: Callable[[], Collection[ProcessId]], handle: Callable[[Request], Reply | str],
                  log: Callable[[str], None], asked: Container[str] | None = (), *,
                  seconds: float = REQUEST_SECONDS) -> Channel:
-    """Open a channel at `path`, replacing the socket that a predecessor left; OSError if that is impossible.
+    """Open a channel at `path`, replacing a predecessor's socket; OSError if that is impossible.
 
     Arguments as for `Channel`.
     """

@@ -1,7 +1,7 @@
 """Client of an agent's socket: send one request to the orchestrator, wait for its reply.
 
-It needs the socket alone: in a sandbox there is no home. It imports nothing of garrison that takes time to load, since
-agents call it from shell scripts.
+It only needs the socket: in a sandbox there is no home. It imports nothing slow of garrison, since agents call it from
+shell scripts.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ VARIABLE = "GARRISON_AGENT_SOCKET"
 INSIDE = "/run/garrison/agent.sock"
 """Path of the socket in a sandbox."""
 LAST_SECONDS = 10.0
-"""Seconds for which a request stands still whose orchestrator is gone, for the agent to be ended."""
+"""Seconds that a request waits after the orchestrator is gone, for the agent to be killed."""
 
 
 def find_socket(environ: Mapping[str, str]) -> str:
     """Return the path of the caller's agent socket; NotFound outside an agent."""
     path = environ.get(VARIABLE) or INSIDE
     if not os.path.exists(path):  # noqa: PTH110  # pathlib would not shorten a start of some ten milliseconds
-        raise NotFound(f"no agent of garrison runs here: {VARIABLE} names no socket; only a node's own processes may "
+        raise NotFound(f"no garrison agent runs here: {VARIABLE} names no socket; only a node's own processes may "
                        "report, and only while it runs")
     return path
 
 
 class ReplyBody(TypedDict, total=False):
-    """A reply as it comes (`requests.Reply`)."""
+    """A received reply (`requests.Reply`)."""
 
     ok: bool
     error: str
@@ -48,9 +48,9 @@ def send(path: str, request: Mapping[str, object], patience: float = LAST_SECOND
     """Send a request and return the reply, however long it takes; GarrisonError if it is refused or there is none.
 
     Args:
-        patience: seconds to stand still if the orchestrator is gone. The kernel closes a dying process's sockets before
-            it signals those that are to die with it: an agent that heard of the end at once would fail by it, and its
-            attempt with it.
+        patience: seconds to wait if the orchestrator is gone. The kernel closes a dying process's sockets before it
+            signals the processes that die with it: an agent that learned of the end at once would fail because of it,
+            and so would its attempt.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
@@ -72,7 +72,7 @@ def send(path: str, request: Mapping[str, object], patience: float = LAST_SECOND
 
 
 def _exchange(connection: socket.socket, line: bytes) -> bytes:
-    """Send a line and return all that comes back; a refusal may come before the line is sent."""
+    """Send a line and return the whole reply; a refusal may arrive before the line is sent."""
     received = b""
     with suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(line)

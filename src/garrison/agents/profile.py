@@ -190,7 +190,7 @@ class Profile:
         if self.tty:
             return ""
         if self.has_session:
-            return f"the session of agent {agent} reads no keyboard; `garrison tell {node} TEXT` tells it something"
+            return f"the session of agent {agent} reads no keyboard; `garrison tell {node} TEXT` sends it a message"
         if agent == "command":
             return "its command reads no keyboard; a profile with tty = true gives a program a terminal"
         return f"agent {agent} reads no keyboard; tty = true in [agents.{agent}] gives a command agent a terminal"

@@ -1,15 +1,15 @@
-"""Network of a confined tree: how it is reached, and the variables that tell programs about it.
+"""Network of a confined tree: access to it, and the variables that point programs to it.
 
 | network | sandbox | the tree gets |
 |---|---|---|
-| `none` | bubblewrap, Landlock | its own loopback device, nothing else; Landlock without namespaces holds TCP only |
-| `none` | none | the machine's network: nothing holds it |
+| `none` | bubblewrap, Landlock | its own loopback device, nothing else; Landlock alone only restricts TCP |
+| `none` | none | the machine's network, unrestricted |
 | `allow` | bubblewrap, Landlock | its own loopback device, and on it the run's proxy, to allowed hosts and model APIs |
-| `allow` | none | the machine's network; variables lead to the proxy, but nothing forces a program to obey |
+| `allow` | none | the machine's network; variables point to the proxy, but nothing forces a program to use it |
 | `open` | any but none | the machine's network; model APIs through the proxy, so that keys stay outside |
 | `open` | none | the machine's network and the keys, as without a sandbox |
 
-`host_ports` add listeners to its own loopback device, which the proxy serves (`proxy.forwards`).
+`host_ports` add listeners on its own loopback device, which the proxy serves (`proxy.forwards`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from garrison.system.processes import ProcessId
 
 _KEYS_INTERVAL = 2.0
-"""Seconds between two looks at keys that change, as a log-in's token does when it is renewed."""
+"""Seconds between two reads of keys that change, such as a log-in's token when it is renewed."""
 _NO_PROXY = ("no_proxy", "NO_PROXY")
 _LOCAL = "localhost,127.0.0.1,::1"
 
@@ -92,16 +92,16 @@ class NetworkUser(Value):
     """Folder of the attempt."""
     limits: Limits = NO_LIMITS
     reported_by: str = ""
-    """Beginning of the User-Agent of a program that reports its own usage; '' if there is none."""
+    """Prefix of the User-Agent of a program that reports its own usage; '' if there is none."""
 
     run_directory: Path | None = None
-    """Folder for the proxy of a run that is not in the home; None for one that is."""
+    """Folder for the proxy of a run outside the home; None for a run in the home."""
 
     account: str = ""
-    """What stands for the run in its costs, '' for the run itself."""
+    """The run's place in costs, '' for the run itself."""
 
     forwards: tuple[Forward, ...] = ()
-    """Ports inside that lead to servers outside, in addition to those of `host_ports`."""
+    """Ports inside that are forwarded to servers outside, in addition to `host_ports`."""
 
     @property
     def run_folder(self) -> Path:
@@ -113,23 +113,23 @@ class NetworkUser(Value):
 
 
 class NetworkPlace(msgspec.Struct):
-    """The network prepared for one confined tree. Hold it while the tree runs, call `keep` often, then `close`."""
+    """The network prepared for one confined tree. Keep it while the tree runs, call `keep` often, then `close`."""
 
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Variables that the tree gets in place of the user's."""
+    """Variables that replace the user's in the tree."""
     withheld: frozenset[str] = frozenset()
     """Variables that it does not get."""
     entry: tuple[str, ...] = ()
-    """Words before the command that start it in the prepared namespace; none: nothing to enter."""
+    """Prefix that starts the command in the prepared namespace; empty: nothing to enter."""
     client: ProxyClient | None = None
     namespace: NetNamespace | None = None
     forwards: tuple[Forward, ...] = ()
     account: str = ""
-    """What stands for the keys of model APIs that the tree uses, also where they are not withheld; '' for none."""
+    """Fingerprint of the keys of model APIs that the tree uses, also if they are not withheld; '' for none."""
     read_keys: Callable[[], Mapping[str, str]] | None = None
     """Reads the variables of keys that change while the tree runs; None if they do not."""
     tend: Callable[[], None] | None = None
-    """Starts again what its forwards lead to, if that was killed; None where nothing needs it."""
+    """Restarts killed targets of its forwards; None if nothing needs it."""
     _keys_at: float = 0.0
     _tended_at: float = 0.0
     _told: set[int] = msgspec.field(default_factory=set)
@@ -140,7 +140,7 @@ class NetworkPlace(msgspec.Struct):
         return self.withheld | self.environment.keys()
 
     def apply(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of the tree: `env` without keys, with the variables that lead to the proxy."""
+        """Return the environment of the tree: `env` without keys, with the variables that point to the proxy."""
         return {**{name: value for name, value in env.items() if name not in self.withheld}, **self.environment}
 
     def open_in(self, place: Place | None) -> Place | None:
@@ -157,23 +157,24 @@ class NetworkPlace(msgspec.Struct):
         return self.client.proxy if self.client is not None else None
 
     def watch(self, event_loop: EventLoop) -> None:
-        """Wake at the proxy's end; without one, at a connection that waits for it."""
+        """Wake when the proxy ends; without a proxy, when a connection waits for one."""
         if self.client is None:
             return
         if self.client.awaits_connection:
             event_loop.watch_descriptor(self.client.listener.fileno())
             return
-        event_loop.forget_descriptor(self.client.listener.fileno())  # the proxy's connections are no business of ours
+        event_loop.forget_descriptor(self.client.listener.fileno())  # the proxy handles its own connections
         if self.process is not None:
             event_loop.watch_process(self.process.pid, self.process.ticks)
 
     @property
     def unserved(self) -> int | None:
-        """Return the descriptor on which a connection shows that waits for a proxy; None if none should wake us."""
+        """Return the descriptor that becomes readable when a connection waits for a proxy; None if none should wake
+        us."""
         return self.client.listener.fileno() if self.client is not None and self.client.awaits_connection else None
 
     def keep(self) -> bool:
-        """Have a proxy serve a connection that waits, with the keys as they are now; return whether that was needed."""
+        """Have a proxy serve a waiting connection, with the current keys; return whether that was needed."""
         if self.client is None:
             return False
         now = time.monotonic()
@@ -201,11 +202,11 @@ class NetworkPlace(msgspec.Struct):
                                          port=port) for port in sorted(self._told)])
 
     def serve(self) -> bool:
-        """Have a proxy serve the tree, whether it connects or not; return whether that was needed."""
+        """Have a proxy serve the tree, even without a connection; return whether that was needed."""
         return self.client is not None and self.client.serve()
 
     def serve_until_end_of(self, process: ProcessId) -> None:
-        """Keep the network while a process of the tree lives, also if this process dies meanwhile."""
+        """Keep the network while a process of the tree lives, even if this process dies first."""
         if self.client is not None:
             self.client.outlive(process)
 
@@ -220,19 +221,19 @@ class NetworkPlace(msgspec.Struct):
 
 
 def needs_proxy(rights: Rights, mode: Mode, env: Mapping[str, str], *, has_forwards: bool = False) -> bool:
-    """Return whether a tree needs the run's proxy; `mode` is what holds it, `env` its variables. Pure."""
+    """Return whether a tree needs the run's proxy; `mode` confines it, `env` has its variables. Pure."""
     if rights.network is Network.ALLOW or (has_forwards and rights.network is Network.NONE and mode is not Mode.NONE):
         return True
     return rights.network is Network.OPEN and mode is not Mode.NONE and bool(find_keys(env))
 
 
 def begin_ahead(rights: Rights, mode: Mode) -> NamespaceInMaking | None:
-    """Begin to make the namespace that a tree with these rights will need; None if none can be begun now."""
+    """Start to create the namespace that a tree with these rights will need; None if that is impossible now."""
     if rights.network is not Network.ALLOW or not mode.mounts:
         return None
     try:
         return begin()
-    except (Refused, Shortage):  # the tree's start says why
+    except (Refused, Shortage):  # the tree's start reports why
         return None
 
 
@@ -254,7 +255,7 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
         if rights.network is not Network.NONE or mode is Mode.NONE:
             return NetworkPlace()
         withheld = frozenset(key.name for _, key, _ in find_keys(env))
-        # Bubblewrap makes its own; Landlock alone would hold TCP only.
+        # Bubblewrap creates its own; Landlock alone would only restrict TCP.
         namespace = _namespace(mode) if mode is Mode.LANDLOCK else None
         if namespace is None:
             return NetworkPlace(withheld=withheld)
@@ -263,11 +264,11 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
     hosts = rights.hosts if rights.network is Network.ALLOW else ()
     parse_rules(hosts)
     withheld = withheld_of(env)
-    if rights.network is Network.NONE:  # its forwards alone
+    if rights.network is Network.NONE:  # only its forwards
         env = {name: value for name, value in env.items() if name not in withheld}
     namespace = _namespace(mode, forwards, begun) if rights.network is not Network.OPEN else None
     listener = namespace.listener if namespace is not None else _listen()
-    # Without a namespace every program of the machine can reach the listener: the key that it must send is no guess.
+    # Without a namespace every program of the machine can reach the listener: it must send an unguessable key.
     secret = "" if namespace is not None else os.urandom(16).hex()
     port = listener.getsockname()[1]
     given = Registration(user.run, user.node, user.attempt, str(user.folder / NETWORK_FOLDER), hosts,
@@ -277,7 +278,7 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
     place = NetworkPlace(environment_of(given, env, port), withheld,
                          namespace.entry() if namespace is not None else (),
                          ProxyClient(user.home, user.run_folder, given, listener, more), namespace, forwards)
-    if is_lazy and not more:  # a connection through a forward would wake nobody
+    if is_lazy and not more:  # a connection through a forward would wake nothing
         return place
     try:
         assert place.client is not None
@@ -289,7 +290,7 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
 
 
 def connect_for(git: Git) -> Connect:
-    """Return how garrison's own git connects for what is missing in a worktree: as its set-up may."""
+    """Return how garrison's own git may connect for what is missing in a worktree: with the rights of its set-up."""
     if git.home is None:
         return connect_as_user
     rights = read_rights(git.home, Role.SETUP, "", git.environment)
@@ -298,10 +299,10 @@ def connect_for(git: Git) -> Connect:
 
 @contextmanager
 def _connect(home: Path, rights: Rights, address: str) -> Iterator[Mapping[str, str]]:
-    """Open the way to a server's address by the rules of the network; Refused if they exclude it.
+    """Open a connection to a server by the rules of the network; Refused if they exclude it.
 
-    HTTP goes through the proxy, which looks at each host that the server leads to. ssh cannot: its host must be named
-    with its port.
+    HTTP goes through the proxy, which checks each host that the server redirects to. ssh cannot: its host must be
+    allowed with its port.
     """
     scheme, host, port = split_address(address)
     if rights.network is Network.NONE:
@@ -316,20 +317,20 @@ def _connect(home: Path, rights: Rights, address: str) -> Iterator[Mapping[str, 
     folder = home / "usage" / "submodules"
     user = NetworkUser(home, "", "submodules", 1, folder, run_directory=folder)
     with closing(prepare(rights, Mode.NONE, {}, user, is_lazy=False)) as held:
-        # An http.proxy of the user's would win over variables; this wins over that. No host goes without the proxy.
+        # The user's http.proxy would override variables; this overrides it. No host bypasses the proxy.
         yield {**dict.fromkeys(_NO_PROXY, ""),
                "GIT_CONFIG_PARAMETERS": f"'remote.origin.proxy={held.environment['https_proxy']}'"}
 
 
 def split_address(address: str) -> tuple[str, str, int]:
-    """Return transport, host and port of an address as git reads it, `file` for a path; Refused for another kind."""
+    """Return transport, host and port of an address as git parses it, `file` for a path; Refused for another kind."""
     scheme, sign, rest = address.partition("://")
     if not sign:
         named, colon, _ = address.partition(":")
         if not colon or "/" in named:
             return "file", "", 0
         if address.startswith(f"{named}::"):
-            raise Refused(f"{named} is not a transport that the network of a sandbox knows")
+            raise Refused(f"{named} is not a transport that the network of a sandbox supports")
         scheme, rest = "ssh", named
     if scheme == "file":
         return scheme, "", 0
@@ -340,12 +341,12 @@ def split_address(address: str) -> tuple[str, str, int]:
         host, stated = named, ""
     host = normalize_host(host.removeprefix("[").removesuffix("]"))
     if port is None or not host or not (stated or "0").isdecimal():
-        raise Refused(f"{scheme}://{named} is not an address that the network of a sandbox knows")
+        raise Refused(f"{scheme}://{named} is not an address that the network of a sandbox supports")
     return scheme, host, int(stated or port)
 
 
 def lowest_limits(home: Path) -> Limits:
-    """Return the limits of a run and of a day that apply to what belongs to no agent: the lowest that a profile has."""
+    """Return the limits of a run and of a day for costs that belong to no agent: the lowest of all profiles."""
     agents = read_config(home).table.below("agents")
     profiles = [agents.below(name) for name, table in agents.values.items() if isinstance(table, dict)
                 ] if isinstance(agents.values, dict) else []
@@ -356,7 +357,7 @@ def lowest_limits(home: Path) -> Limits:
 
 def _namespace(mode: Mode, forwards: Sequence[Forward] = (), begun: NamespaceInMaking | None = None,
                ) -> NetNamespace | None:
-    """Return a namespace for a confined tree; None for one that is not, or if Landlock has to do without."""
+    """Return a namespace for a confined tree; None for an unconfined one, or if Landlock must work without."""
     try:
         if mode is Mode.NONE:
             return None
@@ -378,7 +379,7 @@ def _listen() -> socket.socket:
 
 
 def find_keys(env: Mapping[str, str]) -> list[tuple[Api, KeyVariable, str]]:
-    """Return the keys of model APIs in an environment, at most one for each API: the first that is set. Pure."""
+    """Return the keys of model APIs in an environment, at most one per API: the first that is set. Pure."""
     found = []
     for api in APIS.values():
         for key in api.keys:
@@ -389,7 +390,7 @@ def find_keys(env: Mapping[str, str]) -> list[tuple[Api, KeyVariable, str]]:
 
 
 def account_of(env: Mapping[str, str]) -> str:
-    """Return what stands for the keys in an environment, and for where they are used; '' for none. Pure."""
+    """Return a fingerprint of the keys in an environment and their destinations; '' for none. Pure."""
     found = [access_of(api, key, value, env) for api, key, value in find_keys(env)]
     text = "\n".join(f"{each.url} {each.header} {each.key}" for each in found)
     return sha256(text.encode()).hexdigest()[:32] if found else ""
@@ -402,14 +403,14 @@ def access_of(api: Api, key: KeyVariable, value: str, env: Mapping[str, str]) ->
 
 
 def withheld_of(env: Mapping[str, str]) -> frozenset[str]:
-    """Return the names of keys, base URLs and proxies that a tree must not get as they are. Pure."""
+    """Return the names of keys, base URLs and proxies that a tree must not get unchanged. Pure."""
     apis = {api.name: api for api, _, _ in find_keys(env)}.values()
     names = {name for api in apis for name in (*(key.name for key in api.keys), *api.url_variables)}
     return frozenset(names & env.keys())
 
 
 def environment_of(given: Registration, env: Mapping[str, str], port: int) -> dict[str, str]:
-    """Return the variables that lead a tree's programs to the proxy, with keys that are worth nothing. Pure."""
+    """Return the variables that point a tree's programs to the proxy, with worthless keys. Pure."""
     base = f"http://127.0.0.1:{port}"
     variables: dict[str, str] = {}
     for api, key, _ in find_keys(env):
@@ -421,7 +422,7 @@ def environment_of(given: Registration, env: Mapping[str, str], port: int) -> di
         variables |= dict.fromkeys(_NO_PROXY, _LOCAL) | {"NODE_USE_ENV_PROXY": "1"}
         java = " ".join(f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort={port}" for scheme in ("http", "https"))
         variables |= {name: f"{env.get(name, '')} {java}".strip() for name in ("MAVEN_OPTS", "GRADLE_OPTS")}
-    else:  # the user's own proxy must not be asked for ours
+    else:  # ours must not be reached through the user's own proxy
         known = next((env[name] for name in _NO_PROXY if env.get(name)), "")
         variables |= dict.fromkeys(_NO_PROXY, f"{known},{_LOCAL}".removeprefix(","))
     return variables
@@ -433,7 +434,7 @@ def dummy_key(key: KeyVariable, secret: str) -> str:
 
 # ---- net namespace ---------------------------------------------------------------------------------------------------
 
-# Network namespaces: make one with its loopback device up and a listener in it, without leaving this one.
+# Network namespaces: create one with its loopback device up and a listener in it, without leaving this one.
 #
 # A short-lived child enters the new namespace and passes back the listener and the namespace. A command enters it by
 # `nsenter` (util-linux), which replaces itself by the command. The namespace ends with the last process in it and the
@@ -445,27 +446,27 @@ _SET_FLAGS, _UP = 0x8914, 1
 
 
 class NetNamespace(msgspec.Struct):
-    """A network namespace that this process holds open, and the listener in it."""
+    """A network namespace that this process keeps open, and the listener in it."""
 
     listener: socket.socket
     program: str
     """Path of nsenter."""
     network: int
     user: int | None
-    """The user namespace that owns it; None if this process may enter it as it is."""
+    """The user namespace that owns it; None if this process may enter it directly."""
     forwards: tuple[socket.socket, ...] = ()
     """Listeners of its forwards."""
     resets: socket.socket | None = None
-    """Gets the resets on its loopback device (`proxy.forwards.watch_resets`)."""
+    """Receives the resets on its loopback device (`proxy.forwards.watch_resets`)."""
 
     def entry(self) -> tuple[str, ...]:
-        """Return the words that start a command in it, for as long as this process lives."""
+        """Return the prefix that starts a command in it, while this process lives."""
         folder = f"/proc/{os.getpid()}/fd"
         user = () if self.user is None else (f"--user={folder}/{self.user}", "--preserve-credentials")
         return (self.program, *user, f"--net={folder}/{self.network}", "--")
 
     def close(self) -> None:
-        """Let go of the namespace; its listeners stay open."""
+        """Close the namespace; its listeners stay open."""
         if self.resets is not None:
             self.resets.close()
             self.resets = None
@@ -476,21 +477,21 @@ class NetNamespace(msgspec.Struct):
 
 
 def create(forwards: Sequence[Forward] = ()) -> NetNamespace:
-    """Make a network namespace with listeners for forwards.
+    """Create a network namespace with listeners for forwards.
 
-    Refused with the reason where the machine does not allow it, Shortage where it has no room for one now.
+    Refused with the reason if the machine does not allow it, Shortage if it has no room for one now.
     """
     return begin(forwards).finish()
 
 
 class NamespaceInMaking:
-    """A network namespace that a child makes: for Linux it takes milliseconds, in which other things can be done."""
+    """A network namespace that a child creates: it takes Linux milliseconds, during which other work can be done."""
 
     def __init__(self, program: str, channel: socket.socket, pid: int, forwards: int) -> None:
         self._program, self._channel, self._pid, self._forwards = program, channel, pid, forwards
 
     def finish(self) -> NetNamespace:
-        """Wait for it and return it; errors as of `create`."""
+        """Wait for it and return it; errors as for `create`."""
         message, descriptors = self._receive()
         if not message.startswith(b"ready"):
             for descriptor in descriptors:
@@ -508,7 +509,7 @@ class NamespaceInMaking:
                             resets)
 
     def close(self) -> None:
-        """Let go of it, unless it was finished."""
+        """Close it, unless it was finished."""
         if self._channel.fileno() >= 0:
             for descriptor in self._receive()[1]:
                 os.close(descriptor)
@@ -524,7 +525,7 @@ class NamespaceInMaking:
 
 
 def begin(forwards: Sequence[Forward] = ()) -> NamespaceInMaking:
-    """Begin what `create` does."""
+    """Start what `create` does."""
     program = shutil.which("nsenter") or shutil.which("nsenter", path="/usr/bin:/bin")
     if program is None:
         raise Refused("network = \"allow\" needs the program nsenter (util-linux); install it, or set network = "
@@ -540,7 +541,7 @@ def begin(forwards: Sequence[Forward] = ()) -> NamespaceInMaking:
             raise _no_room(error.strerror) from error
         if pid == 0:
             _make_in_child(unshare, child, forwards)
-        child.close()  # so that the end of the child is the end of what can be read
+        child.close()  # so that the child's end is end of file
         ends.pop_all()
     return NamespaceInMaking(program, parent, pid, len(forwards))
 
@@ -550,19 +551,19 @@ def _no_room(told: str | None) -> Shortage:
 
 
 def _is_used_up() -> bool:
-    """Return whether the machine allows namespaces: then the user who gets none has all of them."""
+    """Return whether the machine allows namespaces: then a user who gets none has used up the quota."""
     folder = Path("/proc/sys/user")
     return all((folder / name).read_text().strip() != "0" for name in ("max_net_namespaces", "max_user_namespaces"))
 
 
 def _make_in_child(unshare: Callable[[int], int], channel: socket.socket, forwards: Sequence[Forward]) -> None:
-    """Make the namespace in the forked child, pass it on, and exit."""
+    """Create the namespace in the forked child, pass it on, and exit."""
     try:
         descriptors = _make(unshare, forwards)
         resets = watch_resets()
         more = [resets.fileno()] if resets is not None else []
         processes.send_descriptors(channel, b"ready watched" if more else b"ready", [*descriptors, *more])
-    except BaseException as error:  # nothing of the parent's may run in the child
+    except BaseException as error:  # none of the parent's code may run in the child
         with contextlib.suppress(OSError):
             channel.send(f"{getattr(error, 'errno', None) or 0} {error}".encode()[:250])
     finally:
@@ -570,9 +571,9 @@ def _make_in_child(unshare: Callable[[int], int], channel: socket.socket, forwar
 
 
 def _make(unshare: Callable[[int], int], forwards: Sequence[Forward]) -> list[int]:
-    """Enter a new namespace; return the descriptors of its listeners, of it, and of its owner if that is new."""
+    """Enter a new namespace; return the descriptors of its listeners, itself, and its owner if new."""
     uid, gid = os.getuid(), os.getgid()
-    needs_owner = unshare(_NEW_NETWORK) != 0  # only root, and not every root, may do without a user namespace
+    needs_owner = unshare(_NEW_NETWORK) != 0  # only root, and not every root, can do without a user namespace
     if needs_owner:
         if unshare(_NEW_NETWORK | _NEW_USER) != 0:
             code = ctypes.get_errno()

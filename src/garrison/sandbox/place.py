@@ -1,4 +1,4 @@
-"""Places: everything that one confined process tree is given. Pure data."""
+"""Places: everything that a confined process tree gets. Pure data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from garrison.values import Value
 
 
 class Role(StrEnum):
-    """Kind of process tree; the kinds have rights of their own."""
+    """Kind of process tree; each kind has its own rights."""
 
     AGENT = "agent"
     VALIDATOR = "validator"
@@ -20,14 +20,14 @@ class Role(StrEnum):
     GATE = "gate"
     TOOL = "tool"
     GIT = "git"
-    """Filters and merge drivers of the user's that git runs."""
+    """The user's filters and merge drivers that git runs."""
 
 
 class Mode(StrEnum):
     """Mechanism that enforces the confinement."""
 
     AUTO = "auto"
-    """Bubblewrap, else refuse: a weaker one is chosen by the user, by name."""
+    """Bubblewrap, else refuse: the user must choose a weaker one by name."""
     BUBBLEWRAP = "bubblewrap"
     LANDLOCK = "landlock"
     CONTAINER = "container"
@@ -36,7 +36,7 @@ class Mode(StrEnum):
 
     @property
     def mounts(self) -> bool:
-        """Return whether what holds a tree shows files at other paths than their own."""
+        """Return whether the mode can show files at other paths than their own."""
         return self in (Mode.BUBBLEWRAP, Mode.CONTAINER)
 
 
@@ -52,22 +52,23 @@ class Network(StrEnum):
 
 
 EXCHANGE = "agent"
-"""Folder of an attempt that its command may write; nothing else of garrison's may."""
+"""Folder of an attempt that its command may write to; all others of garrison are closed to it."""
 NETWORK_FOLDER = "network"
 """Folder of an attempt for the proxy's records."""
 DEFAULT_MODE = Mode.AUTO
 MODE_VARIABLE = "GARRISON_SANDBOX"
-"""Variable that states the mode of every tree."""
+"""Variable that sets the mode of every tree."""
 AUTO_VARIABLE = "GARRISON_SANDBOX_AUTO"
-"""Variable that states what `auto` is for a run of an earlier version, whose `auto` was Landlock without bubblewrap."""
+"""Variable that sets the meaning of `auto` for a run of an earlier version, where it was Landlock without
+bubblewrap."""
 DEFAULT_NETWORK = Network.ALLOW
-"""Network of a tree that is confined; one that is not has the machine's."""
+"""Network of a confined tree; an unconfined one has the machine's."""
 DEFAULT_HOSTS = "default"
-"""Word in `hosts` that stands for the hosts that are allowed without a setting."""
+"""Word in `hosts` for the hosts that are allowed by default."""
 
 
 class Rights(Value):
-    """Rights of a confined tree, as config.toml states them."""
+    """Rights of a confined tree, from config.toml."""
 
     mode: Mode = DEFAULT_MODE
     network: Network = DEFAULT_NETWORK
@@ -76,25 +77,25 @@ class Rights(Value):
     read: tuple[Path, ...] = ()
     """Paths that are shown in addition, read-only."""
     programs: tuple[Path, ...] = ()
-    """Programs that the user's own command names, and their installations: shown without what is private in them."""
+    """Programs that the user's own command names, and their installations: shown without private files."""
     write: tuple[Path, ...] = ()
     """Paths that are shown in addition, writable."""
     hide: tuple[Path, ...] = ()
-    """Paths that are not shown although something above them is."""
+    """Paths that are hidden although a parent is shown."""
     host_ports: tuple[tuple[str, int], ...] = ()
-    """Hosts and ports of this machine's that are reached at its own loopback device."""
+    """Hosts and ports that are reachable through the tree's own loopback device."""
     image: str = ""
-    """Image of a container, '' for that of the repository's devcontainer.json."""
+    """Image of a container, '' for the image in the repository's devcontainer.json."""
     devcontainer: tuple[str, ...] = ()
     """Keys of a devcontainer.json that the user allows (`devcontainer.GUARDED`)."""
     workspace: Path | None = None
-    """Where a devcontainer.json has the worktree; None: at the path of the checkout."""
+    """Where a devcontainer.json puts the worktree; None: at the path of the checkout."""
     container_env: tuple[tuple[str, str], ...] = ()
     """Variables of a devcontainer.json."""
     container_options: tuple[str, ...] = ()
-    """Options for the engine that the user has allowed a devcontainer.json."""
+    """Options for the engine that the user allows a devcontainer.json to set."""
     push: bool = False
-    """True if an agent's git keeps the addresses and credential helpers to push with."""
+    """True if an agent's git keeps push addresses and credential helpers."""
 
 
 class Mount(Value):
@@ -106,37 +107,37 @@ class Mount(Value):
 
 
 class Place(Value):
-    """All that one confined process tree is given."""
+    """Everything that a confined process tree gets."""
 
     role: Role
     rights: Rights
     worktree: Path
     """Worktree outside."""
     private: Path
-    """garrison's folder for this tree. The tree may write its `tmp` and `home` there, and nothing else."""
+    """garrison's folder for this tree, which may only write to its `tmp` and `home`."""
     mounts: tuple[Mount, ...] = msgspec.field(default=())
-    """Git view, exchange folder, agent socket and so on; a later mount lies over an earlier one."""
+    """Git view, exchange folder, agent socket and so on; a later mount covers an earlier one."""
     worktree_writable: bool = True
     under_home: tuple[Path, ...] = ()
-    """What set-up left in its home, which lies under the home inside: writable, and private to this tree."""
+    """What set-up left in its home, a layer under the home inside: writable, and private to this tree."""
     under_worktree: tuple[Path, ...] = ()
-    """What set-up made in its worktree, which lies under this one."""
+    """What set-up created in its worktree, a layer under this one."""
     caches: bool = False
-    """True if the user's caches of package managers lie under the home inside as well."""
+    """True if the user's caches of package managers are also layers under the home inside."""
     under_caches: Path | None = None
-    """Folder with what set-up left in those."""
+    """Folder with what set-up left in these caches."""
     checkout: Path | None = None
-    """Path of the user's checkout, where the worktree stands inside; None: at its own path."""
+    """Path of the user's checkout, where the worktree is inside; None: at its own path."""
     subfolder: str = ""
-    """Folder of the worktree in which it begins, '' for its top."""
+    """Folder of the worktree where it starts, '' for its top."""
     secret: tuple[Path, ...] = ()
-    """Folders that must not be shown by chance: the repository."""
+    """Folders that must not be shown accidentally: the repository."""
     entry: tuple[str, ...] = ()
-    """Words before the command that start it in a network namespace prepared for it (`network.prepare`)."""
+    """Prefix that starts the command in its prepared network namespace (`network.prepare`)."""
     user: int | None = None
     """User and group inside; None: those outside."""
     ports: tuple[int, ...] = ()
-    """TCP ports of the machine that it may connect to where it has no network namespace."""
+    """TCP ports of the machine that it may connect to without a network namespace."""
 
     @property
     def inside(self) -> Path:
@@ -144,11 +145,11 @@ class Place(Value):
 
     @property
     def start(self) -> Path | None:
-        """Return where a process begins inside; None for the folder of its caller, which has the same path."""
+        """Return the start folder of a process inside; None for its caller's folder, which has the same path."""
         return self.inside / self.subfolder if self.checkout or self.subfolder else None
 
     def translate(self, path: Path) -> Path:
-        """Return where a path of the worktree outside is inside; any other path unchanged."""
+        """Convert a path in the worktree to its path inside; return any other path unchanged."""
         if self.checkout is None or not path.is_relative_to(self.worktree):
             return path
         return self.checkout / path.relative_to(self.worktree)
@@ -173,10 +174,10 @@ class Abilities(Value):
     refusal: str = ""
     """Why bubblewrap cannot be used."""
     has_own_proc: bool = True
-    """True if a /proc of its own may be mounted; a container may refuse it."""
+    """True if a new /proc may be mounted; a container may refuse it."""
     can_forbid_namespaces: bool = True
     can_name_host: bool = True
-    """False if a container refuses an own host name; the machine's is seen then."""
+    """False if a container refuses a separate host name; then the machine's is visible."""
     landlock: int = 0
     """Landlock's ABI, 0 without Landlock."""
     is_installed: bool = True
@@ -184,5 +185,5 @@ class Abilities(Value):
 
 
 def sandbox_folder(worktree: Path) -> Path:
-    """Return the private folder of a worktree's processes, alongside it; no node's name has a dot."""
+    """Return the private folder of a worktree's processes, next to it; no node's name has a dot."""
     return worktree.with_name(f".{worktree.name}.sandbox")

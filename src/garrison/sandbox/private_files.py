@@ -1,13 +1,13 @@
-"""Private files: what lies in a folder that agents are shown for its programs, and is not meant for all who run those.
+"""Private files: find secrets in folders that agents see because of the programs there.
 
-A program's folder is rarely one of programs alone: package managers keep tokens alongside what they install. So a file
-is private if it lacks a read bit that the folder's programs have, or has a known name. Bits count from the folder down:
-one below a home of mode 0700, or installed with a umask of 077, is shown as any other. A folder of the system has
-programs for all.
+A program's folder rarely contains only programs: package managers keep tokens next to what they install. So a file is
+private if it lacks a read bit that the folder's programs have, or has a known name. Bits count from the folder down: a
+folder below a home of mode 0700, or installed with a umask of 077, is shown like any other. A system folder has
+programs for everyone.
 
-The walk takes some 2 microseconds a file. A launch has it made again (`walk_again`), in a child process while it checks
-other things; the sandboxes after it read what that found. They walk by themselves what has changed at its top since, or
-was walked more than an hour ago.
+The walk takes about 2 microseconds per file. A launch repeats it (`walk_again`) in a child process while it checks
+other things; later sandboxes read its result. They walk a folder themselves if its top has changed since, or the last
+walk is more than an hour old.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from garrison.records import atomic
 from garrison.values import Value, asdict
 
 FILE = "private-files.json"
-"""File alongside the list of homes: folder → what was found in it."""
+"""File next to the list of homes: folder → what was found in it."""
 MAX_FOLDERS = 100
-"""Folders that are remembered."""
+"""Most folders that are remembered."""
 FRESH = 3600.0
-"""Seconds for which a walk counts."""
+"""Seconds that a walk is valid."""
 KNOWN_NAMES = frozenset({
     ".npmrc", "npmrc", ".yarnrc", ".yarnrc.yml", ".pypirc", "pip.conf", "pip.ini", ".condarc", "condarc", ".netrc",
     "_netrc", "netrc", ".env", ".envrc", "credentials", "credentials.toml", "credentials.json", "credentials.xml",
@@ -45,17 +45,17 @@ KNOWN_NAMES = frozenset({
     ".dockercfg", ".dockerconfigjson", "kubeconfig", "secrets", "secrets.toml", "secrets.json", "secrets.yml",
     "secrets.yaml",
     "token", "tokens", ".token", "access_token", ".vault-token", ".terraformrc", "hosts.yml", ".htpasswd"})
-"""Names of files with credentials, whatever their mode."""
+"""Names of files with credentials, with any mode."""
 KNOWN_FOLDERS = frozenset({".git", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".env.d"})
 """Names of folders with credentials: `.git/config` may have a token in an address."""
 LOCKS = frozenset({".lock", "lock", "config.lock", "volta.lock", "juliaup.lock", ".juliaup-lock", ".package-cache",
                    ".package-cache-mutate", ".mamba_lock", ".conda_lock"})
-"""Names of files that uv, opam, volta, juliaup, cargo and conda lock. A lock needs no right to write: who sees the
-file could hold it, and the person's own tools would wait."""
+"""Names of files that uv, opam, volta, juliaup, cargo and conda lock. A lock needs no write permission: any process
+that sees the file could hold it, and block the user's own tools."""
 MANY = 40
-"""Private files of one folder beyond which the folder is hidden instead: each hidden path is a mount."""
+"""Number of private files above which the whole folder is hidden instead: each hidden path is a mount."""
 PATIENCE = 1.0
-"""Seconds for which a launch waits for the walk, once all else is checked: in larger folders the agents walk."""
+"""Seconds that a launch waits for the walk after its other checks: larger folders are left to the agents."""
 _PROGRAM_FOLDERS = frozenset({"bin", "sbin", "shims", "libexec"})
 _ALL = 0o444
 _walking: list[tuple[int, int]] = []
@@ -63,10 +63,10 @@ _walking: list[tuple[int, int]] = []
 
 
 class Found(Value):
-    """What a walk of a folder has found."""
+    """Result of walking a folder."""
 
     changed: int
-    """Time at which the folder itself had changed, in nanoseconds."""
+    """Modification time of the folder itself, in nanoseconds."""
     at: float
     private: tuple[str, ...]
     is_system: bool = False
@@ -76,9 +76,9 @@ class _Walk(msgspec.Struct):
     """What was seen below one folder."""
 
     programs: int = 0
-    """Read bits of its programs, any of them."""
+    """Read bits of its programs, combined."""
     lacking: list[tuple[str, int]] = msgspec.field(default_factory=list)
-    """Path → its read bits, where it has fewer than what it lies in."""
+    """Path → its read bits, if it has fewer than its parent."""
     named: list[str] = msgspec.field(default_factory=list)
 
 
@@ -87,7 +87,7 @@ def file_of_walks() -> Path:
 
 
 def private_below(root: Path, kept: Path | None = None, *, is_system: bool = False) -> list[Path]:
-    """Return what is private below a folder, folders whole; as an earlier walk found it, if that still counts.
+    """Return what is private below a folder, with whole folders; from an earlier walk, if that is still valid.
 
     Args:
         kept: `file_of_walks`.
@@ -110,13 +110,13 @@ def private_below(root: Path, kept: Path | None = None, *, is_system: bool = Fal
 
 @contextmanager
 def walk_again(patience: float = PATIENCE) -> Iterator[None]:
-    """Have folders walked again, but those of garrison's own Python, in which nobody keeps tokens: a launch begins.
+    """Walk folders again at a launch, except those of garrison's own Python, which contain no tokens.
 
-    What earlier launches needed is walked in a child process while the caller does other things; who asks for one of
-    these folders meanwhile waits for it, and so does the end.
+    Folders that earlier launches needed are walked in a child process while the caller continues; a caller that needs
+    one of these folders waits for it, and so does the end.
 
     Args:
-        patience: seconds to wait at most; then the walk is given up, and left to the sandboxes.
+        patience: seconds to wait at most; then the walk is abandoned, and left to the sandboxes.
     """
     own = tuple(f"{prefix}/" for prefix in {sys.prefix, sys.base_prefix} - {"/usr"})
     kept = file_of_walks()
@@ -127,15 +127,15 @@ def walk_again(patience: float = PATIENCE) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        patience = 0  # what is refused needs no walk
+        patience = 0  # a refused launch needs no walk
         raise
     finally:
         _collect(kept, patience)
 
 
 def _fork(gone: dict[str, Found]) -> tuple[int, int] | None:
-    """Start the child that walks; return its pidfd and the pipe that it writes to, None where it cannot be."""
-    # Of a process with threads a child has only the one that forks, and locks that the others held are never released.
+    """Start the child that walks; return its pidfd and the pipe that it writes to, None if that is impossible."""
+    # A forked child has only the calling thread, and locks of the other threads are never released.
     if threading.active_count() > 1:
         return None
     told, tell = os.pipe()
@@ -150,8 +150,8 @@ def _fork(gone: dict[str, Found]) -> tuple[int, int] | None:
         return os.pidfd_open(child), told
     try:
         sys.settrace(None)
-        # The caller's locks last as long as any copy of their descriptors, and who reads its output until the end
-        # would wait for this process.
+        # The caller's locks live as long as any copy of their descriptors, and readers of its output would wait for
+        # this process.
         os.dup2(tell, 0)
         os.closerange(1, os.sysconf("SC_OPEN_MAX"))
         walked = {path: _look(path, Path(path).stat().st_mtime_ns, is_system=each.is_system)
@@ -159,11 +159,11 @@ def _fork(gone: dict[str, Found]) -> tuple[int, int] | None:
         with open(0, "wb") as pipe:
             pipe.write(_to_json(walked))
     finally:
-        os._exit(0)  # nothing of the caller's may run here, whatever is raised
+        os._exit(0)  # none of the caller's code may run here, whatever is raised
 
 
 def _collect(kept: Path, patience: float) -> None:
-    """Keep what the child found, if there is one and it ends in time; end it in any case."""
+    """Store the child's result, if there is a child and it ends in time; kill it in any case."""
     if not _walking:
         return
     child, told = _walking.pop()
@@ -171,12 +171,12 @@ def _collect(kept: Path, patience: float) -> None:
     while select.select([told], [], [], max(0.0, end - time.monotonic()))[0] and (part := os.read(told, 1 << 16)):
         read += part
     os.close(told)
-    with suppress(ProcessLookupError):  # it has ended and, where someone collects all children, is collected
+    with suppress(ProcessLookupError):  # it has ended and, if something collects all children, was collected
         signal.pidfd_send_signal(child, signal.SIGKILL)
     with suppress(ChildProcessError):
         os.waitid(os.P_PIDFD, child, os.WEXITED)
     os.close(child)
-    with suppress(ValueError):  # it did not get to the end
+    with suppress(ValueError):  # it did not finish
         walked = _from_json(bytes(read))
         _change(kept, lambda found: walked | found)
 
@@ -186,7 +186,7 @@ def _look(folder: str, changed: int, *, is_system: bool) -> Found:
 
 
 def _change(kept: Path, change: Callable[[dict[str, Found]], dict[str, Found]]) -> None:
-    with suppress(OSError):  # the next one walks as well
+    with suppress(OSError):  # the next one walks too
         atomic.make_directory(kept.parent)
         with atomic.locked(kept.with_name(f"{FILE}.lock")):
             known = change(_found(kept))
@@ -203,7 +203,8 @@ def find_private(root: str, *, is_system: bool = False) -> list[str]:
 
 
 def _walk(root: str, is_system: bool, walk: _Walk) -> None:
-    """Look at everything below a folder once; no link is followed: what it leads to is shown only if that is."""
+    """Inspect everything below a folder once without following links: their targets are shown only if listed
+    themselves."""
     folders = [(root, _ALL, True)]
     while folders:
         folder, above, has_programs = folders.pop()
@@ -225,10 +226,10 @@ def _walk(root: str, is_system: bool, walk: _Walk) -> None:
 
 
 def _entries(folder: str) -> Iterator[tuple[str, int]]:
-    """Yield name and mode of what lies in a folder, without links; nothing where we may not look: agents may not
+    """Yield name and mode of the entries of a folder, without links; nothing if it is unreadable: agents cannot read it
     either."""
     with suppress(OSError):
-        # By descriptor: the kernel looks up one name for each file instead of its path.
+        # By descriptor: the kernel looks up one name per file instead of a path.
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             for entry in os.scandir(descriptor):
@@ -240,12 +241,13 @@ def _entries(folder: str) -> Iterator[tuple[str, int]]:
 
 
 def _bits(folder: str) -> int:
-    """Return the read bits that a folder's own mode allows: what lies in a folder without programs should have them."""
+    """Return the read bits that a folder's own mode allows, which the content of a folder without programs should
+    have."""
     return (Path(folder).stat().st_mode & 0o111) << 2 or _ALL
 
 
 def _fold(found: Iterable[str], root: str) -> list[str]:
-    """Return private paths without what lies in a private folder; one with many private files is private itself."""
+    """Return private paths without the content of private folders; one with many private files is private itself."""
     tops: list[str] = []
     for path in sorted(found, key=lambda path: path.split("/")):
         if not (tops and path.startswith(f"{tops[-1]}/")):
@@ -261,7 +263,7 @@ def _fold(found: Iterable[str], root: str) -> list[str]:
 
 
 def _found(kept: Path) -> dict[str, Found]:
-    """Return what walks have found; nothing if that is torn."""
+    """Return the stored results of walks; nothing if the file is torn."""
     try:
         return _parse(kept, kept.stat().st_mtime_ns)
     except (OSError, ValueError, TypeError):

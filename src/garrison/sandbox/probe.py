@@ -1,7 +1,7 @@
-"""Probe: find out what this machine can hold, and which mode follows from it.
+"""Probe: find out what this machine can enforce, and which mode follows.
 
 A namespace may be refused although bubblewrap is installed: by a container, a sysctl or AppArmor. So bubblewrap is
-tried. The result is kept in a file for as long as the machine is up; a refusal is not kept: the user may lift it.
+tried. A success is kept in a file until the next boot; a refusal is not: the user may lift it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _SWITCHES = {"user.max_user_namespaces": "15000", "kernel.unprivileged_userns_cl
              "kernel.apparmor_restrict_unprivileged_userns": "0"}
 """Setting of the kernel that may forbid user namespaces → its value that allows them."""
 _ATTEMPTS = tuple(product((True, False), (True, False), (True, False)))
-"""(own /proc, no further user namespaces, own host name): what is tried, the best first."""
+"""(own /proc, no further user namespaces, own host name): what to try, best first."""
 _TIMEOUT = 20.0
 
 
 @cache
 def machine() -> Abilities:
-    """Return what this machine can hold; it is tried once in a boot."""
+    """Return what this machine can enforce; tried once per boot."""
     program = shutil.which(PROGRAM)
     if (kept := _read_kept(program)) is not None:
         return kept
@@ -60,7 +60,7 @@ def machine() -> Abilities:
 
 
 def examine(program: str | None) -> Abilities:
-    """Try what this machine can hold."""
+    """Try what this machine can enforce."""
     abi = landlock.abi()
     if program is None:
         return Abilities(refusal="bubblewrap is not installed", landlock=abi, is_installed=False)
@@ -74,7 +74,7 @@ def examine(program: str | None) -> Abilities:
 
 
 def choose_mode(wanted: Mode, able: Abilities) -> Mode:
-    """Return the mode that provides what was wanted; Refused if this machine cannot. Pure."""
+    """Return the mode for what was requested; Refused if this machine cannot enforce it. Pure."""
     if wanted in (Mode.NONE, Mode.CONTAINER):
         return wanted  # the engine of a container is found with its image (`container.ready`)
     if wanted in (Mode.AUTO, Mode.BUBBLEWRAP) and able.bubblewrap:
@@ -90,17 +90,18 @@ def choose_mode(wanted: Mode, able: Abilities) -> Mode:
 
 
 def held_mode(place: Place | None) -> Mode:
-    """Return the mode that confines what runs in a place, `none` without one; Refused if this machine cannot."""
+    """Return the mode that confines what runs in a place, `none` without one; Refused if this machine cannot enforce
+    it."""
     return Mode.NONE if place is None else mode_here(place.rights.mode)
 
 
 def mode_here(wanted: Mode) -> Mode:
-    """Return the mode that holds on this machine what was wanted; nothing is tried for `none`."""
+    """Return the mode for what was requested on this machine; nothing is tried for `none`."""
     return wanted if wanted in (Mode.NONE, Mode.CONTAINER) else choose_mode(wanted, machine())
 
 
 def describe_mode(mode: Mode, able: Abilities | None) -> str:
-    """Return which mode holds and what it does not hold. Pure."""
+    """Return the mode in force and its gaps. Pure."""
     if mode is Mode.CONTAINER:
         return "container"
     if mode is Mode.NONE or able is None:
@@ -109,11 +110,11 @@ def describe_mode(mode: Mode, able: Abilities | None) -> str:
         why = f"; {able.refusal}: {remedy(able)}" if able.refusal else ""
         return f"landlock {able.landlock}, which leaves gaps (`garrison doctor --sandbox` lists them){why}"
     return "bubblewrap" if able.has_own_proc else \
-        "bubblewrap, with a gap: the names and command lines of processes outside can be seen (/proc is shared)"
+        "bubblewrap, with a gap: the names and command lines of processes outside are visible (/proc is shared)"
 
 
 def remedy(able: Abilities) -> str:
-    """Return what to do so that bubblewrap works, as a command where one is known."""
+    """Return how to make bubblewrap work, as a command if possible."""
     if not able.bubblewrap and not able.is_installed:
         return f"install it with `{install_command('bubblewrap')}`"
     sudo = "" if os.geteuid() == 0 else "sudo "
@@ -136,7 +137,7 @@ def _try(program: str, has_own_proc: bool, can_forbid_namespaces: bool, can_name
 
 
 def _read_kept(program: str | None) -> Abilities | None:
-    """Return what was found in this boot, by this user, in these namespaces, with this installed program."""
+    """Return the stored result of this boot, user, namespaces and installed program."""
     with suppress(OSError, ValueError, TypeError, AttributeError):
         body = json.loads(_path().read_text())
         if body.pop("key") == _key(program):
@@ -149,14 +150,14 @@ def _path() -> Path:
 
 
 def _key(program: str | None) -> list[str]:
-    # In a container, or under a sandbox of the user's own, the same boot and user are held in other ways.
+    # In a container, or in the user's own sandbox, the same boot and user have other restrictions.
     namespaces = [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("user", "mnt", "pid", "net")]
     changed = "" if program is None else str(Path(program).stat().st_mtime_ns)
     return [processes.boot_id(), str(os.geteuid()), program or "", changed, *namespaces]
 
 
 # ---- Summary of a run's sandbox: the line that launch and status show, and the refusal of a mode that cannot be
-# held.
+# enforced.
 
 
 MISSING, READ_ONLY = "No such file or directory", "Read-only file system"
@@ -168,10 +169,10 @@ class Summary(Value):
     """Modes that apply to some agents and roles."""
 
     words: str
-    """Which they are, and what is not held."""
+    """The modes, and their gaps."""
     modes: list[str]
     gaps: bool
-    """True if anything is not held."""
+    """True if there are gaps."""
 
     @property
     def line(self) -> str:
@@ -180,10 +181,10 @@ class Summary(Value):
 
 def summarize_sandbox(home: Path, agents: Iterable[str], environ: Mapping[str, str],
                       roles: Iterable[Role] = NAMES, git: Git | None = None) -> Summary:
-    """Return which modes apply to these agents and roles; Refused if one cannot be held on this machine.
+    """Return which modes apply to these agents and roles; Refused if this machine cannot enforce one.
 
     Args:
-        git: repository whose devcontainer.json is used where no image is named.
+        git: repository whose devcontainer.json is used if no image is named.
     """
     found = [(who, rights if git is None else with_devcontainer(rights, git))
              for who, rights in _rights(home, agents, environ, roles)]
@@ -199,7 +200,7 @@ def summarize_sandbox(home: Path, agents: Iterable[str], environ: Mapping[str, s
 
 def missing_path_notes(home: Path, agents: Iterable[str], environ: Mapping[str, str],
                        roles: Iterable[Role] = NAMES) -> Iterator[str]:
-    """Yield a line for each path that the rights of these agents and roles name and that does not exist."""
+    """Yield a line for each missing path in the rights of these agents and roles."""
     missing: dict[tuple[str, Path], list[str]] = {}
     for who, rights in _rights(home, agents, environ, roles):
         for key, paths in zip(_LISTS, (rights.read, rights.write, rights.hide), strict=True):
@@ -208,7 +209,7 @@ def missing_path_notes(home: Path, agents: Iterable[str], environ: Mapping[str, 
                     missing.setdefault((key, path), []).append(who)
     for (key, path), users in missing.items():
         yield (f"{key} = [...] of {', '.join(users)} names {path}, which does not exist: "
-               + ("what would be hidden is misspelt or not there yet" if key == "hide" else
+               + ("the path to hide is misspelt or does not exist yet" if key == "hide" else
                   "it is missing in the sandbox; create it, or correct config.toml"))
 
 
@@ -228,11 +229,11 @@ _PROGRAMS = (
     re.compile(r"^(?:\S*/)?(?:env|nice|nohup|time|xargs|setsid|make\S*|bwrap: execvp|timeout: failed to run command)"
                r":? [\u2018']?([\w.+@-]+)[\u2019']?: No such file", re.MULTILINE),
 )
-"""Lines in which a shell, env, make and others that run a program say which one they did not find."""
+"""Lines in which a shell, env, make and the like report which program they did not find."""
 _FILES = re.compile(r"(?<![^\s:'\"\u2018\u2019])(/[^\s:'\"\u2018\u2019]+)['\"\u2019]?: No such file"
                     r"|No such file or directory: ['\"](/[^'\"\n]+)['\"]")
 _MAX_TAIL = 8_000
-"""Characters of an output in which a missing file is looked for."""
+"""Characters of an output that are searched for a missing file."""
 _BUILTINS = frozenset({"cd", "echo", "test", "true", "false", "exit", ":", "[", "set", "export", "printf", ".",
                        "source", "exec", "if", "then", "else", "fi", "for", "do", "done", "while", "case", "esac", "!",
                        "umask"})
@@ -240,20 +241,20 @@ _BUILTINS = frozenset({"cd", "echo", "test", "true", "false", "exit", ":", "[", 
 
 _LOCAL = re.compile(r"(?i)(?:localhost|127\.0\.0\.1|\[?::1).{0,80}(?:refused|n't connect|unable to connect)"
                     r"|ECONNREFUSED (?:127\.0\.0\.1|::1)")
-"""Lines in which a client says that nothing listens on the loopback device."""
+"""Lines in which a client reports that nothing listens on the loopback device."""
 
 
 def explain_missing_file(rights: Rights, table: str, end: End, tail: str, path: str, command: str = "") -> str:
-    """Return which program, file or writable folder a command missed, and how it gets it; else ''.
+    """Return which program, file or writable folder a command missed, and how to provide it; else ''.
 
     Args:
         tail: end of its output.
-        path: PATH outside, where programs are looked for.
+        path: PATH outside, to search for programs.
         command: shell line that ran, for an output that names nothing.
     """
     tail = tail[-_MAX_TAIL:]
     if end.code != 0 and rights.mode is not Mode.NONE and rights.network is not Network.OPEN and _LOCAL.search(tail):
-        return (f"; a sandbox has its own localhost: host_ports = [PORT] in [{table}] of config.toml leads to your "
+        return (f"; a sandbox has its own localhost: host_ports = [PORT] in [{table}] of config.toml forwards to your "
                 "machine's")
     is_told = end.kind is EndKind.NOT_RUN or any(sign in tail for sign in (MISSING, READ_ONLY, "not found"))
     if end.code == 0 or not is_told:
@@ -280,7 +281,8 @@ def explain_missing_file(rights: Rights, table: str, end: End, tail: str, path: 
 
 
 def describe_modes(held: Mapping[str, Mode], able: Abilities | None) -> str:
-    """Return the line for the modes that hold; `held` says which applies to what. The commonest comes first. Pure."""
+    """Return the line about the modes in force; `held` says which applies to what. The most common comes first.
+    Pure."""
     by_mode: dict[Mode, list[str]] = {}
     for who, mode in held.items():
         by_mode.setdefault(mode, []).append(who)

@@ -1,7 +1,7 @@
-"""Launcher: open a pseudo terminal, pass garrison its other end, become the command in it.
+"""Launcher: open a pseudo terminal, pass its other end to garrison, become the command in it.
 
-Started as a file, without site packages; in a sandbox it runs inside, so that the terminal is of the sandbox's own
-devices and no terminal of the machine is reachable from there.
+Started as a file, without site packages; in a sandbox it runs inside, so that the terminal is one of the sandbox's own
+devices and no terminal of the machine is reachable.
 
     python -I -S pty_launcher.py SOCKET ROWS COLUMNS COMMAND…
 """
@@ -19,14 +19,14 @@ import termios
 
 
 def main(words: list[str]) -> int:
-    """Make the terminal, the controlling one of its own session, and execute; 126 or 127 if that fails."""
+    """Create the terminal, make it the controlling one of a new session, and execute; 126 or 127 if that fails."""
     number, rows, columns, *command = words
     try:
         master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", int(rows), int(columns), 0, 0))
         with socket.socket(fileno=int(number)) as line:
             limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))  # others may have many under way
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))  # for other senders' descriptors in flight
             socket.send_fds(line, [b"\0"], [master])
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         os.close(master)

@@ -1,4 +1,4 @@
-"""Rights: read from config.toml what a confined process tree may do.
+"""Rights: read the rights of confined process trees from config.toml.
 
     [sandbox]                       # every tree
     mode = "auto"
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from garrison.tables import Table
 
 ROLE_TABLES = tuple(role.value for role in Role if role is not Role.AGENT)
-"""Tables below `[sandbox]`; an agent has its profile."""
+"""Tables below `[sandbox]`; agents use their profiles."""
 
 
 def _hosts(value: object) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def _host_ports(value: object) -> tuple[tuple[str, int], ...]:
 def _paths(value: object) -> tuple[str, ...]:
     paths = as_strings(value)
     if wrong := [path for path in paths if path != "~" and not path.startswith(("/", "~/"))]:
-        raise ValueError(f"a list of paths, each absolute or beginning with ~/, not {wrong[0]!r}")
+        raise ValueError(f"a list of paths, each absolute or starting with ~/, not {wrong[0]!r}")
     return paths
 
 
@@ -85,7 +85,7 @@ def _devcontainer(value: object) -> tuple[str, ...]:
 
 
 class SandboxConfig(Value):
-    """The table `[sandbox]`, and its tables for one role each; a profile has the same keys but for `mode`."""
+    """The table `[sandbox]`, and its tables for one role each; a profile has the same keys except `mode`."""
 
     mode: Mode = setting(DEFAULT_MODE, member(Mode))
     network: Network = setting(DEFAULT_NETWORK, member(Network))
@@ -128,7 +128,7 @@ def _expand(path: str, home: Path) -> Path:
 
 
 def _mode_of(variable: str, word: str) -> Mode:
-    """Return the mode that a variable of the environment states."""
+    """Return the mode that a variable of the environment sets."""
     try:
         return member(Mode)(word)
     except ValueError as error:
@@ -145,7 +145,7 @@ def check_rights(config: ConfigFile) -> None:
 
 
 def rights_tables(config: ConfigFile, role: Role, agent: str) -> Iterator[Table]:
-    """Yield the tables that state rights, the most general one first."""
+    """Yield the tables with rights, most general first."""
     yield config.table.below("sandbox")
     if role is not Role.AGENT:
         yield config.table.below("sandbox", role.value)

@@ -1,6 +1,6 @@
-"""Keeper: the process that starts a service, passes its connections on, and ends with its last user.
+"""Keeper: the process that starts a service, forwards its connections, and exits with its last user.
 
-`python -P -m garrison.sandbox.service_keeper FOLDER`; `services` starts it, and tells what it does.
+`python -P -m garrison.sandbox.service_keeper FOLDER`; started and described by `services`.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ if TYPE_CHECKING:
 
 DATA = "data"
 RESTARTS = 2
-"""Times that a service which has ended is started again."""
+"""Most restarts of a service that has ended."""
 READY_SECONDS = 60.0
-"""Seconds for a service to become ready."""
+"""Time limit in seconds for a service to become ready."""
 TEMPLATE_SECONDS = 300.0
 TEMPLATE_DAYS = 14.0
-"""Days after which a template that was not used is removed."""
+"""Days after which an unused template is removed."""
 _SLOW_LOOK = 1.0
 _IDLE_SECONDS = 12 * 3600.0
 UID = 65534
-"""User inside where garrison is root: nobody, since servers such as PostgreSQL refuse to be root."""
+"""User inside if garrison is root: nobody, since servers such as PostgreSQL refuse to run as root."""
 
 
 class Keeper:
@@ -83,7 +83,7 @@ class Keeper:
         self._seen = time.monotonic()
 
     async def run(self) -> None:
-        """Keep it until nobody uses it, or a signal."""
+        """Keep it until it has no users, or a signal."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._stopped.set)
@@ -104,7 +104,7 @@ class Keeper:
             await self._close()
 
     async def _serve(self) -> None:
-        """Start the command, and again when it ends; tell when it is ready."""
+        """Start the command, restart it when it ends; report when it is ready."""
         while await self._is_wanted(LOOK if self.state.phase is Phase.STARTING else _SLOW_LOOK):
             if self.state.phase is Phase.FAILED:
                 continue
@@ -126,7 +126,7 @@ class Keeper:
                     self._write(phase=Phase.FAILED, ends=self.state.ends, line=f"not ready after {READY_SECONDS:g} s")
 
     async def _is_ready(self) -> bool:
-        """Return whether its port takes a connection, and `ready` succeeds if there is one."""
+        """Return whether its port accepts a connection and its `ready` command, if any, succeeds."""
         try:
             (await self._connect()).close()
         except Unreachable:
@@ -139,7 +139,7 @@ class Keeper:
         return end.ok
 
     async def _is_wanted(self, pause: float = _SLOW_LOOK) -> bool:
-        """Wait a little; return whether the service is used still."""
+        """Wait briefly; return whether the service is still used."""
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._stopped.wait()
@@ -168,11 +168,11 @@ class Keeper:
                               self.namespace.entry(), timeout)
 
     def _prepare_data(self) -> None:
-        """Give the service a data folder of its own; that of a killed keeper is used again."""
+        """Give the service its own data folder; reuse a killed keeper's."""
         data, template = self.folder / DATA, self.settings.service.template
         if data.is_dir():
             return
-        # Renamed once it is whole: what a keeper that was killed had copied so far is not taken for data by the next.
+        # Renamed once complete: the partial copy of a killed keeper is not mistaken for data by the next.
         making = atomic.make_directory(self.folder / "data.part")
         if template:
             copy_tree(template_folder(self.settings, self.namespace.entry()), making)
@@ -187,7 +187,7 @@ class Keeper:
     # ---- connections
 
     async def _join(self, client: Stream) -> None:
-        with suppress(Unreachable, OSError):  # the client sees a connection that ends at once
+        with suppress(Unreachable, OSError):  # the client sees a connection that closes at once
             await join_to(client, self._connect(), _IDLE_SECONDS)
 
     def _write(self, **changes: object) -> None:
@@ -195,7 +195,7 @@ class Keeper:
         atomic.write(self.folder / STATE, record.encode(self.state), durable=False)
 
     async def _close(self) -> None:
-        """End the command, which loses nothing that is kept, and remove the folder."""
+        """End the command, whose data is discarded, and remove the folder."""
         self._clients.cancel()
         if self.job is not None:
             processes.send(self.job.pid, self.job.ticks, signal.SIGKILL)
@@ -212,7 +212,7 @@ class Keeper:
 
 def start_confined(settings: ServiceSettings, command: str, folder: Path, data: Path, log: Path,
                    entry: Sequence[str], timeout: float | None = None) -> Job:
-    """Start a shell line of a service: it may write its data folder, and reaches its own network alone."""
+    """Start a shell line of a service: it may write to its data folder, and has only its own network."""
     home, service = Path(settings.home), settings.service
     rights = replace(read_rights(home, Role.TOOL), network=Network.NONE, host_ports=())
     place = Place(Role.TOOL, rights, data, folder / "private", entry=tuple(entry),
@@ -224,7 +224,7 @@ def start_confined(settings: ServiceSettings, command: str, folder: Path, data: 
 
 
 def template_folder(settings: ServiceSettings, entry: Sequence[str]) -> Path:
-    """Return the data folder that the template of a service made, once for each command and version of its programs."""
+    """Return the data folder from the template of a service, created once per command and version of its programs."""
     store = atomic.make_directory(Path(settings.store))
     words = (settings.service.template, settings.service.command, settings.path, str(os.geteuid()))
     key = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
@@ -235,7 +235,7 @@ def template_folder(settings: ServiceSettings, entry: Sequence[str]) -> Path:
             return folder / DATA
         _sweep(store)
         end_left(settings, folder)
-        if folder.exists():  # of a keeper that was killed
+        if folder.exists():  # from a killed keeper
             untrusted.remove(store, key)
         making = atomic.make_directory(folder / "data.part")
         job = start_confined(settings, settings.service.template.replace("{data}", str(making)), folder, making,
@@ -260,7 +260,7 @@ def _sweep(store: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Be the keeper of a folder; exit 0 at once if it has one."""
+    """Run as the keeper of a folder; exit 0 at once if it has one."""
     folder = Path((sys.argv[1:] if argv is None else argv)[0])
     os.umask(0o077)
     lock = LifeLock.try_acquire(folder.parent / f".{folder.name}.life")

@@ -1,16 +1,15 @@
 """Services: servers that a run starts for its nodes, such as a database, each with its own data folder.
 
 A keeper (`service_keeper`), one process per service and node (or run, or gate), starts the command in a sandbox with
-its own network, where nothing but its port is reached: from inside a node, a forward leads to the keeper's Unix socket,
-and that to the port.
-The service is not trusted, since what an agent says to a database may run programs in it.
+its own network, where only its port is reachable: inside a node, a forward connects to the keeper's Unix socket, and
+that to the port. The service is not trusted, since an agent's input to a database may run programs in it.
 
 | event | the keeper |
 |---|---|
-| it is started | copies the template's data folder, starts the command, asks `ready` until that succeeds |
-| the command ends | starts it again, twice; then notes its last line, and stays |
-| no user of it lives for `LINGER` seconds, or SIGTERM | ends the command, removes the folder |
-| it is killed | the command dies with it, or is ended by the next keeper, which works on the same data |
+| it is started | copies the template's data folder, starts the command, runs `ready` until it succeeds |
+| the command ends | restarts it, twice; then records its last line, and stays |
+| no living user for `LINGER` seconds, or SIGTERM | ends the command, removes the folder |
+| it is killed | the command dies with it, or is ended by the next keeper, which uses the same data |
 | its folder is gone | ends the command |
 """
 
@@ -48,14 +47,14 @@ if TYPE_CHECKING:
 FOLDER = "services"
 """Folder with a folder for each service, of a node's sandbox, of a run, or of a gate's slot."""
 TEMPLATES = ".services"
-"""Folder of a repository's worktrees with the data folders that templates made, one for each command and version."""
+"""Folder of a repository's worktrees with the data folders from templates, one per command and version."""
 SETTINGS, STATE, LOG, SOCKET, USERS = "settings.json", "state.json", "output.log", "socket", "users.json"
 READY_LOG = "ready.log"
 """Files of a service's folder."""
 LINGER = 15.0
-"""Seconds without a living user after which a keeper ends: a killed runner has a successor by then."""
+"""Seconds without a living user after which a keeper exits: a killed runner has a successor by then."""
 INLINE_SECONDS = 10.0
-"""Seconds that its user waits for it at a time."""
+"""Seconds that its user waits for it in one call."""
 LOOK = 0.05
 
 
@@ -68,20 +67,20 @@ class Phase(StrEnum):
 
 
 class ServiceState(Value):
-    """What its keeper says of a service."""
+    """Status of a service, from its keeper."""
 
     phase: Phase = Phase.STARTING
     ends: int = 0
     """How often its command has ended."""
     line: str = ""
-    """Last line that it printed before it ended."""
+    """Last line of its output before it ended."""
     pid: int = 0
     ticks: int = 0
-    """Its keeper."""
+    """The keeper process."""
 
 
 class ServiceSettings(Value):
-    """What a keeper works by."""
+    """Settings of a keeper."""
 
     name: str
     run: str
@@ -95,7 +94,7 @@ class ServiceSettings(Value):
 
 
 class ServiceUser(Value):
-    """Who uses services: where their folders are, and whose life they share."""
+    """User of services: where their folders are, and which processes keep them alive."""
 
     run: str
     folder: Path
@@ -104,26 +103,27 @@ class ServiceUser(Value):
     """Folder of those with `per = "run"`."""
     store: Path
     identities: tuple[Path, ...] = ()
-    """Records of processes; one that lives keeps a service."""
+    """Records of processes; a living one keeps a service."""
     run_identities: tuple[Path, ...] = ()
     process: ProcessId | None = None
-    """A process that keeps it as well."""
+    """A process that also keeps it."""
     linger: float = LINGER
 
 
 def marker_of(settings: ServiceSettings, log: Path) -> str:
-    """Return the marker of the command that writes that log; each has its own, since a job ends all that bear its."""
+    """Return the marker of the command that writes that log; each has its own, since a job kills all processes with its
+    marker."""
     return f"{settings.home}:{settings.run}:service-{settings.name}#{2 + zlib.crc32(os.fsencode(log))}"
 
 
 def variables(home: Path) -> dict[str, str]:
-    """Return the variables that lead programs inside to the services of a home."""
+    """Return the variables that point programs inside to the services of a home."""
     return {name: value.replace("{port}", str(service.port)) for service in read_config(home).services().values()
             for name, value in service.env}
 
 
 def check(home: Path, mode: Mode) -> None:
-    """Refuse services of a home that cannot be had: without bubblewrap, or two at one port."""
+    """Refuse impossible services of a home: without bubblewrap, or two on one port."""
     services = read_config(home).services()
     if services and mode_here(mode) is not Mode.BUBBLEWRAP:
         raise Refused(f"[services.{next(iter(services))}] of config.toml needs bubblewrap: without it a service would "
@@ -132,17 +132,17 @@ def check(home: Path, mode: Mode) -> None:
                              if host == "127.0.0.1"}
     for name, service in services.items():
         if service.port in ports:
-            raise Refused(f"port {service.port} of [services.{name}] is that of {ports[service.port]} as well; give "
+            raise Refused(f"port {service.port} of [services.{name}] is also used by {ports[service.port]}; give "
                           "it another")
         ports[service.port] = f"[services.{name}]"
 
 
 def provide(home: Path, user: ServiceUser, environ: Mapping[str, str], report: Path | None = None,
             ) -> tuple[Forward, ...]:
-    """Have all services of a home run for a user, and return the forwards to them; Shortage while one is starting.
+    """Run all services of a home for a user, and return the forwards to them; Shortage while one is starting.
 
     Args:
-        report: file for those that do not run, in the form of refused hosts.
+        report: file for services that do not run, in the form of refused hosts.
     """
     forwards, failed = [], []
     until = time.monotonic() + INLINE_SECONDS
@@ -159,7 +159,7 @@ def provide(home: Path, user: ServiceUser, environ: Mapping[str, str], report: P
 
 
 def tend(home: Path, user: ServiceUser, environ: Mapping[str, str]) -> None:
-    """Start the keepers of a user's services again that were killed, without waiting for them."""
+    """Restart killed keepers of a user's services, without waiting for them."""
     for folder, settings in _wanted(home, user, environ):
         if not processes.is_running(*_keeper_of(folder)):
             _start_keeper(folder, settings, user)
@@ -174,8 +174,8 @@ def _wanted(home: Path, user: ServiceUser, environ: Mapping[str, str]) -> Iterat
 
 
 def _start_keeper(folder: Path, settings: ServiceSettings, user: ServiceUser) -> None:
-    """Start a keeper for a folder; it ends at once if there is one."""
-    atomic.make_directory(folder)  # a keeper that has just ended removes it
+    """Start a keeper for a folder; it exits at once if there is one."""
+    atomic.make_directory(folder)  # a keeper that is just exiting removes it
     _record_users(folder, settings, user)
     atomic.write(folder / SETTINGS, record.encode(settings))
     argv = [*module_argv("garrison.sandbox.service_keeper"), str(folder)]
@@ -194,7 +194,7 @@ def _record_users(folder: Path, settings: ServiceSettings, user: ServiceUser) ->
 
 
 def _start(folder: Path, settings: ServiceSettings, user: ServiceUser, until: float) -> ServiceState:
-    """Have a keeper work on a folder, and return the state of its service once that is ready or has failed."""
+    """Make sure a folder has a keeper, and return the state of its service once it is ready or has failed."""
     while True:
         state = read_state(folder)
         if not processes.is_running(state.pid, state.ticks):
@@ -206,7 +206,7 @@ def _start(folder: Path, settings: ServiceSettings, user: ServiceUser, until: fl
         if state.phase is not Phase.STARTING:
             return state
         if time.monotonic() > until:
-            raise Shortage(f"the service {settings.name} is not ready yet ({folder / LOG}); it is waited for")
+            raise Shortage(f"the service {settings.name} is not ready yet ({folder / LOG}); waiting for it")
         time.sleep(LOOK)
 
 
@@ -216,7 +216,7 @@ def _keeper_of(folder: Path) -> tuple[int, int]:
 
 
 def read_state(folder: Path) -> ServiceState:
-    """Return what is known of a service; that it is starting for a folder without, or with a damaged, state."""
+    """Return the state of a service; starting if the state is missing or damaged."""
     with suppress(GarrisonError, OSError):
         if (data := atomic.read(folder / STATE)) is not None:
             return record.decode(ServiceState, data, folder / STATE)
@@ -224,7 +224,7 @@ def read_state(folder: Path) -> ServiceState:
 
 
 def use_until_end_of(folder: Path, process: ProcessId) -> None:
-    """Keep the services in a folder while that process lives as well."""
+    """Keep the services in a folder also while that process lives."""
     for each in _folders(folder):
         users = read_json(each / USERS)
         if isinstance(users, dict):
@@ -248,7 +248,7 @@ def stop(folder: Path) -> None:
 
 
 def end_left(settings: ServiceSettings, folder: Path) -> None:
-    """End what a killed keeper left of a folder: a sandbox that is just being made does not end with it."""
+    """End a killed keeper's leftovers in a folder: a sandbox that is just being created does not end with it."""
     for log in (LOG, READY_LOG):
         with suppress(GarrisonError):
             kill_tree(None, marker_of(settings, folder / log), grace=0.0)

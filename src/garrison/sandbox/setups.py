@@ -1,4 +1,4 @@
-"""Set-ups that are kept: what one left, as a layer for every worktree and gate slot of its repository.
+"""Kept set-ups: the output of a set-up, as a layer for every worktree and gate slot of its repository.
 
     <trees>/<repository key>/setups/<digest>/   home/       what it left in its home
                                                 caches/     what it wrote into caches of package managers
@@ -8,12 +8,13 @@
     <worktree's sandbox folder>/layer.json                  which layer lies under that worktree: what uses one
 
 Set-up runs once for a digest (of its command, the lock files, the files and programs that the command names, the
-platform and the path inside), by the first that needs it. What it left is moved, renamed into place whole, and never
-changed afterwards; so no half layer is ever used, whenever a process is killed. No sandbox can write there.
+platform and the path inside), by the first process that needs it. Its output is moved, renamed into place as a whole,
+and never changed afterwards; so a partial layer is never used, whenever a process is killed. No sandbox can write
+there.
 
-**What one branch made is given to no other.** A layer is kept only if set-up ran in a sandbox over a commit of the
-target, in a worktree in which no agent had worked. Over any other tree it is private to that worktree, in its sandbox
-folder, and ends with it.
+**The output of one branch is never used by another.** A layer is kept only if set-up ran in a sandbox on a commit of
+the target, in a worktree where no agent had worked. On any other tree it is private to that worktree, in its sandbox
+folder, and removed with it.
 
 Kept layers are removed by age and size (`[setup]` in config.toml), and when the disk is nearly full; never while a
 worktree uses one.
@@ -49,41 +50,41 @@ from garrison.system.stamps import modified_at
 from garrison.values import Value, asdict, replace
 
 STORE = "setups"
-"""Folder of a repository's worktrees with what is kept."""
+"""Folder of a repository's worktrees with the kept layers."""
 LAYER = "layer.json"
 """File of a worktree's sandbox folder that names the layer under it."""
 PRIVATE = "setup-layer"
 """Folder of a worktree's sandbox folder with its own layer."""
 _RECORD, _HOME, _TREE, _GENERATION, _NEW = "setup.json", "home", "tree", "generation", ".new-"
 _RUNTIMES = ("python3", "node")
-"""Programs whose version what a set-up leaves depends on, whether its command names them or not."""
+"""Programs whose version affects the output of every set-up, even if its command does not name them."""
 _MAX_NAMED = 1 << 20
-"""Bytes of a file that the command names which count for the digest."""
+"""Bytes of a file named in the command that are part of the digest."""
 DAY = 86400.0
 
 
 class SetupLayer(Value):
-    """What one set-up left."""
+    """Output of one set-up."""
 
     folder: str
     digest: str
     command: str = ""
     made: tuple[str, ...] = ()
-    """The uppermost paths that it made in its worktree."""
+    """The topmost paths that it created in its worktree."""
     shown: tuple[str, ...] = ()
-    """Those of them that git does not ignore: they are never committed for an agent."""
+    """The ones that git does not ignore: they are never committed for an agent."""
     changed: tuple[str, ...] = ()
     """Tracked files that it changed; the changes are not part of the layer."""
     created: float = 0.0
     """Time in seconds since 1970."""
     seconds: float = 0.0
-    """Time that the set-up took."""
+    """Duration of the set-up."""
     size: int = 0
     """Bytes on disk."""
     kept: bool = False
-    """True if it may lie under other worktrees as well."""
+    """True if other worktrees may also use it."""
     commit: str = ""
-    """Commit over which it was made."""
+    """Commit that it was created on."""
 
     @property
     def home(self) -> Path:
@@ -99,12 +100,12 @@ class SetupLayer(Value):
 
 
 class SetupLimits(Value):
-    """What is kept of set-ups: `[setup]` of config.toml."""
+    """Limits of kept set-ups: `[setup]` of config.toml."""
 
     days: float = 14.0
-    """Age, since the last use, up to which one is kept."""
+    """Longest time since the last use."""
     bytes: int = 10 << 30
-    """Bytes that those of one repository may take."""
+    """Most bytes per repository."""
     free: float = 0.10
     """Part of the disk that stays free."""
 
@@ -115,11 +116,11 @@ def read_limits(home: Path) -> SetupLimits:
 
 
 def store_of(repository_folder: Path) -> Path:
-    """Return the folder with what is kept of a repository, whose worktrees are in `repository_folder`."""
+    """Return the folder with the kept layers of a repository, whose worktrees are in `repository_folder`."""
     return repository_folder / STORE
 
 
-# ---- which one -------------------------------------------------------------------------------------------------------
+# ---- digest -------------------------------------------------------------------------------------------------------
 
 
 def digest_of(key: str, command: str, worktree: Path, environ: Mapping[str, str], checkout: Path, store: Path) -> str:
@@ -148,7 +149,7 @@ def digest_of(key: str, command: str, worktree: Path, environ: Mapping[str, str]
 
 
 def _read_named(worktree: Path, word: str) -> bytes | None:
-    """Return the content of a file of the worktree that a word of the command names; None if it names none."""
+    """Return the content of a worktree's file named by a word of the command; None if it names none."""
     name = word.removeprefix("./")
     if not name or name.startswith("/") or ".." in name.split("/"):
         return None
@@ -168,18 +169,18 @@ def list_kept(store: Path) -> list[SetupLayer]:
 
 
 def last_use(layer: SetupLayer) -> float:
-    """Return when a layer was last laid under a worktree, in seconds since 1970."""
+    """Return when a worktree last started to use a layer, in seconds since 1970."""
     return modified_at(Path(layer.folder) / _RECORD, layer.created)
 
 
 def make_anew(store: Path) -> None:
-    """Have every set-up of a repository run again; what is kept stays for those that use it."""
+    """Make every set-up of a repository run again; kept layers stay for their current users."""
     atomic.make_directory(store)
     atomic.write(store / _GENERATION, os.urandom(8).hex().encode())
 
 
 def lock_of(store: Path, digest: str) -> LifeLock | None:
-    """Lock a digest for the process that makes it; None while another one does."""
+    """Lock a digest for the process that creates it; None while another one does."""
     atomic.make_directory(store)
     return LifeLock.try_acquire(store / f"{digest}.lock")
 
@@ -209,20 +210,20 @@ def layer_of(worktree: Path) -> SetupLayer | None:
 
 
 def is_lost(worktree: Path) -> bool:
-    """Return whether the layer under a worktree was removed by somebody else: its set-up has to run again."""
+    """Return whether the layer under a worktree was removed elsewhere: its set-up must run again."""
     return (sandbox_folder(worktree) / LAYER).is_file() and layer_of(worktree) is None
 
 
 def patterns_of(worktree: Path) -> list[str]:
-    """Return patterns, as in .gitignore, of what a set-up made that git would not ignore."""
+    """Return patterns, as in .gitignore, of a set-up's output that git would not ignore."""
     layer = layer_of(worktree)
     return [] if layer is None else [f"/{literal_pattern(name)}" for name in layer.shown]
 
 
 def lay(worktree: Path, layer: SetupLayer, store: Path) -> bool:
-    """Lay a layer under a worktree from now on; False if it was removed meanwhile."""
+    """Put a layer under a worktree from now on; False if the layer has been removed."""
     atomic.make_directory(store)
-    with atomic.locked(store / ".lock"):  # `sweep` looks for users under it: no layer is removed while it is laid
+    with atomic.locked(store / ".lock"):  # `sweep` holds it too: no layer is removed while it is put in place
         if not layer.home.is_dir():
             return False
         atomic.make_directory(sandbox_folder(worktree))
@@ -233,7 +234,7 @@ def lay(worktree: Path, layer: SetupLayer, store: Path) -> bool:
 
 
 def copy_out(worktree: Path) -> None:
-    """Copy what a set-up made into its worktree, for the user who works there without a sandbox, but over nothing."""
+    """Copy a set-up's output into its worktree, without overwriting, for a user who works there without a sandbox."""
     layer = layer_of(worktree)
     if layer is None:
         return
@@ -249,7 +250,7 @@ def copy_out(worktree: Path) -> None:
 
 
 def take_away(worktree: Path) -> None:
-    """Take the layer from under a worktree, with what was written over it; remove one of its own."""
+    """Remove the layer from under a worktree, with what was written over it; delete a private one."""
     layer = layer_of(worktree)
     folder = sandbox_folder(worktree)
     if layer is not None:
@@ -260,13 +261,13 @@ def take_away(worktree: Path) -> None:
 
 
 def capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer: SetupLayer, store: Path) -> SetupLayer:
-    """Move what a set-up left out of its worktree and home, and lay it under the worktree; return the layer.
+    """Move a set-up's output out of its worktree and home, and put it under the worktree as a layer; return the layer.
 
-    Tracked files that it changed are put back. GarrisonError if it cannot be kept: the disk is full, say.
+    Tracked files that it changed are restored. GarrisonError if it cannot be kept, for example on a full disk.
 
     Args:
-        before: untracked paths, ignored ones too, when it began.
-        layer: what is known of it; `kept` if other worktrees may have it as well, from `store`.
+        before: untracked paths, including ignored ones, when it started. layer: its known fields; `kept` if other
+            worktrees may also use it, from `store`.
     """
     try:
         return _capture(git, worktree, home, before, layer, store)
@@ -315,12 +316,12 @@ def _capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer:
         untrusted.remove(parent, name)
         new.rename(folder)
     if not lay(worktree, done, store):
-        raise GarrisonError(f"what the set-up left was removed from {folder} meanwhile; it is run again")
+        raise GarrisonError(f"the output of the set-up was removed from {folder}; running it again")
     return done
 
 
 def _move(source: Path, target: Path) -> None:
-    """Rename; a folder that its owner may not write is made writable meanwhile, for its new parent is written in it."""
+    """Rename; a read-only folder is made writable for it, since its `..` entry is rewritten."""
     mode = source.lstat().st_mode
     is_locked = stat.S_ISDIR(mode) and not mode & stat.S_IWUSR
     if is_locked:
@@ -331,12 +332,12 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _put(new: Path, done: SetupLayer, store: Path) -> SetupLayer:
-    """Rename a layer into its place for others, unless another process was first; return the one that counts."""
+    """Rename a layer into its shared place, unless another process was first; return the one in place."""
     with atomic.locked(store / ".lock"):
         found = find_kept(store, done.digest)
         if found is None:
             untrusted.set_aside(store, done.digest)  # a rename; the slow removal is outside the lock
-            # The record before the rename: a folder in place without one would never be found, nor made again.
+            # The record before the rename: a folder in place without one would be neither found nor recreated.
             atomic.write(new / _RECORD, encode(done))
             new.rename(done.folder)
     untrusted.remove_set_aside(store)
@@ -344,37 +345,37 @@ def _put(new: Path, done: SetupLayer, store: Path) -> SetupLayer:
 
 
 def keep(worktree: Path, layer: SetupLayer, store: Path) -> SetupLayer:
-    """Keep a worktree's own layer for other worktrees as well; return what counts from now on."""
+    """Keep a worktree's private layer for other worktrees too; return the layer to use from now on."""
     atomic.make_directory(store)
     counts = _put(Path(layer.folder), replace(layer, folder=str(store / layer.digest), kept=True), store)
     return counts if lay(worktree, counts, store) else layer
 
 
 def list_untracked(git: Git, worktree: Path) -> list[str]:
-    """Return the uppermost untracked paths of a worktree, ignored ones too; a folder ends with `/`."""
+    """Return the topmost untracked paths of a worktree, including ignored ones; a folder ends with `/`."""
     listed = git.list_files(worktree, "ls-files", "--others", "--directory", "-z")
     return [name for name in listed.split("\0") if name]
 
 
 def _not_ignored(git: Git, worktree: Path, names: Sequence[str]) -> list[str]:
-    """Return those of some untracked paths that git does not ignore by their names.
+    """Return the untracked paths that git does not ignore by their names.
 
-    A `.gitignore` inside of one does not count: it is part of the layer, so that what an agent adds alongside it lies
-    in a folder without it.
+    A `.gitignore` inside of one does not count: it is part of the layer, so files that an agent adds next to it are in
+    a folder without it.
     """
     ignored = git.ignored_among(worktree, names)
     return [name for name in names if name not in ignored]
 
 
 def _read_mount_points(home: Path) -> list[str]:
-    """Return the paths below its home at which something was mounted while a set-up ran."""
+    """Return the paths below its home where something was mounted while a set-up ran."""
     return [str(name) for name in json.loads(atomic.read(home.with_name(MOUNT_POINTS)) or b"[]")]
 
 
 def _clean_home(home: Path, points: Sequence[str]) -> None:
-    """Remove from a set-up's home what it did not leave: mount points, and the settings of git that garrison put there.
+    """Remove from a set-up's home what is not its output: mount points, and git settings that garrison put there.
 
-    Bubblewrap makes a missing mount point as an empty folder or file.
+    Bubblewrap creates a missing mount point as an empty folder or file.
     """
     if not home.is_dir():
         return
@@ -387,7 +388,7 @@ def _clean_home(home: Path, points: Sequence[str]) -> None:
 
 
 def _remove_empty(home: Path, name: str) -> None:
-    """Remove a link, an empty file or an empty folder; no link on the way is followed."""
+    """Remove a link, an empty file or an empty folder, without following links on the way."""
     folder, _, last = name.rpartition("/")
     with suppress(OSError, untrusted.UnsafeFile), untrusted.open_directory(home, folder) as directory:
         if directory is None:
@@ -400,7 +401,7 @@ def _remove_empty(home: Path, name: str) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes that a folder takes on its disk, 0 if there is none."""
+    """Return the disk usage of a folder, 0 if there is none."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:
@@ -409,7 +410,7 @@ def size_of(folder: Path) -> int:
     return total
 
 
-# ---- what is removed -------------------------------------------------------------------------------------------------
+# ---- removal -------------------------------------------------------------------------------------------------
 
 
 def users_of(repository_folder: Path) -> dict[str, list[str]]:
@@ -426,12 +427,10 @@ def users_of(repository_folder: Path) -> dict[str, list[str]]:
 
 def expired(layers: Sequence[SetupLayer], uses: Mapping[str, float], limits: SetupLimits, now: float,
             shortfall: int) -> list[SetupLayer]:
-    """Return the layers that are to be removed. Pure.
+    """Return the layers to remove. Pure.
 
     Args:
-        layers: the latest used first.
-        uses: folder of each → its last use.
-        shortfall: bytes that are to become free on the disk.
+        layers: most recently used first. uses: folder of each → its last use. shortfall: bytes to free on the disk.
     """
     gone, total = [], 0
     for layer in layers:
@@ -449,8 +448,7 @@ def expired(layers: Sequence[SetupLayer], uses: Mapping[str, float], limits: Set
 
 
 def sweep(store: Path, limits: SetupLimits, *, everything: bool = False, names: Sequence[str] = ()) -> list[SetupLayer]:
-    """Remove what is kept beyond the limits, all of it, or what is named; nothing that a worktree uses. Return what was
-    removed."""
+    """Remove kept layers beyond the limits, all of them, or named ones; never one in use. Return the removed ones."""
     if not store.is_dir():
         return []
     with atomic.locked(store / ".lock"):
@@ -470,7 +468,7 @@ def sweep(store: Path, limits: SetupLimits, *, everything: bool = False, names: 
 
 
 def _remove_rests(store: Path) -> None:
-    """Remove what killed processes left: unfinished layers, and locks of layers that are gone."""
+    """Remove leftovers of killed processes: unfinished layers, and locks of deleted layers."""
     for path in store.glob(f"{_NEW}*"):
         pid = path.name.removeprefix(_NEW).partition("-")[0]
         if not Path("/proc", pid).exists():

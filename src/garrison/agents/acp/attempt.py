@@ -1,9 +1,9 @@
 """ACP attempt: an attempt's session with an ACP agent; each of its programs is a `connection`.
 
-It is suspended and resumed as a Claude session is, and `conversation.policy` decides what follows an ending. Two things
-differ: an agent that ends twice without a report is judged by its commits and acceptance alone, since nothing obliges
-it to have tools; and one that refuses to continue its session begins a new one at once, with the hand-over. A validator
-without a verdict has failed, and its runner has it repeated.
+It is suspended and resumed like a Claude session, and `conversation.policy` decides what follows an ending. There are
+two differences: an agent that ends twice without a report is judged only by its commits and acceptance, since it may
+not have tools; and one that refuses to continue its session starts a new one at once, with the hand-over. A validator
+without a verdict has failed, and its runner repeats it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CONNECTION = module_argv("garrison.agents.acp.connection", LONG_PATIENCE)
 MCP_SERVER = (sys.executable, "-P", "-m", "garrison.agents.mcp_server")
 LAUNCHER = "program.sh"
-"""File in the folder of the session that starts the agent's program in its place."""
+"""File in the session's folder that starts the agent's program in its place."""
 
 
 class AcpAgent(ConnectedAgent[AcpSettings]):
@@ -52,13 +52,13 @@ class AcpAttempt(ConnectedAttempt):
         if assignment.reports is not None:
             assignment.reports.takes_result = True
             assignment.reports.ask_later = self._ask
-        # Before `super().__init__`, which takes the first step at once, and may start a program with these settings.
+        # Before `super().__init__`, which takes the first step at once and may start a program with these settings.
         self.settings = settle(settings, f"[agents.{name}]", assignment)
         super().__init__(name, assignment, now, argv, model=settings.model, role=role, wall=wall)
 
     @property
     def question(self) -> PendingQuestion | None:
-        """Return the open question, also one for whose answer the agent's program waits."""
+        """Return the open question, even if the agent's program is waiting for its answer."""
         if self.program is not None:
             body = read_json(self.files.question)
             is_open = body and body.get("call") and not questions.is_answered(self.files)
@@ -76,10 +76,10 @@ class AcpAttempt(ConnectedAttempt):
         if decision.step is NextStepKind.PARK:
             return replace(decision, reason=f"agent {self._name}: {_what_to_do(self._name, last.kind)} ({last.reason})")
         if last.kind == policy.SILENT and decision.step is NextStepKind.FINISH and self.role == VALIDATOR:
-            return replace(decision, reason="it was asked for its verdict and ended again without one that counts")
+            return replace(decision, reason="it was asked for its verdict and ended again without a valid one")
         if last.kind == policy.SILENT and decision.step is NextStepKind.FINISH and (
                 unreadable := next((each.unreadable for each in reversed(self.endings[-2:]) if each.unreadable), "")):
-            return replace(decision, reason=f"it was warned, and made no other report: {unreadable}")
+            return replace(decision, reason=f"it was warned, and made no valid report: {unreadable}")
         if last.kind == policy.SILENT and decision.step is NextStepKind.FINISH:
             atomic.write(self.files.unreported, NO_REPORT.encode(), durable=False)
             return replace(decision, success=True, reason="")
@@ -104,7 +104,7 @@ class AcpAttempt(ConnectedAttempt):
             str(assignment.folder), session,
             prompts.first_message(prompt, assignment, files, knows_task=knows_task, has_past=has_past, role=self.role),
             role=self.role, inside=str(assignment.tree), subfolder=task.subfolder, begun=len(self.endings) + 1,
-            # Made now, needed or not: a connection that has to begin another session has no briefing to make it from.
+            # Made now in any case: a connection that must start a new session has no briefing to make it from.
             prompt_anew=prompts.first_message(decision.prompt, assignment, files, knows_task=False,
                                               has_past=not mender, role=self.role) if session else "",
             lost=self._lost(), program=program, mcp=(*MCP_SERVER, self.role) if mcp_environment else (),
@@ -112,13 +112,14 @@ class AcpAttempt(ConnectedAttempt):
             words=tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None), {}
 
     def _lost(self) -> int:
-        """Return how many sessions the agent did not continue: in the program that should have, or in the next one."""
+        """Return how many sessions the agent did not continue, in the intended program or the next one."""
         record = self.files.read_session()
         ended = sum(1 for ending in self.endings if ending.kind == TroubleKind.UNKNOWN_SESSION)
         return ended + (record.lost if record is not None else 0)
 
     def _prepare_program(self) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the words that start the agent's program in its place, and the variables of garrison's MCP server."""
+        """Return the command that starts the agent's program in its place, and the variables of garrison's MCP
+        server."""
         outside = self.assignment.environment
         atomic.make_directory(self.assignment.exchange)
         given = {**outside, **self.settings.set, "GARRISON_PROMPT_FILE": str(self.assignment.prompt_file),
@@ -128,11 +129,11 @@ class AcpAttempt(ConnectedAttempt):
         launcher = self.files.folder / LAUNCHER
         atomic.write(launcher, launcher_script(outside, confined.env, confined.argv).encode(), durable=False)
         inside = {name: confined.env[name] for name in (VARIABLE, "PYTHONPATH") if name in confined.env}
-        # Where no path inside leads to the socket, garrison's MCP server could only fail: the agent is offered none.
+        # If no path inside leads to the socket, garrison's MCP server could only fail, so the agent is not offered it.
         return ("/bin/sh", str(launcher)), inside if VARIABLE in inside else {}
 
     def _report(self) -> AgentReport:
-        """Return a worker's report; without one, its last words."""
+        """Return a worker's report, or its last message without one."""
         last = self.endings[-1] if self.endings and self.role == WORKER else None
         return {"notes": last.reason} if last is not None and last.kind == policy.SILENT else super()._report()
 
@@ -144,8 +145,8 @@ def _what_to_do(name: str, kind: str) -> str:
 
 
 def settle(settings: AcpSettings, where: str, assignment: Assignment) -> AcpSettings:
-    """Return the settings with the variables that `argv` and `set` name, without what the network decides; UsageError,
-    beginning with `where`, for a variable that is not set."""
+    """Fill the variables in `argv` and `set`, without those that the network decides; UsageError, starting with
+    `where`, for a variable that is not set."""
     env = assignment.environment
     kept = {name: expand(value, env, f"{where}: set.{name}") for name, value in settings.set.items()
             if name not in assignment.network_variables}

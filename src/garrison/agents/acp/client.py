@@ -1,7 +1,8 @@
-"""ACP client: one agent's program, and the protocol with it; the only module that loads the protocol's library.
+"""ACP client: run one agent's program and speak the protocol with it; the only module that loads the protocol's
+library.
 
-It starts the program, begins or resumes a session, sends prompts, and calls its listener with the events of each turn
-(`conversation.stream`). It decides neither about permissions nor about what a failure means.
+It starts the program, starts or resumes a session, sends prompts, and calls its listener with the events of each turn
+(`conversation.stream`). It does not decide about permissions or about what a failure means.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ T = TypeVar("T")
 TOOL_TIMEOUT = 660.0
 """Seconds for which a tool call may be silent beyond the stale limit."""
 START_TIMEOUT = 180.0
-"""Seconds for the program to answer while it starts or resumes a session: it may start servers of its own first."""
+"""Seconds for the program to answer while it starts or resumes a session: it may first start servers."""
 _CANCEL_TIMEOUT = 5.0
 _EXIT_TIMEOUT = 3.0
 _MAX_MESSAGE = 1 << 18
@@ -84,21 +85,21 @@ _MAX_MESSAGE = 1 << 18
 _MAX_STDERR = 40
 """Lines of the program's error output that are kept."""
 _MAX_CALLS = 1_000
-"""Tool calls that may be in flight; of a program that never ends its calls the earlier ones are forgotten."""
+"""Tool calls that may be in flight; if a program never ends its calls, the earliest are forgotten."""
 _MAX_LEAVE = 500
-"""Requests for leave in a row in which no tool call ended."""
+"""Most consecutive permission requests without a finished tool call."""
 
 
 _NO_PROGRAM = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.E2BIG})
-"""Errors that are the program's, or its words'; others, such as a full disk or too many processes, pass."""
+"""Errors about the program or its arguments; others, such as a full disk or too many processes, are temporary."""
 _NEEDED = frozenset({"initialize", "session/new", "session/prompt"})
-"""Requests whose answers say something."""
+"""Requests whose answers have content."""
 _MAX_SHAPE = 160
-"""Characters of what is wrong with an answer that are shown."""
+"""Characters of a validation error that are shown."""
 
 
 class AgentEnded(Exception):
-    """Raised when the agent's program ends, or closes its output; `code` is its exit code, None if it still runs."""
+    """Raised when the agent's program exits or closes its output; `code` is its exit code, None if it still runs."""
 
     def __init__(self, code: int | None, stderr: str) -> None:
         super().__init__(f"exit code {code}: {stderr}" if stderr else f"exit code {code}")
@@ -118,7 +119,7 @@ class AcpSilence(Exception):
 
 
 class McpServer(Value):
-    """An MCP server that the agent is to start, or to call at its `url`."""
+    """An MCP server for the agent to start, or to call at its `url`."""
 
     name: str
     command: str = ""
@@ -126,36 +127,36 @@ class McpServer(Value):
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     url: str = ""
     transport: str = "http"
-    """How it is called at its url: `http` or `sse`."""
+    """Transport at its url: `http` or `sse`."""
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class SessionListener(Protocol):
-    """Receives a session's events, and decides on its requests for leave."""
+    """Receives a session's events, and decides on permission requests."""
 
     def on_event(self, event: Event) -> None:
-        """Take an event of the turn."""
+        """Process an event of the turn."""
 
     async def on_permission(self, kind: str, title: str, options: Sequence[OfferedAnswer]) -> OfferedAnswer | None:
-        """Return the agent's option that answers a request for leave; None to refuse."""
+        """Return the agent's option that answers a permission request; None to refuse."""
         ...
 
 
 @dataclass(slots=True)
 class AcpTurn:
-    """The turn under way, as far as it is known."""
+    """State of the current turn."""
 
     calls: dict[str, str] = field(default_factory=dict)
     """Title of each tool call in flight, by its id."""
     text: str = ""
-    """Message that is being written."""
+    """Message being written."""
     thought: str = ""
     message: str = ""
-    """Last whole message."""
+    """Last complete message."""
     answered: bool = False
-    """Set once the agent has said or done anything."""
+    """Set once the agent has written or done anything."""
     asked: int = 0
-    """Requests for leave since a tool call ended."""
+    """Permission requests since a tool call ended."""
     ended: bool = False
     """Set once the agent has ended the turn."""
 
@@ -165,10 +166,10 @@ class AcpClient:
 
     Args:
         argv: the program, in its sandbox if it has one.
-        listener: hears of the session's events.
+        listener: receives the session's events.
         cwd: directory in which it is started.
-        stale: seconds of silence outside of tool calls after which a turn fails.
-        inside: the path that this directory has in its sandbox.
+        stale: seconds of silence outside tool calls after which a turn fails. inside: the path of this directory in its
+            sandbox.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, listener: SessionListener, *,
@@ -180,7 +181,7 @@ class AcpClient:
         self._loading = False
         self.turn_state = AcpTurn()
         self.agent = ""
-        """Name and version that the program gives itself."""
+        """Name and version that the program reports."""
         self.session = ""
         self._capabilities: AgentCapabilities | None = None
         self._begun: NewSessionResponse | ResumeSessionResponse | LoadSessionResponse | None = None
@@ -201,8 +202,8 @@ class AcpClient:
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE, env=dict(self._env), cwd=self._cwd, limit=MAX_LINE,
-                # prctl(2): the signal follows the end of the thread that forked, not of the process; asyncio forks in
-                # the thread of the loop, which is our main one.
+                # prctl(2): the signal is sent when the forking thread ends, not the process; asyncio forks in the
+                # loop's thread, which is our main one.
                 preexec_fn=die_with_parent)
         except OSError as error:
             if error.errno in _NO_PROGRAM:
@@ -210,13 +211,13 @@ class AcpClient:
             raise
         assert self._process.stdin is not None and self._process.stdout is not None
         self._transport = AgentTransport(self._process.stdout, self._process.stdin)
-        # Read all the time: a program that has filled the pipe, 64 KiB, would block and look hung.
+        # Read continuously: a program that has filled the pipe, 64 KiB, would block and look hung.
         self._tasks.append(asyncio.ensure_future(self._keep_stderr()))
         self._connection = ClientSideConnection(cast("Any", _Client(self)), self._transport)
         answer = await self._request(self._connection.initialize(
             protocol_version=PROTOCOL_VERSION, client_info=Implementation(name="garrison", version="1"),
             client_capabilities=ClientCapabilities(
-                # Not offered: the agent would read, write and run commands through us, outside of its sandbox.
+                # Not offered: the agent would read, write and run commands through us, outside its sandbox.
                 fs=FileSystemCapabilities(read_text_file=False, write_text_file=False), terminal=False)), "initialize")
         if answer.protocol_version != PROTOCOL_VERSION:
             raise Breach(f"version {answer.protocol_version} of the protocol; garrison speaks {PROTOCOL_VERSION}")
@@ -229,10 +230,11 @@ class AcpClient:
         await self._request(self._connection.authenticate(method_id=method), "authenticate")
 
     def objection_to(self, servers: Sequence[McpServer]) -> str:
-        """Return which server the agent cannot use, '' if it can use all: each can start one, not each calls a url."""
+        """Return which server the agent cannot use, '' if it can use all: every agent can start one, but not all can
+        call a url."""
         can = self._capabilities.mcp_capabilities if self._capabilities else None
         wrong = next((one for one in servers if one.url and not getattr(can, one.transport, False)), None)
-        return f"it calls no MCP server over {wrong.transport}, as mcp_servers.{wrong.name} wants" if wrong else ""
+        return f"it does not support MCP servers over {wrong.transport} (mcp_servers.{wrong.name})" if wrong else ""
 
     @property
     def can_resume(self) -> bool:
@@ -244,17 +246,18 @@ class AcpClient:
         return bool(sessions is not None and sessions.resume is not None)
 
     async def new_session(self, servers: Sequence[McpServer]) -> str:
-        """Begin a session and return its id."""
+        """Start a session and return its id."""
         begun = await self._request(self._connection.new_session(
             cwd=self._inside, mcp_servers=_to_servers(servers)), "session/new")
         self._begun, self.session = begun, str(begun.session_id)
         return self.session
 
     async def resume_session(self, session: str, servers: Sequence[McpServer]) -> None:
-        """Continue a session; RequestError if the agent refuses that. What it repeats of the past is not heard."""
+        """Continue a session; RequestError if the agent refuses. Replayed history is ignored."""
         self.session = session
-        # `session/load` repeats the whole conversation as updates. Taken in, they would be shown again, count as an
-        # answer of this connection, and leave old calls in flight. `session/resume` repeats nothing, so it goes first.
+        # `session/load` replays the whole conversation as updates. If processed, they would be shown again, count as an
+        # answer of this connection, and leave old calls in flight. `session/resume` replays nothing, so it is tried
+        # first.
         self._loading = True
         call, name = (self._connection.resume_session, "session/resume") if self._resumes else (
             self._connection.load_session, "session/load")
@@ -266,7 +269,7 @@ class AcpClient:
             self.turn_state = AcpTurn()
 
     async def choose_mode(self, mode: str) -> None:
-        """Put the session into one of the agent's modes; ValueError names those there are."""
+        """Put the session into one of the agent's modes; ValueError lists the existing ones."""
         modes = getattr(self._begun, "modes", None)
         known = [each.id for each in modes.available_modes] if modes is not None else []
         if mode not in known:
@@ -275,12 +278,12 @@ class AcpClient:
                             "session/set_mode")
 
     async def choose_model(self, model: str) -> None:
-        """Choose the session's model; ValueError if the agent offers no choice, or not this one."""
+        """Choose the session's model; ValueError if the agent offers no choice, or not this model."""
         option = next((each for each in getattr(self._begun, "config_options", None) or ()
                        if getattr(each, "category", None) == "model" or each.id == "model"), None)
         if option is None:
             raise ValueError("it offers no choice of a model; name the model in the program's own options")
-        # An option that lists no values takes any.
+        # An option without a list of values accepts any.
         known = _values_of(option)
         if known and model not in known:
             raise ValueError(f"it has no model {model!r}; {_choices(known)}")
@@ -297,15 +300,15 @@ class AcpClient:
             RequestError: the agent answered with an error.
         """
         self.turn_state = AcpTurn()
-        self.still_heard()  # a session that was idle until now has not been silent
+        self.still_heard()  # an idle session has not been silent
         request = asyncio.ensure_future(self._connection.prompt(
             session_id=self.session, prompt=[text_block(prompt)]))
         try:
-            # Each message moves `heard_at` during the wait: running out of time is silence only if no patience is left.
+            # Each message moves `heard_at` during the wait: a timeout is silence only if no patience is left.
             while not await self._wait(request, self._patience()):
                 if self._patience() <= 0 and not request.done():
                     raise AcpSilence(f"nothing was received for {self._stale:.0f} s")
-            # From here on a request for leave comes too late: nobody would wait for its answer.
+            # From here on a permission request comes too late: nothing would wait for its answer.
             self.turn_state.ended = True
             return str(_result_from(request, "session/prompt").stop_reason)
         finally:
@@ -318,14 +321,14 @@ class AcpClient:
             await asyncio.wait_for(self._connection.cancel(session_id=self.session), _CANCEL_TIMEOUT)
 
     async def close(self) -> None:
-        """End the program: first by the end of its input, then by force."""
+        """End the program: first by closing its input, then by force."""
         for task in self._tasks:
             task.cancel()
         if not hasattr(self, "_process"):
             return
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self._connection.close(), _CANCEL_TIMEOUT)
-        # The end of its input has asked it to leave: before each harder way it has the time to save its session.
+        # The end of its input has asked it to exit: it gets time to save its session before each harder step.
         for end in (self._process.terminate, self._process.kill):
             try:
                 await asyncio.wait_for(self._process.wait(), _EXIT_TIMEOUT)
@@ -393,7 +396,7 @@ class AcpClient:
         while chunk := await self._process.stderr.read(4096):
             self._stderr.append(chunk.decode(errors="replace"))
 
-    # ---- what the agent says
+    # ---- updates from the agent
 
     def hear(self, update: object) -> None:
         """Turn an update of the session into events."""
@@ -402,7 +405,7 @@ class AcpClient:
         if isinstance(update, AgentMessageChunk):
             self._end_thought()
             self.turn_state.answered = True
-            # A message keeps its end, where a result block stands; a thought, which is only shown, its beginning.
+            # A message keeps its end, with the result block; a thought, which is only shown, its start.
             self.turn_state.text = (self.turn_state.text + _text_of(update.content))[-_MAX_MESSAGE:]
         elif isinstance(update, AgentThoughtChunk):
             self.turn_state.thought = (self.turn_state.thought + _text_of(update.content))[:_MAX_MESSAGE]
@@ -415,9 +418,9 @@ class AcpClient:
         turn.answered = True
         status = update.status
         is_over = status in ("completed", "failed")
-        if call not in turn.calls and (not is_over or update.session_update == "tool_call"):  # some tell one at its end
+        if call not in turn.calls and (not is_over or update.session_update == "tool_call"):  # some report only the end
             if len(turn.calls) >= _MAX_CALLS:
-                # Insertion order: the oldest call goes.
+                # Insertion order: the oldest call is dropped.
                 turn.calls.pop(next(iter(turn.calls)))
             turn.calls[call] = title_of(update)
             self._listener.on_event({"kind": "tool", "id": call, "name": update.kind or "tool",
@@ -441,11 +444,11 @@ class AcpClient:
         self.turn_state.text = ""
 
     async def permit(self, call: ToolCallUpdate, options: Sequence[PermissionOption]) -> RequestPermissionResponse:
-        """Answer a request for leave."""
+        """Answer a permission request."""
         turn = self.turn_state
         turn.asked += 1
         if turn.asked > _MAX_LEAVE:
-            self._transport.break_off(f"{_MAX_LEAVE} requests for leave in a row, and no tool call ended between them")
+            self._transport.break_off(f"{_MAX_LEAVE} permission requests in a row without a finished tool call")
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
         offered = [OfferedAnswer(str(each.option_id), str(each.name), str(each.kind)) for each in options[:20]]
         chosen = await self._listener.on_permission(str(call.kind or "other"), title_of(call), offered)
@@ -455,18 +458,18 @@ class AcpClient:
 
 
 def _result_from(request: asyncio.Future[T], name: str) -> T:
-    """Return the answer to a request; Breach if it is not what the protocol says."""
+    """Return the answer to a request; Breach if it violates the protocol."""
     try:
         result = request.result()
     except (ValueError, TypeError, AttributeError) as error:  # the library checks an answer as it reads it
-        raise Breach(f"its answer to {name} is none: {' '.join(str(error).split())[:_MAX_SHAPE]}") from error
-    if result is None and name in _NEEDED:  # others say by null that there is nothing to say
-        raise Breach(f"its answer to {name} is none: null")
+        raise Breach(f"its answer to {name} is invalid: {' '.join(str(error).split())[:_MAX_SHAPE]}") from error
+    if result is None and name in _NEEDED:  # for others, null means that there is nothing to report
+        raise Breach(f"its answer to {name} is invalid: null")
     return result
 
 
 class _Client:
-    """Handlers that the library calls for an agent's requests; it refuses a request without one as unknown."""
+    """Handlers that the library calls for an agent's requests; it refuses requests without a handler as unknown."""
 
     def __init__(self, client: AcpClient) -> None:
         self._client = client
@@ -478,12 +481,12 @@ class _Client:
         return await self._client.permit(tool_call, options)
 
     async def session_update(self, session_id: str, update: object, **_more: object) -> None:
-        if str(session_id) == self._client.session:  # another session's words are not this attempt's
+        if str(session_id) == self._client.session:  # updates of another session do not belong to this attempt
             self._client.hear(update)
 
 
 def title_of(call: ToolCallUpdate | ToolCallStart | ToolCallProgress) -> str:
-    """Return what a tool call is about: its title, else its input."""
+    """Return a description of a tool call: its title, else its input."""
     return str(call.title or call.raw_input or call.kind or "a tool call")[:2000]
 
 
@@ -511,7 +514,7 @@ def _to_server(server: McpServer) -> HttpMcpServer | SseMcpServer | McpServerStd
 
 
 def _values_of(option: object) -> list[str]:
-    """Return the values of a select option, those of groups included."""
+    """Return the values of a select option, including those in groups."""
     found: list[str] = []
     for each in getattr(option, "options", None) or ():
         found += [str(each.value)] if hasattr(each, "value") else [str(one.value) for one in each.options]

@@ -1,7 +1,8 @@
 """Connection to an ACP agent: a process that runs one agent's program for one prompt of a session.
 
-`python -P -m garrison.agents.acp.connection ORDER_FILE`. `conversation.connection` tells how a connection goes; here is
-what is the protocol's: how a session is opened or continued, requests for leave, and reports without garrison's tools.
+`python -P -m garrison.agents.acp.connection ORDER_FILE`. `conversation.connection` describes a connection; this module
+adds what is specific to the protocol: opening and continuing sessions, permission requests, and reports without
+garrison's tools.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ if TYPE_CHECKING:
     from garrison.agents.conversation.stream import Event
 
 _POLL = 0.2
-"""Seconds between two looks at what the orchestrator writes: reports, questions, answers."""
+"""Seconds between two polls of the orchestrator's files: reports, questions, answers."""
 _AFTER_REPORT = 20.0
-"""Seconds for which an agent's turn may continue after it has reported or asked."""
+"""Seconds that an agent's turn may continue after it has reported or asked."""
 MAX_QUESTIONS = 200
-"""Requests for leave in one connection about which the user is asked."""
+"""Most permission requests of one connection that are passed to the user."""
 
 
 class AcpConnection(SessionConnection[AcpJob]):
@@ -73,9 +74,9 @@ class AcpConnection(SessionConnection[AcpJob]):
         self._client = AcpClient(job.program, {**os.environ, **self.settings.set}, job.start, self,
                                  stale=self.settings.stale, inside=job.start_inside)
         self._round = ""
-        """Why the session goes round; '' while it does not."""
+        """Why the session is looping; '' if it is not."""
         self._goes_on = asyncio.Event()
-        """Set once it goes round."""
+        """Set once it is looping."""
         self._question = asyncio.Lock()
         self._asked = 0
         self._has_answered = False
@@ -88,7 +89,7 @@ class AcpConnection(SessionConnection[AcpJob]):
 
     async def _open(self) -> ConnectionEnd | None:
         ending = await self._until_stopped(self._open_watched())
-        # What loads the machine is over: the program and the servers that it starts. The next session may start.
+        # The expensive part is over: starting the program and its servers. The next session may start.
         self._started.set()
         return ending
 
@@ -112,7 +113,7 @@ class AcpConnection(SessionConnection[AcpJob]):
     async def _open_session(self) -> ConnectionEnd | None:
         """Start the program and its session; return the ending if the session cannot be continued or set up."""
         await self._client.start()
-        # At once: whatever kills us from here on, our successor ends this program before it resumes the session.
+        # At once: if we are killed from here on, our successor ends this program before it resumes the session.
         holder.record_process(self.files, self._client.pid, self.job.incarnation)
         if self.settings.auth:
             await self._client.authenticate(self.settings.auth)
@@ -136,7 +137,7 @@ class AcpConnection(SessionConnection[AcpJob]):
         return None
 
     async def _continue(self, servers: Sequence[McpServer]) -> ConnectionEnd | None:
-        """Continue the session, or begin another one in the same program: its next start would cost as much again."""
+        """Continue the session, or start a new one in the same program: another start would cost as much again."""
         refusal = "the agent cannot continue a session"
         if self._client.can_resume:
             try:
@@ -144,27 +145,27 @@ class AcpConnection(SessionConnection[AcpJob]):
             except RequestError as error:
                 kind, reason = classify_error(error.code, str(error), error.data)
                 if kind in policy.NEEDS_PERSON or (kind in OUTAGES and kind != TroubleKind.SERVER):
-                    return self._ending(kind, reason)  # that hinders any session: this one is not lost
+                    return self._ending(kind, reason)  # that affects any session: this one is not lost
                 refusal = f"the agent does not continue its session: {reason}"
             else:
                 return None
         if self.job.lost >= MAX_LOST_SESSIONS:
             return self._ending(TroubleKind.UNKNOWN_SESSION, refusal)
-        self._note(f"{refusal}; it begins another one")
+        self._note(f"{refusal}; starting a new one")
         try:
             await self._begin(servers, lost=1)
-        except RequestError as error:  # a new program may do what one that has just refused a session does not
-            return self._ending(TroubleKind.UNKNOWN_SESSION, f"{refusal}; nor does it begin another one: {error}")
+        except RequestError as error:  # a new program may succeed where one that has just refused a session does not
+            return self._ending(TroubleKind.UNKNOWN_SESSION, f"{refusal}; nor does it start a new one: {error}")
         self._prompt = self.job.prompt_anew
         self.files.add_prompt(policy.Prompt.HAND_OVER.value, self._prompt, "", incarnation=self.job.incarnation,
                               at=time.time())
         return None
 
     async def _begin(self, servers: Sequence[McpServer], *, lost: int = 0) -> None:
-        """Begin a session; `lost` counts the one in whose place it is."""
+        """Start a session; `lost` counts the one that it replaces."""
         before = self.files.read_session()
         session = await self._client.new_session(servers)
-        # A kill before this line costs an empty session that nobody asks for again; no prompt has been sent yet.
+        # A kill before this line leaves an empty session that nothing uses; no prompt has been sent yet.
         self.files.write_session(SessionRecord(
             session, self.job.begun, earlier=before.earlier + 1 if before else 0,
             lost=(before.lost if before else 0) + lost))
@@ -184,7 +185,7 @@ class AcpConnection(SessionConnection[AcpJob]):
 
     async def _turn(self, prompt: str) -> ConnectionEnd:
         """Send one prompt; return how its turn ended."""
-        if self._told is not None:  # a report from before is set aside
+        if self._told is not None:  # an earlier report is set aside
             (self.job.attempt_folder / RESULT).unlink(missing_ok=True)
             self._note("receives the user's message")
         watch = asyncio.ensure_future(self._until_reported())
@@ -201,8 +202,8 @@ class AcpConnection(SessionConnection[AcpJob]):
         """Wait for the turn, or until it continues for too long after a report or a question."""
         both: set[asyncio.Future[Any]] = {turn, watch}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        # It has said how the task ended, and talks on, at a price. If it ignores even the cancellation, its turn counts
-        # as ended all the same, and `_close` ends the program.
+        # It has reported the end of the task and continues to write, at a cost. Even if it ignores the cancellation,
+        # its turn counts as ended, and `_close` ends the program.
         if not turn.done():
             await self._client.cancel()
             await asyncio.wait({turn}, timeout=5.0)
@@ -212,7 +213,7 @@ class AcpConnection(SessionConnection[AcpJob]):
         return self._stopped_by(turn.result())
 
     async def _until_stopped(self, work: Awaitable[ConnectionEnd | None]) -> ConnectionEnd | None:
-        """Return what the work returns; if we are to stop first, end the agent's turn."""
+        """Return the result of the work; if we must stop first, end the agent's turn."""
         task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
         both: set[asyncio.Future[Any]] = {task, stopped}
         try:
@@ -227,8 +228,8 @@ class AcpConnection(SessionConnection[AcpJob]):
             stopped.cancel()
 
     async def _until_reported(self) -> None:
-        """Return when the agent goes round, or on for too long after it has reported or asked."""
-        # Both are files that the orchestrator writes, where the socket ends: there is nothing to await.
+        """Return when the agent loops, or continues for too long after it has reported or asked."""
+        # Both are files that the orchestrator writes, at the other end of the socket: there is nothing to await.
         while not (self._reported_to_socket() or self._open_question()):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._goes_on.wait(), _POLL)
@@ -236,7 +237,7 @@ class AcpConnection(SessionConnection[AcpJob]):
         await asyncio.sleep(_AFTER_REPORT)
 
     def _stopped_by(self, why: str) -> ConnectionEnd:
-        """Return how a turn ended, for the reason that the agent gives."""
+        """Return how a turn ended, by the agent's stop reason."""
         self._confirm()
         if self._round:
             return self._goes_round(self._round)
@@ -246,20 +247,21 @@ class AcpConnection(SessionConnection[AcpJob]):
         return self._turn_ended(message, self._ending(kind, f"the agent ended its turn: {why}") if kind else None)
 
     def _asks(self, said: str) -> str:
-        """Return also what a worker that makes no report says of its failure: its commits alone would be judged."""
+        """Also turn a failure in a worker's last message into a question: without a report only its commits would be
+        judged."""
         if question := super()._asks(said):
             return question
         before = self.files.read_endings()[-1:]
         if self.job.role != WORKER or not before or before[0].kind != policy.SILENT:
             return ""
         words = questions.admits_failure(said) or questions.admits_failure(before[0].reason)
-        return f"it made no report, though it was asked for one, and its last words say that something was not done; " \
+        return f"it made no report, though asked for one, and its last message says that something was not done; " \
                f"what should it do?\n\n{words}" if words else ""
 
     # ---- the listener of the client
 
     def on_event(self, event: Event) -> None:
-        """Write an event of the turn; the first one proves that the session knows its task."""
+        """Record an event of the turn; the first one proves that the session knows its task."""
         if not self._has_answered:
             self._has_answered = True
             if (record := self.files.read_session()) and not record.answered:
@@ -271,12 +273,12 @@ class AcpConnection(SessionConnection[AcpJob]):
             self._goes_on.set()
 
     async def on_permission(self, kind: str, title: str, options: Sequence[OfferedAnswer]) -> OfferedAnswer | None:
-        """Answer a request for leave by the profile, or ask the user and wait."""
-        # Its work is over: what it asks for now would be done after it has said how the task ended.
+        """Answer a permission request by the profile, or ask the user and wait."""
+        # Its work is over: what it requests now would be done after its report.
         if self._reported_to_socket() or self._open_question() or self._client.turn_state.ended:
             return permissions.choose(options, LeaveRuling.REFUSE)
         ruling = permissions.rule(self.settings, kind, title)
-        if ruling is LeaveRuling.ASK and self.job.role == VALIDATOR:  # what it may do is no matter of the user's
+        if ruling is LeaveRuling.ASK and self.job.role == VALIDATOR:  # what it may do does not concern the user
             ruling = LeaveRuling.REFUSE
         if ruling is not LeaveRuling.ASK:
             return permissions.choose(options, ruling)
@@ -284,7 +286,7 @@ class AcpConnection(SessionConnection[AcpJob]):
         async with self._question:
             self._asked += 1
             if self._asked > MAX_QUESTIONS:
-                self._note(f"{MAX_QUESTIONS} questions have been asked; what it asks for now is refused")
+                self._note(f"{MAX_QUESTIONS} questions have been asked; further requests are refused")
                 return permissions.choose(options, LeaveRuling.REFUSE)
             answer = await self._ask_person(permissions.question_of(clean(title), options))
         self._client.still_heard()
@@ -304,18 +306,19 @@ class AcpConnection(SessionConnection[AcpJob]):
                 await asyncio.sleep(_POLL)
         finally:
             self.files.waiting.unlink(missing_ok=True)
-        # Not in the `finally`: a question that a stop or our death cuts off stays for the successor that asks it again.
-        self.files.question.unlink(missing_ok=True)  # the next request, be it for the same, is another question
+        # Not in the `finally`: a question interrupted by a stop or our death stays for the successor, which asks it
+        # again.
+        self.files.question.unlink(missing_ok=True)  # the next request, even for the same, is a new question
         return answer
 
     # ---- reports and questions
 
     def _take_report(self, message: str = "") -> dict[str, object] | None:
-        """Return the agent's report: by garrison's tool, else in the message; it is kept in report.json.
+        """Return the agent's report, from garrison's tool or the message; store it in report.json.
 
-        None if the user has said something that the session has not got: it reports again once it has. `garrison tell`
-        looks for report.json after it has left a message, and we for a message after that is written: so either it
-        refuses, or we deliver.
+        None if a message of the user has not been delivered: the session reports again afterwards. `garrison tell`
+        checks for report.json after writing a message, and we check for a message after writing report.json: so either
+        it refuses, or we deliver.
         """
         socket, is_verdict = self._reported_to_socket(), self.job.role == VALIDATOR
         report: dict[str, object] | None = read_json(self.files.report)
@@ -337,7 +340,7 @@ class AcpConnection(SessionConnection[AcpJob]):
         return read_json(self.job.attempt_folder / RESULT) or {}
 
     def _withdraw_question(self) -> None:
-        """Withdraw a request for leave whose agent no longer waits, unless its death ended the wait."""
+        """Withdraw a permission request that the agent no longer waits for, unless its death ended the wait."""
         question = read_json(self.files.question)
         if question and question.get("call") and self._client.turn_state.ended:
             self.files.question.unlink(missing_ok=True)
@@ -346,7 +349,7 @@ class AcpConnection(SessionConnection[AcpJob]):
 
     async def _failed(self, error: Exception) -> ConnectionEnd:
         if isinstance(error, AgentEnded):
-            kind = classify(None, error.stderr)  # agents write much else to their error output
+            kind = classify(None, error.stderr)  # agents write many other things to stderr
             return await self._program_ended(End(error.code), error.stderr,
                                              kind if kind in policy.NEEDS_PERSON else TroubleKind.CRASH)
         if isinstance(error, RequestError):
@@ -366,19 +369,19 @@ def main(argv: list[str] | None = None) -> int:
 
 # ---- failures --------------------------------------------------------------------------------------------------------
 
-# Failures of ACP agents: from the protocol's errors to the classes of `agents.trouble`. Pure.
+# Failures of ACP agents: map the protocol's errors to the classes of `agents.trouble`. Pure.
 #
-# An agent's error has a number of the protocol and its own text; what its model's API answered is in the text.
+# An agent's error has a protocol number and a text, which contains the answer of its model's API.
 
 
 PROTOCOL = "protocol"
-"""An agent that breaks the protocol; nothing follows but the end."""
+"""An agent that violates the protocol; its connection ends."""
 _AUTH_REQUIRED, _METHOD_NOT_FOUND, _INVALID_PARAMS, _INVALID_REQUEST = -32000, -32601, -32602, -32600
 _MAX_DATA = 1000
 
 BY_STOP: Mapping[str, str] = {"max_tokens": TroubleKind.CONTEXT, "max_turn_requests": TroubleKind.MAX_TURNS,
                               "refusal": TroubleKind.REFUSED}
-"""Why an agent ended its turn → the class of that failure; any other end is none."""
+"""Stop reason → class of the failure; any other reason is no failure."""
 
 
 def classify_error(code: int, text: str, data: object = None) -> tuple[str, str]:

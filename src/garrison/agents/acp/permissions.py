@@ -1,7 +1,7 @@
-"""Permissions: how a request of an ACP agent for leave is answered, by its profile or by the user. Pure.
+"""Permissions: answer permission requests of an ACP agent, by its profile or by the user. Pure.
 
-The sandbox holds an agent, whatever it is allowed here: a permission is the agent's own courtesy. So everything is
-allowed unless the profile says otherwise, and nothing hangs because nobody was there to say yes.
+The sandbox confines an agent whatever is allowed here: asking is the agent's own choice. So everything is allowed
+unless the profile says otherwise, and nothing hangs waiting for a yes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from garrison.agents.acp.settings import AcpSettings
 
 MAX_TITLE = 500
-"""Characters of what an agent says it wants to do."""
-# Agents title the call of a server's tool each in their own way; all name the server before the tool. Who forges such a
+"""Characters of an agent's description of a call."""
+# Agents format the title of a server's tool call differently, but all name the server before the tool. Forging such a
 # title gains nothing: the sandbox decides what a call can do.
 _OWN_TOOL = re.compile(
     r"\bgarrison\b.*\b(?:report_result|update_phase|save_notes|ask_guardian|report_verdict)\b", re.DOTALL)
@@ -27,7 +27,7 @@ _YES = frozenset({"yes", "y", "allow", "ok", "okay", "approve", "approved", "sur
 
 
 class LeaveRuling(StrEnum):
-    """Answer to a request for leave."""
+    """Answer to a permission request."""
 
     ALLOW = "allow"
     REFUSE = "refuse"
@@ -35,7 +35,7 @@ class LeaveRuling(StrEnum):
 
 
 class OfferedAnswer(Value):
-    """One answer that the agent offers; `kind` is allow_once, allow_always, reject_once or reject_always."""
+    """An option that the agent offers; `kind` is allow_once, allow_always, reject_once or reject_always."""
 
     id: str
     name: str
@@ -43,7 +43,7 @@ class OfferedAnswer(Value):
 
 
 def rule(settings: AcpSettings, kind: str, title: str) -> LeaveRuling:
-    """Return what the profile says about a tool call of this kind."""
+    """Return the profile's ruling on a tool call of this kind."""
     if kind in settings.deny or ANYTHING in settings.deny:
         return LeaveRuling.REFUSE
     if kind in settings.allow or ANYTHING in settings.allow or _OWN_TOOL.search(title):
@@ -59,11 +59,11 @@ def choose(options: Sequence[OfferedAnswer], ruling: LeaveRuling) -> OfferedAnsw
 
 def question_of(title: str, options: Sequence[OfferedAnswer]) -> str:
     names = ", ".join(dict.fromkeys(option.name.strip() or option.id for option in options)) or "yes, no"
-    return f"May it: {title.strip()[:MAX_TITLE] or 'run a tool that it does not name'}? Answer yes or no ({names})"
+    return f"May it: {title.strip()[:MAX_TITLE] or 'run an unnamed tool'}? Answer yes or no ({names})"
 
 
 def read_answer(options: Sequence[OfferedAnswer], answer: str) -> OfferedAnswer | None:
-    """Return the option that the user's answer names, by its name, its id, or a yes or no; None to refuse."""
+    """Return the option that the user's answer selects, by name, id, or yes or no; None to refuse."""
     said = answer.strip().casefold()
     for option in options:
         if said in (option.name.strip().casefold(), option.id.casefold(), option.kind):
@@ -73,5 +73,5 @@ def read_answer(options: Sequence[OfferedAnswer], answer: str) -> OfferedAnswer 
         always = next((option for option in options if option.kind == "allow_always"), None) \
             if "always" in said else None
         return always or choose(options, LeaveRuling.ALLOW)
-    # A question back, or a slip of the keyboard, must not let a command run.
+    # A counter-question or a typing error must not let a command run.
     return choose(options, LeaveRuling.REFUSE)

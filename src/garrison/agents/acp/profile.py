@@ -35,7 +35,7 @@ class AcpProfile(Value, Profile):
     settings: AcpSettings
     env: tuple[str, ...] = ()
     limits: Limits = NO_LIMITS
-    """On what its calls of model APIs may cost, where the run's proxy makes them."""
+    """Limits on the cost of its model API calls, if the run's proxy makes them."""
 
     @classmethod
     def read(cls, config: AgentTable) -> AcpProfile:

@@ -1,6 +1,6 @@
 """Prompts of ACP sessions: the prompt of each connection, from `agents/prompts/*.md`.
 
-The protocol knows no system prompt, so a new session's first prompt begins with what garrison expects of its agent.
+The protocol has no system prompt, so a new session's first prompt starts with what garrison expects of its agent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *
     """Return the prompt of a connection.
 
     Args:
-        knows_task: whether the session has certainly got the task; it is repeated otherwise.
+        knows_task: whether the session certainly has the task; otherwise it is repeated.
         has_past: whether an earlier session worked on it.
     """
     if role == VALIDATOR:
@@ -44,11 +44,11 @@ def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *
 
 
 def _judge(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, knows_task: bool) -> str:
-    """Return the prompt of a validator; one whose session is lost begins again, since it has no work to hand over."""
+    """Return the prompt of a validator; after a lost session it starts again, since it has no work to hand over."""
     if not knows_task:
         return task_prompt.join([validator_rules(assignment), assignment.read_prompt()])
     if prompt is Prompt.REPORT:
-        return fill("acp_verdict.md", language=LANGUAGE, what=_missing(files, "a verdict that counts"))
+        return fill("acp_verdict.md", language=LANGUAGE, what=_missing(files, "a valid verdict"))
     resume = task_prompt.resumption(interruption_of(assignment, files), "This session")
     return fill("acp_judge_on.md", resume=resume, language=LANGUAGE)
 
@@ -61,7 +61,7 @@ def _new_session(assignment: Assignment, files: AttemptFiles, *, has_past: bool)
 
 
 def told(text: str, *, had_reported: bool) -> str:
-    """Return the prompt that tells a session what the user has said during its last turn."""
+    """Return the prompt with the user's messages during the session's last turn."""
     again = "What you reported is set aside. " if had_reported else ""
     return fill("acp_told.md", told=text, again=again, language=LANGUAGE)
 
@@ -92,7 +92,7 @@ def _report(_assignment: Assignment, files: AttemptFiles) -> str:
 
 
 def _missing(files: AttemptFiles, what: str) -> str:
-    """Return what the last turn ended without, and why what it gave for one does not count."""
+    """Return what was missing at the end of the last turn, and why an invalid one does not count."""
     why = next((ending.unreadable for ending in files.read_endings()[-1:]), "")
     return f"{what} ({why})" if why else what
 
@@ -108,4 +108,4 @@ def _rework(assignment: Assignment, _files: AttemptFiles) -> str:
 _BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
     Prompt.LOOP: loop, Prompt.REWORK: _rework, Prompt.PERSON: _person, Prompt.REPORT: _report,
     Prompt.ANSWER: answer_alone}
-"""Prompt of a session that continues → its builder; any other continues as it is."""
+"""Prompt of a continued session → its builder; any other is sent unchanged."""

@@ -22,14 +22,14 @@ from garrison.tables import Nested, Table, as_amount, as_count, as_flag, as_mapp
 from garrison.values import Value, replace
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
-"""Kinds of tool calls for which an agent may ask leave."""
+"""Kinds of tool calls for which an agent may ask permission."""
 READING = ("read", "search", "think", "fetch")
 """Kinds that change nothing; `fetch` reaches what the sandbox's network allows."""
 RUNNING = "execute"
 SESSION = "{session}"
 """Placeholder in `takeover` for the session's id."""
 ANYTHING = "*"
-"""Word that stands for all kinds."""
+"""Word for all kinds."""
 
 
 def _opener(value: object) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def _opener(value: object) -> tuple[str, ...]:
 
 
 def _servers(table: Table) -> dict[str, dict[str, Any]]:
-    from garrison.agents.conversation.tools import SERVER  # late: few profiles have servers
+    from garrison.agents.conversation.tools import SERVER  # imported late: few profiles have servers
 
     servers = extensions.mcp_servers(table)
     if SERVER in servers:
@@ -66,36 +66,37 @@ class AcpSettings(Value):
     mode: str | None = setting(None, as_text)
     """The agent's own mode, by its id."""
     auth: str | None = setting(None, as_text)
-    """Log-in method, by its id, that the agent wants to be asked for; it takes its key from its environment."""
+    """Id of the log-in method that the agent requires; it takes its key from its environment."""
     mcp: bool = setting(True, as_flag)
     """Offer garrison's tools as an MCP server."""
     mcp_servers: Mapping[str, Mapping[str, Any]] = empty_table(Nested(_servers))
-    """Further MCP servers that the agent is to start or to call, by name."""
+    """Further MCP servers for the agent to start or call, by name."""
     allow: tuple[str, ...] = setting((ANYTHING,), _kinds)
     """Kinds of tool calls that are allowed when the agent asks; the user is asked about all others."""
     deny: tuple[str, ...] = setting((), _kinds)
-    """Kinds that are refused without a question."""
+    """Kinds that are refused without asking."""
     stale: float = setting(300.0, as_amount)
-    """Seconds of silence outside of tool calls after which the agent counts as hung."""
+    """Seconds of silence outside tool calls after which the agent counts as hung."""
     starts: int = setting(2, as_count)
-    """Sessions that may start at one time in the home."""
+    """Most sessions of the home that may start concurrently."""
     set: Mapping[str, str] = empty_table(as_mapping)
     """Variables set for the agent's program."""
     takeover: tuple[str, ...] = setting((), _opener)
-    """Words of a program that opens a session, `{session}`, for the user; none if there is no such program."""
+    """Command that opens a session, `{session}`, for the user; empty if there is none."""
 
     def for_node(self, node: str, attributes: Mapping[str, object]) -> AcpSettings:
         """Return the profile with the node's attributes over it; UsageError for an invalid one."""
         return Table(f"node {node}", values_of(attributes, ATTRIBUTES)).read(AcpSettings, self)
 
     def read_only(self, *, can_run: bool = False) -> AcpSettings:
-        """Return the profile for a validator: it is allowed what only reads, whatever the profile allows.
+        """Return the profile for a validator: only reading is allowed, whatever the profile allows.
 
         Args:
             can_run: it works where nothing that a command writes is kept.
         """
         may = (*READING, *((RUNNING,) if can_run else ()))
-        # "other" is neither denied nor allowed: calls of garrison's own server have it, and a validator reports by one.
+        # "other" is neither denied nor allowed: calls of garrison's own server have this kind, and a validator uses one
+        # to report.
         denied = {*self.deny, *(kind for kind in KINDS if kind not in (*may, "other"))}
         return replace(self, allow=may, mcp_servers={}, deny=tuple(denied))
 
@@ -116,23 +117,24 @@ def from_profile(table: Table) -> AcpSettings:
 
 
 MAX_LOST_SESSIONS = 5
-"""Sessions that an attempt may lose because its agent does not continue them."""
+"""Most sessions that an attempt may lose because its agent does not continue them."""
 
 
 class AcpJob(ConnectionOrder, frozen=True, kw_only=True):
-    """One connection to an ACP agent, whose protocol knows no system prompt; without a session it begins one."""
+    """One connection to an ACP agent, whose protocol has no system prompt; without a session it starts one."""
 
     begun: int
-    """Which connection of the attempt begins the session."""
+    """Number of the attempt's connection that starts the session."""
     prompt_anew: str
-    """Prompt of the session that is started if the agent does not continue its own; '' if there is none to continue."""
+    """Prompt of the new session if the agent does not continue its own; '' if there is none to continue."""
     lost: int
     """Sessions of the attempt that were not continued."""
     program: tuple[str, ...]
-    """Words that start the agent's program, in its sandbox if it has one."""
+    """Command that starts the agent's program, in its sandbox if it has one."""
     mcp: tuple[str, ...] = ()
-    """Words that start garrison's MCP server where the agent is; none if it cannot be reached from there."""
+    """Command that starts garrison's MCP server at the agent's side; empty if the socket is not reachable from
+    there."""
     mcp_environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     words: tuple[str, ...] | None = None
-    """Words that edges of the node ask for, as `result.parse_report` takes them."""
+    """Words that edges of the node test for, as for `result.parse_report`."""
     settings: AcpSettings = msgspec.field(default_factory=AcpSettings)

@@ -1,7 +1,8 @@
 """Transport of an ACP agent's messages, bounded: what the agent's program writes is not trusted.
 
-One message is one line of JSON. A program that writes something else, lines without end, or requests faster than they
-are answered, ends its connection with one reason; until then at most one line and a few unanswered requests are held.
+One message is one line of JSON. If a program writes something else, endless lines, or requests faster than they are
+answered, its connection ends with one reason; until then at most one line and a few unanswered requests are kept in
+memory.
 """
 
 from __future__ import annotations
@@ -12,39 +13,39 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 MAX_LINE = 16 << 20
-"""Bytes of one message."""
+"""Largest message in bytes."""
 MAX_TOTAL = 512 << 20
-"""Bytes that an agent may send in one connection."""
+"""Most bytes that an agent may send in one connection."""
 MAX_STRAY = 50
-"""Lines that are not messages, such as a program's warnings, that are overlooked."""
+"""Most lines that are not messages, such as a program's warnings, that are ignored."""
 MAX_UNANSWERED = 64
-"""Requests of the agent that may wait for their answer at one time."""
+"""Most requests of the agent that may wait for their answer concurrently."""
 MAX_REFUSED = 500
-"""Requests of the agent that may fail one after the other: it is not to ask for the same for ever."""
+"""Most consecutive failed requests of the agent: it must not repeat the same one forever."""
 _SHOWN = 120
 
 
 class Breach(Exception):
-    """Raised when an agent breaks the protocol; the text says how."""
+    """Raised when an agent violates the protocol; the text says how."""
 
 
 class AgentTransport:
-    """Message transport over the pipes of an agent's program, as the protocol's library takes it."""
+    """Message transport over the pipes of an agent's program, for the protocol's library."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._total = self._stray = self._refused = 0
         self._unanswered: set[str] = set()
         self._awaited: set[str] = set()
-        """Ids of our requests whose answer has not come."""
+        """Ids of our unanswered requests."""
         self.breach: asyncio.Future[Breach] = asyncio.get_running_loop().create_future()
-        """Done once the agent has broken the protocol: `receive` then says that it has ended."""
+        """Done once the agent has violated the protocol: `receive` then reports its end."""
         self.ended = asyncio.Event()
         """Set once the agent has closed its output."""
         self.heard_at = asyncio.get_running_loop().time()
 
     async def send(self, message: Mapping[str, object]) -> None:
-        """Send a message; an answer takes its request from those that wait."""
+        """Send a message; an answer removes its request from the waiting ones."""
         if "method" not in message and "id" in message:
             self._unanswered.discard(_id_of(message))
             self._refused = self._refused + 1 if "error" in message else 0
@@ -54,12 +55,12 @@ class AgentTransport:
         if "method" in message and "id" in message:
             # Before it is written: the answer may be read before `drain` returns.
             self._awaited.add(_id_of(message))
-        with suppress(ConnectionError):  # its end is noticed where it is read
+        with suppress(ConnectionError):  # its end is noticed by the reader
             self._writer.write(json.dumps(message).encode() + b"\n")
             await self._writer.drain()
 
     async def receive(self) -> dict[str, object] | None:
-        """Return the next message; None once the agent has ended or has broken the protocol."""
+        """Return the next message; None once the agent has ended or violated the protocol."""
         try:
             message = await self._next()
         except Breach as breach:
@@ -67,7 +68,7 @@ class AgentTransport:
             message = None
         if message is None:
             self.ended.set()
-        await asyncio.sleep(0)  # a flood must leave the loop to those who answer it
+        await asyncio.sleep(0)  # during a flood, the loop must get to answer
         return message
 
     async def close(self) -> None:
@@ -101,7 +102,7 @@ class AgentTransport:
         return line
 
     def _parse(self, line: bytes) -> dict[str, object] | None:
-        """Return the message in a line, None if the line is empty or none, which is overlooked for a while."""
+        """Return the message in a line; None if the line is empty or not a message, which is ignored for a while."""
         if not line.strip():
             return None
         try:
@@ -117,7 +118,7 @@ class AgentTransport:
         return None
 
     def _is_expected(self, message: Mapping[str, object]) -> bool:
-        """Return whether a message is none of the answers that nobody asked for, or that came before."""
+        """Return whether to accept a message: not an unsolicited or repeated answer."""
         if "method" in message or _id_of(message) not in self._awaited:
             return "method" in message
         self._awaited.remove(_id_of(message))
@@ -132,10 +133,10 @@ class AgentTransport:
                          f"{_shown(str(message['method']))}")
 
     def break_off(self, reason: str) -> None:
-        """Hear no more of an agent that has broken the protocol."""
+        """Stop reading from an agent that has violated the protocol."""
         if not self.breach.done():
             self.breach.set_result(Breach(reason))
-            # Wakes a read that waits for a line: the library learns of the end from nothing but `receive`.
+            # Wakes a read that waits for a line: the library learns of the end only from `receive`.
             self._reader.set_exception(ConnectionResetError("the protocol was broken"))
 
     @property
@@ -144,7 +145,7 @@ class AgentTransport:
 
 
 def _is_message(message: Mapping[str, object]) -> bool:
-    """Return whether the library can take a message: it would fail on an id that is a list, and hear no more."""
+    """Return whether the library can handle a message: it would fail on an id that is a list, and stop reading."""
     if "method" in message and not isinstance(message["method"], str):
         return False
     return "method" in message or "id" in message if isinstance(message.get("id"), (str, int, type(None))) else False

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CONNECTION = module_argv("garrison.agents.claude.connection", LONG_PATIENCE)
 BUILT_IN = "claude"
-"""Name of the profile that there is without a configuration."""
+"""Name of the profile that exists without a configuration."""
 SESSION = "session"
 """Role of an agent that runs as a garrison session."""
 _SYSTEM = {WORKER: "claude_system.md", VALIDATOR: "claude_validator.md", SESSION: "session_system.md"}
@@ -45,7 +45,7 @@ class ClaudeAttempt(ConnectedAttempt):
     def __init__(self, assignment: Assignment, settings: ClaudeSettings, now: float, *, role: str = WORKER,
                  name: str = BUILT_IN, wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
         atomic.make_directory(cli_process.config_folder(Path(assignment.environment["GARRISON_HOME"])))
-        # Before `super().__init__`, which takes the first step at once, and may start a connection with these settings.
+        # Before `super().__init__`, which takes the first step at once and may start a connection with these settings.
         self.settings = without_variables(settings, assignment.network_variables)
         super().__init__(name, assignment, now, argv, model=settings.model, role=role, wall=wall)
 
@@ -55,7 +55,7 @@ class ClaudeAttempt(ConnectedAttempt):
         if is_refused and self.settings.login == PROXY:
             agent = f" --agent {self._name}" if self._name != BUILT_IN else ""
             return replace(decision, reason=f"{decision.reason}; if the log-in is valid, `garrison login --where file"
-                           f"{agent}` gives further agents a copy of it")
+                           f"{agent}` gives later agents a copy of it")
         return decision
 
     def _order(self, decision: NextStep) -> tuple[ConnectionJob, Mapping[str, str]]:
@@ -64,7 +64,7 @@ class ClaudeAttempt(ConnectedAttempt):
         if not resume:
             mender = self._find_mender()
             parent = mender or (task.continues if self.role == WORKER and self.session is None else "")
-            # The id is ours and recorded before the CLI starts: whatever is killed from here on, it can be resumed.
+            # The id is ours and recorded before the CLI starts: after a kill at any later point, it can be resumed.
             files.write_session(SessionRecord(str(uuid.uuid4()), len(self.endings) + 1, parent, mends=bool(mender)))
         session = files.read_session()
         assert session is not None
@@ -82,7 +82,7 @@ class ClaudeAttempt(ConnectedAttempt):
 
 
 def system_prompt(assignment: Assignment, settings: ClaudeSettings, role: str = WORKER) -> str:
-    """Return what garrison appends to the CLI's own system prompt."""
+    """Return the text that garrison appends to the CLI's own system prompt."""
     task = assignment.task
     can_run = role == VALIDATOR and "Bash" in settings.tools
     text = fill(

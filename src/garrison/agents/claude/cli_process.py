@@ -2,11 +2,11 @@
 
 Only the CLI and its tools are inside the sandbox; the connection, which records and pays, is outside.
 
-With or without a sandbox the CLI has its own configuration folder for the attempt: the home's holds settings that
-the user's CLI would obey, and what one agent left there would reach all others. It is made again for each connection,
+With or without a sandbox the CLI has its own configuration folder for the attempt: the home's folder has settings that
+the user's CLI would obey, and what one agent left there would reach all others. It is recreated for each connection,
 with the transcript restored from the copy in the attempt's folder, so that nothing an agent left there is read or
-followed. The home's log-in is added from outside (`log_in`). With `login = "file"` the CLI gets a copy of it, and what
-it has renewed there, the home takes back; without a sandbox it gets a link to it.
+followed. The home's log-in is added from outside (`log_in`). With `login = "file"` the CLI gets a copy of it, and
+renewed tokens are copied back to the home; without a sandbox it gets a link to it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ LAUNCHER_VARIABLE = "GARRISON_CLI_LAUNCHER"
 WRAPPER = Path(__file__).with_name("cli.sh")
 """Script that starts the CLI so that it dies with the process that started it."""
 MEMORY_OFF = {"CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1"}
-"""Variable without which the CLI keeps notes of its own between sessions, and obeys them: one agent's injected text
-would reach every later one, and who judges it."""
+"""Variable that disables the CLI's own notes between sessions, which it obeys: one agent's injected text would reach
+every later agent and validator."""
 SERVERS_WAIT = {"CLAUDE_CODE_MCP_STARTUP_WAIT_MS": "60000", "MCP_TIMEOUT": "60000"}
-"""Variables with which the first request waits for MCP servers: the CLI would begin without the tools of a slow one."""
+"""Variables that make the first request wait for MCP servers: otherwise the CLI would start without the tools of a slow
+one."""
 
 
 def config_folder(home: Path) -> Path:
@@ -59,7 +60,7 @@ def find_cli(settings: ClaudeSettings) -> str:
 
 
 def cli_environment(settings: ClaudeSettings, home: Path | None = None) -> dict[str, str]:
-    """Return the variables that the CLI needs; without `home` it uses the person's own configuration folder."""
+    """Return the variables that the CLI needs; without `home` it uses the user's own configuration folder."""
     config = {} if home is None else {"CLAUDE_CONFIG_DIR": str(config_folder(home))}
     return {**config, "GARRISON_CLAUDE_CLI": find_cli(settings), "DISABLE_AUTOUPDATER": "1",
             "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -68,8 +69,8 @@ def cli_environment(settings: ClaudeSettings, home: Path | None = None) -> dict[
 
 def log_in_environment(home: Path, settings: ClaudeSettings, names: Sequence[str],
                        source: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a CLI that looks after the home's log-in: a session's, without API keys, which would
-    take precedence."""
+    """Return the environment of a CLI that manages the home's log-in: a session's, without API keys, which would take
+    precedence."""
     wanted = [name for name in names if name not in KEYS]
     return child_environment(source, wanted, {"GARRISON_HOME": str(home), **cli_environment(settings, home)})
 
@@ -91,15 +92,15 @@ def graph_metadata(settings: ClaudeSettings, home: Path, cwd: Path | str, config
 
 def prepare(place: Place | None, environment: Mapping[str, str], settings: ClaudeSettings,
             files: AttemptFiles) -> tuple[dict[str, str], str]:
-    """Make the CLI's configuration folder again; return the variables that start the CLI in its place, and the folder.
+    """Recreate the CLI's configuration folder; return the variables that start the CLI in its place, and the folder.
 
     Without a sandbox there are no variables. What a killed CLI had written and the copy lacks is saved first.
     """
     home = config_folder(Path(environment["GARRISON_HOME"]))
     session = files.session_id
-    transcripts.save(home, files.transcripts, session)  # a takeover that was killed has left more there
+    transcripts.save(home, files.transcripts, session)  # a killed takeover may have left more there
     if place is None or place.rights.mode is Mode.NONE:
-        # Not in a sandbox, whose agent may have planted links there: the mirror that the connection keeps has to do.
+        # Not in a sandbox, whose agent may have planted links there: the connection's mirror must suffice.
         transcripts.save(files.config, files.transcripts, session)
         return {}, str(make_plain_config(environment, files))
     untrusted.remove(place.private, "claude")
@@ -115,12 +116,12 @@ def prepare(place: Place | None, environment: Mapping[str, str], settings: Claud
 
 
 def make_plain_config(environment: Mapping[str, str], files: AttemptFiles) -> Path:
-    """Make the configuration folder of a CLI without a sandbox again, with a link to the home's log-in."""
+    """Recreate the configuration folder of a CLI without a sandbox, with a link to the home's log-in."""
     file = config_folder(Path(environment["GARRISON_HOME"])) / log_in.FILE
     shutil.rmtree(files.config, ignore_errors=True)
     atomic.make_directory(files.config)
     if not _has_key(environment) and file.exists():
-        (files.config / log_in.FILE).symlink_to(file)  # once one agent renews it, copies are refused
+        (files.config / log_in.FILE).symlink_to(file)  # once one agent renews it, copies become invalid
     return files.config
 
 
@@ -130,17 +131,17 @@ def _has_key(environment: Mapping[str, str]) -> bool:
 
 
 def session_config(place: Place | None, environment: Mapping[str, str], files: AttemptFiles) -> str:
-    """Return the configuration folder of a garrison session's CLI, made again; '' if its place has one instead."""
+    """Recreate the configuration folder of a garrison session's CLI and return it; '' if its place has one instead."""
     is_plain = place is None or place.rights.mode is Mode.NONE
     return str(make_plain_config(environment, files)) if is_plain else ""
 
 
 def session_place(place: Place | None, environment: Mapping[str, str], order: Path,
                   settings: ClaudeSettings | None) -> Place | None:
-    """Return the place of a whole garrison session, whose own tools are to be confined as well as its CLI.
+    """Return the place of a whole garrison session, which confines its own tools as well as its CLI.
 
-    Alongside its `order` it keeps its files in folders of their own, which it may write; the attempt's other files it
-    does not see. Its CLI has its own configuration folder where the home's is.
+    Next to its `order`, its files are in separate folders, which it may write; the attempt's other files are hidden.
+    Its CLI has its own configuration folder at the path of the home's.
     """
     if place is None or place.rights.mode is Mode.NONE:
         return place
@@ -155,8 +156,8 @@ def session_place(place: Place | None, environment: Mapping[str, str], order: Pa
 
 
 def find_outer_pid(pid: int) -> int:
-    """Return the pid by which we know the process that calls itself `pid` in its sandbox; itself without one."""
-    # Among our own descendants: every other sandbox has a process of that number as well.
+    """Convert a pid in the sandbox to our pid; return it unchanged without a sandbox."""
+    # Among our own descendants: every other sandbox also has a process with that number.
     for below in processes.descendants(os.getpid(), os.environ.get(processes.MARKER, "")):
         numbers = _namespace_pids(below.pid)
         # proc(5): NSpid lists the pid in each namespace, from ours to the innermost.

@@ -66,14 +66,14 @@ __all__ = [
 ]
 
 TOOL_TIMEOUT = 660.0
-"""Seconds for which a tool call may be silent beyond the stale limit: the CLI's own limit for a command is 600."""
+"""Seconds that a tool call may be silent beyond the stale limit: the CLI's own limit for a command is 600."""
 _INTERRUPT_TIMEOUT = 2.0
 START_TIMEOUT = 60.0
-"""Seconds for which the SDK waits for the first answer of a CLI."""
+"""Seconds that the SDK waits for the first answer of a CLI."""
 _FULL = "model_context_window_exceeded"
 """Stop reason of a response that has filled the context."""
 _STDERR_LINES, _MAX_STDERR = 20, 600
-"""Lines and characters of the error output that are kept."""
+"""Lines and characters of stderr that are kept."""
 _MAX_LINE = 32 * 1024 * 1024
 """Longest line of the CLI; the SDK's own limit of 1 MiB breaks on large tool results."""
 
@@ -102,8 +102,8 @@ def build_options(*, cwd: str, environment: Mapping[str, str], tools: Sequence[s
     """Return the SDK's options.
 
     Args:
-        tools: the CLI's own tools that there are for the model.
-        allowed: patterns of what it may do without asking; None: use those tools.
+        tools: the CLI's own tools for the model. allowed: patterns of what it may do without asking; None: use those
+            tools.
         servers: further MCP servers by name.
         agents: subagents by name, as fields of the SDK's definition.
         functions: garrison's functions that the model may call, as tools of the MCP server named `server`.
@@ -129,10 +129,9 @@ def to_hooks(refuse: Callable[[str, Mapping[str, Any]], str], end_after: Callabl
     """Return the SDK's hooks.
 
     Args:
-        refuse: returns why a tool call is not made, '' if it is.
-        end_after: returns why the turn ends after a call of this tool, '' if it continues. A turn that ends so makes no
-            further request, once the tools of the response have run.
-        tell: returns what the model gets alongside the result of a call with these arguments, '' for nothing.
+        refuse: returns why a tool call is refused, '' if it is not. end_after: returns why the turn ends after a call
+            of this tool, '' if it continues; such a turn makes no further request once the tools of the response have
+            run. tell: returns what the model gets with the result of a call with these arguments, '' for nothing.
     """
     async def before(call: Any, _call_id: str | None, _context: Any) -> Any:
         reason = refuse(str(call["tool_name"]), call.get("tool_input") or {})
@@ -146,13 +145,14 @@ def to_hooks(refuse: Callable[[str, Mapping[str, Any]], str], end_after: Callabl
         text = tell(call.get("tool_input") or {})
         return {"hookSpecificOutput": {"hookEventName": "PostToolUse", "additionalContext": text}} if text else {}
 
-    # A hook that fails lets the call run, unless told otherwise.
+    # A failing hook lets the call run, unless told otherwise.
     return {"PreToolUse": [HookMatcher(hooks=[before], on_failure="block")],
             "PostToolUse": [HookMatcher(hooks=[after])]}
 
 
 def to_permission(refuse: Callable[[str, Mapping[str, object]], str]) -> Callable[..., object]:
-    """Return the SDK's callback for calls that are not allowed; `refuse` returns why one is not made, '' if it is."""
+    """Return the SDK's callback for calls that are not allowed; `refuse` returns why one is refused, '' if it is
+    not."""
     async def decide(tool: str, arguments: Mapping[str, object], _context: object) -> object:
         reason = refuse(tool, arguments)
         return PermissionResultDeny(message=reason) if reason else PermissionResultAllow()
@@ -161,16 +161,16 @@ def to_permission(refuse: Callable[[str, Mapping[str, object]], str]) -> Callabl
 
 
 class _SdkClient(ClaudeSDKClient):
-    """The SDK's client, which remembers its process when it lets go of it, as it does after an error."""
+    """The SDK's client, which keeps a reference to its process when the SDK drops it after an error."""
 
     _last: object = None
 
     async def disconnect(self) -> None:
-        """Let go of the process; it has ended then."""
+        """Release the process, which has ended by then."""
         self._last = self._process or self._last
         try:
             await super().disconnect()
-        finally:  # a child of it may hold its output open; asyncio would then print a traceback at our exit
+        finally:  # a child of it may keep its output open; asyncio would then print a traceback at our exit
             transport = getattr(getattr(self._last, "_process", None), "_transport", None)
             if transport is not None:
                 transport.close()
@@ -190,9 +190,9 @@ class ClaudeClient:
     """One CLI.
 
     Args:
-        stale: seconds of silence outside of tool calls after which a turn fails (None: never).
-        max_response: seconds of one response after which it fails, though the model still speaks (None: never).
-        partial: yield texts piece by piece as well, as they are written.
+        stale: seconds of silence outside tool calls after which a turn fails (None: never). max_response: seconds of
+            one response after which it fails, even while the model writes (None: never). partial: also yield texts
+            piece by piece, as they are written.
     """
 
     def __init__(self, options: ClaudeAgentOptions, *, stale: float | None = None, max_response: float | None = None,
@@ -218,15 +218,15 @@ class ClaudeClient:
 
     @property
     def stderr(self) -> str:
-        """Return the end of what the CLI has written to its error output, in one line."""
+        """Return the end of the CLI's stderr in one line."""
         return " ".join(" ".join(self._stderr).split())[-_MAX_STDERR:]
 
     async def connect(self, watched: StartWatch | None = None) -> None:
         """Start the CLI; `close` releases it even if this fails half-way.
 
         Raises:
-            ProcessError: the CLI has ended, with whatever exit code, be it that a process of its holds its output.
-            Silence: it runs and does not answer.
+            ProcessError: the CLI has exited with any code, even if one of its processes keeps its output open. Silence:
+                it runs and does not answer.
         """
         starting = asyncio.current_task()
         assert starting is not None
@@ -235,36 +235,36 @@ class ClaudeClient:
         try:
             await self._client.connect()
         except asyncio.CancelledError:
-            # Somebody else's cancellation, not our watch's.
+            # A foreign cancellation, not our watch's.
             if not watch.done() or watch.cancelled() or watch.exception() is not None:
                 raise
-            # A task counts its cancellations: an `asyncio.timeout` around us would take this one for its own.
+            # A task counts its cancellations: an `asyncio.timeout` around us would mistake this one for its own.
             starting.uncancel()
             if watch.result() is None:
                 what = "since its start the CLI has neither answered nor done anything for"
                 raise ClaudeSilence(watched.seconds, what) from None
-            raise ProcessError("it ended at its start", exit_code=watch.result()) from None
-        except CLIConnectionError:  # it did not take its first request, or could not be started
+            raise ProcessError("it exited during start-up", exit_code=watch.result()) from None
+        except CLIConnectionError:  # it did not accept its first request, or could not be started
             if self._client.exit_code is None:
                 raise
-            raise ProcessError("it ended at its start", exit_code=self._client.exit_code) from None
+            raise ProcessError("it exited during start-up", exit_code=self._client.exit_code) from None
         except ClaudeSDKError:
             raise
-        except Exception as error:  # the SDK has no class of its own for a request that got no answer
+        except Exception as error:  # the SDK has no separate class for an unanswered request
             raise ClaudeSilence(START_TIMEOUT, "the CLI has not answered since its start for") from error
         finally:
             watch.cancel()
             watched.end()
 
     async def _watch_start(self, starting: asyncio.Task[Any], watched: StartWatch) -> int | None:
-        """Return the exit code of a CLI that ends while it starts, None for one that hangs, and end the wait: the SDK
-        waits for its answer."""
+        """Return the exit code of a CLI that exits while it starts, None for one that hangs, and end the SDK's wait for
+        its answer."""
         while self._client.exit_code is None:
             await asyncio.sleep(POLL)
             if watched.look():
                 break
         else:
-            await asyncio.sleep(POLL)  # what it has printed is read meanwhile, and mostly its end is noticed
+            await asyncio.sleep(POLL)  # its output is read in this time, and usually its end is noticed
         starting.cancel()
         return self._client.exit_code
 
@@ -273,8 +273,7 @@ class ClaudeClient:
         return pid if isinstance(pid, int) else None
 
     async def turn(self, prompt: str, stop: asyncio.Event | None = None) -> AsyncGenerator[Event]:
-        """Send a prompt and yield the events until its result, which comes last; a turn that is left earlier is
-        interrupted.
+        """Send a prompt and yield the events up to its result; leaving the turn earlier interrupts it.
 
         Raises:
             Interrupted: `stop` was set; the CLI was interrupted.
@@ -291,7 +290,7 @@ class ClaudeClient:
                     try:
                         yield event
                     except GeneratorExit:
-                        # The caller has left in mid-turn: without this the model talks on, and is paid for.
+                        # The caller has left in mid-turn: without this the model would continue, at a cost.
                         if event["kind"] != "result":
                             await self.interrupt()
                         raise
@@ -300,7 +299,7 @@ class ClaudeClient:
         raise NoResult("the CLI ended without a result")
 
     async def interrupt(self) -> None:
-        """Interrupt the current turn. It takes 50 ms; a disconnect without it takes 5 s."""
+        """Interrupt the current turn. This takes 50 ms; a disconnect without it takes 5 s."""
         await _ignore_failure(asyncio.wait_for(self._client.interrupt(), _INTERRUPT_TIMEOUT))
 
     async def close(self) -> None:
@@ -333,7 +332,7 @@ class ClaudeClient:
             stopped.cancel()
 
     def _is_endless(self, message: Any) -> bool:
-        """Return whether the response to which a message belongs has taken too long."""
+        """Return whether the response that a message belongs to has taken too long."""
         if isinstance(message, StreamEvent) and message.parent_tool_use_id is None:
             kind = message.event.get("type")
             if kind == "message_start":
@@ -350,7 +349,7 @@ class ClaudeClient:
 
 
 class _MessageReader:
-    """Translates the SDK's messages into events, and keeps the state on which later messages depend."""
+    """Translates the SDK's messages into events, and keeps the state that later messages depend on."""
 
     def __init__(self, *, partial: bool = False) -> None:
         self._partial = partial
@@ -397,12 +396,12 @@ class _MessageReader:
                 self.tool_calls.add(block.id)
                 events.append({"kind": "tool", "id": block.id, "name": block.name, "input": block.input})
         self.last_error = message.error or ""
-        # The CLI itself speaks in the model's place, mostly about an error of the API: no response was paid for.
+        # The CLI writes in the model's place, usually about an API error: no response was billed.
         if message.error or message.model == "<synthetic>":
             return events
         self.answered = True
         streamed = any(message.message_id == message_id for message_id, _, _ in self._responses.values())
-        if message.usage and not streamed:  # not streamed, or requested again without streaming after a stream broke
+        if message.usage and not streamed:  # not streamed, or requested again without streaming after a broken stream
             events.insert(0, _usage(message.message_id or "", message.model, message.usage))
         return events
 

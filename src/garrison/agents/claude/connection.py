@@ -1,7 +1,7 @@
 """Connection to Claude: a process that runs one CLI for one prompt of a session and records what happens.
 
-`python -P -m garrison.agents.claude.connection ORDER_FILE`. `conversation.connection` tells how a connection goes; here
-is what is Claude's: its transcripts, its log-in, what each response costs, and how the CLI fails.
+`python -P -m garrison.agents.claude.connection ORDER_FILE`. `conversation.connection` describes a connection; this
+module adds what is specific to Claude: transcripts, log-in, the cost of each response, and failures of the CLI.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from garrison.agents.claude.settings import ClaudeSettings
 
 _SERVER_FAILURES = frozenset(("failed", "needs-auth"))
-"""Statuses of an MCP server in which the agent lacks its tools."""
+"""Statuses of an MCP server whose tools are not available."""
 _STREAMED = ("kind", "subtype", "error", "said", "usd", "turns", "status", "terminal_reason")
 """Keys of a result in `stream.jsonl`."""
 
@@ -97,17 +97,17 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
         if self._prepare_transcript():
             return None
         return self._ending(TroubleKind.UNKNOWN_SESSION, f"there is no transcript of session "
-                            f"{self.job.parent_session}, which this one was to continue")
+                            f"{self.job.parent_session}, which this one should continue")
 
     def _enter_limits(self) -> ConnectionEnd | None:
-        """Reserve the first call, and leave the client as many turns as the attempt has left; return the ending if a
+        """Reserve the first call, and limit the client to the turns that the attempt has left; return the ending if a
         limit is reached."""
         most = self.job.settings.max_turns
         turns = remaining_turns(most, self._account.records())
         if turns == 0:
             return self._ending(TroubleKind.MAX_TURNS, f"after {most} turns")
         if turns != most:
-            # The limit is an option with which the CLI starts; the client made in `__init__` has not started one.
+            # The limit is an option of the CLI's start; the client created in `__init__` has not started one yet.
             self._make_client(turns)
         return self._short_of(self._account.enter())
 
@@ -147,15 +147,15 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
         await self._client.close()
         self._account.release()
         if self.job.config:
-            # Once the CLI has ended: it may renew its tokens at any request, the last one included.
+            # Once the CLI has ended: it may renew its tokens at any request, including the last.
             why = log_in.take_back(self._config, cli_process.config_folder(Path(self.job.home)))
             if why:
-                self._note(f"the log-in that it leaves is not taken back: {why}")
+                self._note(f"the log-in that it left is not copied back: {why}")
 
     # ---- a turn
 
     async def _turn(self, prompt: str) -> ConnectionEnd:
-        """Record the turn's events until its result, or an event after which it is not continued."""
+        """Record the turn's events until its result, or an event that ends it."""
         try:
             async with aclosing(self._client.turn(prompt, self._stop)) as events:
                 async for event in events:
@@ -170,7 +170,7 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
         raise AssertionError("a turn ends with its result")
 
     def record(self, event: Event) -> ConnectionEnd | None:
-        """Write an event to the stream or the usage file; return the ending if it is one."""
+        """Record an event in the stream or the usage file; return the ending if it is one."""
         handler = _HANDLERS.get(event["kind"])
         if handler is None:
             self._write(event)
@@ -186,9 +186,9 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
                 self._note(f"the MCP server {name} cannot be used: {status}")
 
     def _usage(self, event: TokenUsage) -> ConnectionEnd | None:
-        """Bill a response when it begins, and again when its tokens are known, before its tools run."""
+        """Bill a response when it starts, and again when its tokens are known, before its tools run."""
         shortfall = self._account.pay(event)
-        if not event["final"] and self._turn_end.reached:  # the CLI made a request though its turn was ended
+        if not event["final"] and self._turn_end.reached:  # the CLI made a request although its turn was ended
             question = questions.unanswered(self.files)
             return self._ending(policy.QUESTION if question else policy.REPORTED, question)
         if event["is_full"] and not self._turn_end.reached:
@@ -198,9 +198,9 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
         return self._short_of(shortfall)
 
     def _retry(self, event: Retry) -> ConnectionEnd | None:
-        """End where a refusal is not worth waiting for: the user has to act, the wait is long, or the outage is known.
+        """End the turn if waiting is pointless: the user must act, the wait is long, or the outage is known.
 
-        Then a trial is one call, and who had started before waits for that.
+        Then a trial is a single call, and agents that had already started wait for it.
         """
         self._write(event)
         self._show_trouble(f"the API answered {event['status'] or event['error'] or 'nothing'}; it tries again "
@@ -210,7 +210,7 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
         ending = self._ending(told.kind, told.reason, resets_at=time.time() + told.wait)
         wait = (ending.resets_at or 0.0) - time.time()
         is_known = ending.kind in OUTAGES and any(Path(name).exists() for name in self.job.outages)
-        # The CLI's word and the API's own answer, where the proxy has seen one, may differ: either may need the user.
+        # The CLI's report and the API's own answer, if the proxy has seen one, may differ: either may require the user.
         return ending if policy.ends_turn(told.kind) or policy.ends_turn(ending.kind, wait) or is_known else None
 
     def _rate_limit(self, event: RateLimit) -> None:
@@ -238,7 +238,7 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
         if isinstance(error, ClaudeSilence):
             return self._ending(TroubleKind.HANG, f"{error} {said}".strip())
         kind = classify(None, f"{error} {said}")
-        kind = kind if kind != TroubleKind.SERVER else TroubleKind.CRASH  # without a known cause it crashed
+        kind = kind if kind != TroubleKind.SERVER else TroubleKind.CRASH  # without a known cause it counts as a crash
         if isinstance(error, ProcessError):
             return await self._program_ended(End(error.exit_code or 0), said or str(error), kind)
         return self._ending(kind, f"{error} {said}")
@@ -247,7 +247,7 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
 _HANDLERS: Mapping[str, Callable[[ClaudeConnection, Any], ConnectionEnd | None]] = {
     "begin": ClaudeConnection._begin, "usage": ClaudeConnection._usage, "retry": ClaudeConnection._retry,
     "limit": ClaudeConnection._rate_limit, "result": ClaudeConnection._result}
-"""Event → its handler; any other event is only written."""
+"""Event → its handler; other events are only recorded."""
 
 
 def options_of(job: ConnectionJob, files: AttemptFiles, turns: int | None) -> ClaudeAgentOptions:
@@ -269,9 +269,9 @@ def options_of(job: ConnectionJob, files: AttemptFiles, turns: int | None) -> Cl
         **extension_options(settings, job.config, job.repository),
         session_id=None if job.has_transcript else job.session,
         resume=job.session if job.has_transcript else None,
-        # After each entry, not at the end of the turn: a kill in the middle of it must not cost the whole turn.
+        # After each entry, not at the end of the turn: a kill in mid-turn must not lose the whole turn.
         session_store=transcripts.Mirror(files.transcripts), session_store_flush="eager",
-        # Tells the tokens of a response when it begins, and all before its tools run: a kill loses one at most.
+        # Reports the tokens of a response when it starts, and all before its tools run: a kill loses at most one.
         include_partial_messages=True)
 
 
@@ -293,7 +293,7 @@ def extension_options(settings: ClaudeSettings, config: str, repository: Mapping
     """Return the options; the skills become a plugin in the CLI's configuration folder `config`.
 
     Args:
-        repository: the repository's own settings, where the profile takes them; the profile's win.
+        repository: the repository's own settings, if the profile uses them; the profile's take precedence.
     """
     shared = repository_options(repository, config)
     more = [*(["Agent"] if settings.subagents or shared.plugins else []),
@@ -324,9 +324,9 @@ class RepositoryOptions(Value):
 
 
 def repository_options(files: Mapping[str, str], config: str) -> RepositoryOptions:
-    """Return what a repository's settings add; what cannot be read adds nothing.
+    """Return what a repository's settings add; unreadable ones add nothing.
 
-    Variables (`env`) are left out: they could lead the CLI past its proxy. Skills, commands and subagents become a
+    Variables (`env`) are left out: they could make the CLI bypass its proxy. Skills, commands and subagents become a
     plugin in the folder `config`.
     """
     if not files:
@@ -361,7 +361,7 @@ def _words(value: object) -> tuple[str, ...]:
 
 
 def link_skills(config: Path, skills: tuple[str, ...]) -> str:
-    """Make a plugin of folders with skills; return its folder."""
+    """Create a plugin from folders with skills; return its folder."""
     plugin = _make_plugin(config / "garrison-skills", SKILLS, "Skills of this agent")
     for skill in map(Path, skills):  # copied: a sandbox does not have the original
         shutil.copytree(skill, plugin / "skills" / skill.name)
@@ -369,7 +369,7 @@ def link_skills(config: Path, skills: tuple[str, ...]) -> str:
 
 
 def _make_plugin(folder: Path, name: str, description: str) -> Path:
-    """Make the folder of a plugin again, with its manifest alone."""
+    """Recreate the folder of a plugin, with only its manifest."""
     shutil.rmtree(folder, ignore_errors=True)
     manifest = atomic.make_directory(folder / ".claude-plugin") / "plugin.json"
     manifest.write_text(json.dumps({"name": name, "version": "1.0.0", "description": description}))

@@ -1,7 +1,7 @@
-"""Extensions of a Claude session: readers of the settings that give it tools, knowledge and rules beyond its own.
+"""Extensions of a Claude session: read the settings for additional tools, knowledge and rules.
 
-Tool patterns are the CLI's: `Bash`, `Bash(git status:*)`, `mcp__server__tool`. A tool that does not exist is refused
-before the run begins: the CLI ignores it without a word, and the agent lacks it.
+Tool patterns are the CLI's: `Bash`, `Bash(git status:*)`, `mcp__server__tool`. A missing tool is refused before the run
+starts: the CLI would silently ignore it, and the agent would lack it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SERVER_KEYS = ("type", "command", "args", "env", "url", "headers")
 _SUBAGENT_KEYS = ("description", "prompt", "tools", "model")
 _HOOK_KEYS = frozenset(("matcher", "command", "timeout"))
 _BETWEEN = re.compile(r"[,\s]+(?![^(]*\))")
-"""Separator of patterns: not within parentheses, which belong to one of them."""
+"""Separator of patterns, outside parentheses."""
 _PATTERN = re.compile(r"([A-Za-z_][\w-]*)(\(.*\))?", re.DOTALL)
 
 
@@ -38,7 +38,7 @@ _PATTERN = re.compile(r"([A-Za-z_][\w-]*)(\(.*\))?", re.DOTALL)
 
 
 def patterns(value: object) -> tuple[str, ...]:
-    """Read tool patterns: a list, or a text in which commas or blanks separate them outside of parentheses."""
+    """Read tool patterns: a list, or a text that separates them with commas or blanks outside parentheses."""
     words = [word for word in _BETWEEN.split(value) if word] if isinstance(value, str) else value
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) and word.strip() for word in words):
         raise ValueError("a list of names")
@@ -54,11 +54,11 @@ def tool_of(pattern: str) -> str:
 
 
 def unknown_tool(found: Collection[str], servers: Collection[str]) -> str:
-    """Return what is wrong with the first pattern whose tool does not exist; '' if all do. Pure.
+    """Return the problem of the first pattern whose tool does not exist; '' if all do. Pure.
 
     Args:
         found: the patterns.
-        servers: names of the MCP servers, whose tools are not known before they run.
+        servers: names of the MCP servers, whose tools are unknown before they run.
     """
     for pattern in found:
         tool = tool_of(pattern)
@@ -87,7 +87,7 @@ def mcp_servers(table: Table) -> dict[str, dict[str, Any]]:
 
 
 def subagents(table: Table) -> dict[str, dict[str, object]]:
-    """Read subagents by name: what each is for, its prompt, tools and model."""
+    """Read subagents by name: description, prompt, tools and model of each."""
     found = {}
     for subagent, values in _tables(table, _SUBAGENT_KEYS):
         for key in ("description", "prompt"):
@@ -114,7 +114,7 @@ def _hooks(value: object) -> list[dict[str, object]]:
 
 
 def _tables(table: Table, known: Collection[str]) -> Iterator[tuple[Table, dict[str, object]]]:
-    """Yield the tables of a table of them, with their values; UsageError for a key that is not known."""
+    """Yield the subtables of a table with their values; UsageError for an unknown key."""
     for name in table.require(("NAME",)):
         below = table.below(name)
         for wrong, _ in below.unknown(known):
@@ -126,14 +126,14 @@ def _tables(table: Table, known: Collection[str]) -> Iterator[tuple[Table, dict[
 
 
 def paths(value: object) -> tuple[str, ...]:
-    """Read absolute paths that exist; `~` is the person's home."""
+    """Read existing absolute paths; `~` is the user's home."""
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) and word.strip() for word in words):
         raise ValueError("a list of paths")
     found = [Path(word.strip()).expanduser() for word in words]
     for path in found:
         if not path.is_absolute() or not path.exists():
-            raise ValueError(f"absolute paths that exist, not {path}")
+            raise ValueError(f"existing absolute paths, not {path}")
     return tuple(map(str, found))
 
 
@@ -164,10 +164,10 @@ def schema(value: object) -> dict[str, object]:
 
 def cli_settings(wanted: Mapping[str, list[dict[str, object]]], *, attribution: bool,
                  more: Mapping[str, list[object]] = MappingProxyType({})) -> dict[str, object]:
-    """Return the CLI's own settings for hooks, and for the lines with which it signs commits. Pure.
+    """Return the CLI's own settings for hooks and for signing commits. Pure.
 
     Args:
-        more: further hooks by event, as the CLI has them.
+        more: further hooks by event, in the CLI's format.
     """
     settings: dict[str, object] = {}
     if wanted or more:

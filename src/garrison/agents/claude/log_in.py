@@ -1,10 +1,11 @@
-"""Log-in of the Claude CLI: the files in its configuration folder, its use from outside, and what the home takes back.
+"""Log-in of the Claude CLI: the files in its configuration folder, its use from outside, and copying it back to the
+home.
 
 With `login = "proxy"` the run's proxy adds the token to what the CLI sends, and the CLI has none. Only the CLI itself
-renews it: it is run outside, under the home's lock, when the token is soon over. With `login = "file"` it works with a
-copy. Once it has renewed its tokens there, those of the home may be void, so the home
-takes them back; but the copy lies where an agent can write. So nothing else of it counts: a copy that is empty, lacks a
-field, is not newer, or names another account is left where it is.
+renews it: it is run outside, under the home's lock, shortly before the token expires. With `login = "file"` it works
+with a copy. Once it has renewed its tokens there, the home's may be invalid, so they are copied back; but the copy is
+where an agent can write. So nothing else in it counts: a copy that is empty, lacks a field, is not newer, or names
+another account is ignored.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _STATE = ".claude.json"
 """The CLI's own settings: the account, and the key of a log-in to the Console."""
 _TABLE = "claudeAiOauth"
 _TOKENS = frozenset({"accessToken", "refreshToken", "expiresAt", "refreshTokenExpiresAt"})
-"""Fields that a renewal changes; all others stay as they are."""
+"""Fields that a renewal changes; all others stay unchanged."""
 _SOON = 240.0
-"""Seconds before its end from which on a token is renewed; the CLI does that from 300 seconds before."""
+"""Seconds before its expiry when a token is renewed; the CLI does so from 300 seconds before."""
 _RENEWAL = ("auth", "status")
-"""Words of the CLI with which it renews a token that is soon over, without a request to a model."""
+"""Arguments that make the CLI renew an expiring token, without a request to a model."""
 _RENEWAL_TIMEOUT, _RENEWAL_PAUSE = 15.0, 60.0
 _MAX_FILE, _MAX_STATE = 1 << 20, 1 << 23
 
@@ -45,17 +46,17 @@ def has_log_in(folder: Path) -> bool:
 
 @dataclass(slots=True)
 class OutsideLogIn:
-    """The log-in of a configuration folder, as it is used from outside a sandbox."""
+    """The log-in of a configuration folder, for use outside a sandbox."""
 
     folder: Path
     cli: Sequence[str]
-    """The CLI, which renews it, and its environment."""
+    """The CLI that renews it, and its environment."""
     environment: Mapping[str, str]
     _tried_at: float = -math.inf
 
     def variables(self, now: float) -> dict[str, str]:
-        """Return the variable with the token, or with the key of the Console, that the CLI would use by itself; empty
-        without either. `now` is in seconds since 1970."""
+        """Return the variable with the token or the Console's key that the CLI itself would use; empty without either.
+        `now` is in seconds since 1970."""
         table = self._read_table()
         if not table:
             key = _read(self.folder, _STATE, _MAX_STATE).get("primaryApiKey")
@@ -77,14 +78,14 @@ class OutsideLogIn:
     def _renew(self, now: float) -> None:
         with suppress(OSError, GarrisonError, subprocess.SubprocessError), \
                 atomic.locked(self.folder / f"{FILE}.lock", _RENEWAL_TIMEOUT):
-            if _seconds_left(self._read_table(), now) < _SOON:  # nobody has done it meanwhile
+            if _seconds_left(self._read_table(), now) < _SOON:  # no other process has done it
                 subprocess.run([*self.cli, *_RENEWAL], env=dict(self.environment), cwd=self.folder, check=False,
                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                timeout=_RENEWAL_TIMEOUT)
 
 
 def _seconds_left(table: Mapping[str, object], now: float) -> float:
-    """Return for how long a token is valid: one without an end, as `claude setup-token` prints it, for ever."""
+    """Return how long a token is valid: one without expiry, as from `claude setup-token`, forever."""
     expires = table.get("expiresAt")
     if expires is None:
         return math.inf
@@ -92,7 +93,7 @@ def _seconds_left(table: Mapping[str, object], now: float) -> float:
 
 
 def copy(home: Path, target: Path) -> None:
-    """Copy the log-in of the home's configuration folder to that of an attempt, if there is one and it is one."""
+    """Copy the log-in of the home's configuration folder to an attempt's, if it exists and is valid."""
     with suppress(OSError, ValueError, GarrisonError):
         data = untrusted.read(home, FILE, _MAX_FILE)
         if data is not None and isinstance(json.loads(data), dict):
@@ -100,13 +101,13 @@ def copy(home: Path, target: Path) -> None:
 
 
 def take_back(copied: Path, home: Path) -> str:
-    """Take the tokens of an attempt's copy back to the home's log-in if they are a renewal of it.
+    """Copy the tokens of an attempt's copy back to the home's log-in if they are a renewal of it.
 
     Returns:
-        Why the copy is not taken back; '' if it was, or says what the home has.
+        Why they are not copied back; '' if it was, or says what the home has.
     """
     with suppress(OSError, GarrisonError), atomic.locked(home / f"{FILE}.lock"):
-        # Both under the lock: of several agents that end at once each compares with what the one before has left.
+        # Both under the lock: of several agents that end at once, each compares with the result of the previous one.
         before, after = _read(home, FILE, _MAX_FILE), _read(copied, FILE, _MAX_FILE)
         if before == after or not before:
             return ""
@@ -147,7 +148,7 @@ def _table(body: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _read(folder: Path, name: str, limit: int) -> dict[str, object]:
-    """Return a file of a configuration folder, where an agent may write; empty for what is none."""
+    """Return a file of a configuration folder, where an agent may write; empty if it is invalid."""
     with suppress(OSError, ValueError, RecursionError, GarrisonError):
         data = untrusted.read(folder, name, limit)
         body = json.loads(data) if data is not None else None

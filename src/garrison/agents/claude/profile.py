@@ -1,4 +1,4 @@
-"""Claude as a kind of agent: its profile, and how it gets at its model."""
+"""Claude as a kind of agent: its profile, and access to its model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from garrison.records.budget import Limits
 
 _OF_CLOUDS = "CLAUDE_CODE_USE_"
-"""Beginning of the variables with which the CLI calls the API of another provider, by that one's log-in."""
+"""Prefix of the variables that make the CLI use another provider's API, with that provider's log-in."""
 
 
 class ClaudeProfile(Value, Profile):
@@ -124,7 +124,7 @@ class ClaudeProfile(Value, Profile):
                             log_in_environment(home, self.settings, self.env, environ))
 
     def check_access(self, name: str, home: Path, environ: Mapping[str, str], passed: Collection[str] | None) -> None:
-        """Refuse it without a key of any provider and without a log-in in the home that still holds."""
+        """Refuse it without a key of any provider and without a valid log-in in the home."""
         from garrison.agents.claude.log_in import has_log_in
 
         env = dict(environ) if passed is None else child_environment(environ, {*passed, *self.env})
@@ -146,5 +146,5 @@ class ClaudeProfile(Value, Profile):
     # ---- what a user can do with it
 
     def why_no_keyboard(self, agent: str, node: str) -> str:
-        return (f"a Claude session reads no keyboard; `garrison tell {node} TEXT` tells it something, "
-                f"`garrison takeover {node}` puts you in its place")
+        return (f"a Claude session reads no keyboard; `garrison tell {node} TEXT` sends it a message, "
+                f"`garrison takeover {node}` lets you take over")

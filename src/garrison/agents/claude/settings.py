@@ -1,7 +1,7 @@
 """Settings of Claude sessions: the profile in config.toml, overridden by the node's attributes.
 
 A profile of kind `claude` may set all of them, a node those in `ATTRIBUTES`. An invalid value is refused before the run
-begins.
+starts.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ TOOLS = ("Bash", "Read", "Write", "Edit", "Glob", "Grep")
 READ_ONLY = ("Read", "Glob", "Grep")
 """Tools of a validator."""
 RUNNING = ("Bash",)
-"""Its further tools where nothing that a command writes is kept."""
+"""Additional tools if nothing that a command writes is kept."""
 ASK = "ask"
-"""Permission mode in which the person is asked before a tool call that is not allowed."""
+"""Permission mode in which the user is asked before a tool call that is not allowed."""
 MODES = ("dontAsk", ASK, "acceptEdits", "default", "bypassPermissions", "auto")
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
-"""Variables with which the CLI needs no log-in of the home; the last one is what `claude setup-token` prints."""
+"""Variables that replace the home's log-in; the last one is from `claude setup-token`."""
 TOKEN = KEYS[-1]
 FILE, PROXY = "file", "proxy"
 ENVIRONMENT = (*KEYS, "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "API_TIMEOUT_MS")
-"""Variables of the person's environment that a session gets; it gets no others."""
+"""The only variables of the user's environment that a session gets."""
 
 
 def _mode(value: object) -> str:
-    if value == "plan":  # nobody would see the plan, and the session could do nothing after it
+    if value == "plan":  # no one would see the plan, and the session could do nothing after it
         raise ValueError(f"{', '.join(MODES[:-1])} or {MODES[-1]}; to see a plan first, put a node before this that "
                          "writes it down, with approve=true")
     return one_of(*MODES)(value)
@@ -64,7 +64,7 @@ class ClaudeSettings(Value):
     model: str | None = setting(None, as_text)
     fallback_model: str | None = setting(None, as_text)
     tools: tuple[str, ...] = setting(TOOLS, extensions.patterns)
-    """Patterns of the tools that there are; the agent may use them without asking, unless `allowed_tools` says which.
+    """Patterns of the available tools; the agent may use them without asking, unless `allowed_tools` says which.
     """
     allowed_tools: tuple[str, ...] = setting((), extensions.patterns)
     disallowed_tools: tuple[str, ...] = setting((), extensions.patterns)
@@ -89,28 +89,28 @@ class ClaudeSettings(Value):
     system_prompt: str | None = setting(None, as_text)
     """Appended to garrison's own."""
     instructions: bool = setting(True, as_flag)
-    """Append the repository's own instructions (CLAUDE.md, AGENTS.md) as well."""
+    """Also append the repository's own instructions (CLAUDE.md, AGENTS.md)."""
     repository: bool = setting(False, as_flag)
-    """Take the repository's own `.claude/` and `.mcp.json` as well: hooks, permissions, skills, subagents, servers."""
+    """Also use the repository's own `.claude/` and `.mcp.json`: hooks, permissions, skills, subagents, servers."""
     budget: float | None = setting(10.0, or_none(as_amount))
     """Limit of the node, over all its attempts."""
     budget_run: float | None = setting(None, or_none(as_amount))
     budget_day: float | None = setting(None, or_none(as_amount))
-    """Limit of the whole home, a calendar day in UTC."""
+    """Limit of the whole home for a calendar day in UTC."""
     stale: float = setting(240.0, as_amount)
-    """Silence of a session outside of tool calls, after which it is interrupted."""
+    """Silence of a session outside tool calls after which it is interrupted."""
     max_response: float | None = setting(1800.0, or_none(as_amount))
-    """Duration of one response, after which the session is interrupted though it still speaks."""
+    """Duration of one response after which the session is interrupted even while it writes."""
     max_repeats: int | None = setting(MAX_REPEATS, or_none(as_count))
-    """Tool calls in a row that bring nothing new after which the session is warned, and then the user is asked."""
+    """Consecutive tool calls without anything new after which the session is warned, and then the user is asked."""
     max_idle: int | None = setting(80, or_none(as_count))
-    """Responses in a row that change nothing, after which the same happens."""
+    """Consecutive responses without a change after which the same happens."""
     starts: int = setting(2, as_count)
-    """Sessions that may start at one time in the home."""
+    """Most sessions of the home that may start concurrently."""
     login: str = setting(PROXY, one_of(FILE, PROXY))
-    """Where a log-in of the home is while an agent works: PROXY, outside, as a key is; FILE, a copy in its sandbox."""
+    """Where the home's log-in is while an agent works: PROXY: outside, like a key; FILE: a copy in its sandbox."""
     cli: str | None = setting(None, as_text)
-    """Path of another CLI than the SDK's own."""
+    """Path of a CLI other than the SDK's own."""
     set: Mapping[str, str] = empty_table(as_mapping)
     """Variables set for the CLI."""
 
@@ -129,7 +129,8 @@ class ClaudeSettings(Value):
             can_run: it works where nothing that a command writes is kept.
         """
         tools = tuple(tool for tool in self.tools if extensions.tool_of(tool) in READ_ONLY) or READ_ONLY
-        # Servers and subagents could write by tools whose names do not tell, and a required output is the worker's.
+        # Servers and subagents could write with tools whose names do not show it, and a required output is for the
+        # worker.
         return replace(self, tools=(*tools, *(RUNNING if can_run else ())), permission_mode="dontAsk",
                        allowed_tools=(), repository=False, mcp_servers={}, subagents={}, output_schema=None)
 
@@ -172,20 +173,20 @@ class ConnectionJob(ConnectionOrder, frozen=True, kw_only=True):
     node: str
     attempt: int
     resume: bool
-    """True if the session is resumed, not begun."""
+    """True if the session is resumed, not started."""
     settings: ClaudeSettings = msgspec.field(default_factory=ClaudeSettings)
     parent_session: str = msgspec.field(default="", name="past")
     """Session of an earlier node that this one continues as its own session."""
     attempts: str = ""
-    """Folder below which the parent session's transcript was kept."""
+    """Folder with the parent session's transcript."""
     config: str = ""
-    """The CLI's configuration folder; '' for the home's, where earlier editions had it."""
+    """The CLI's configuration folder; '' for the home's, as in earlier versions."""
     folders: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Folder of the repository → its instructions, which the session gets once it looks into it."""
+    """Folder of the repository → its instructions, which the session gets on first access."""
     repository: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Files of the repository's `.claude/`, and its `.mcp.json`, where the profile takes them: path → text."""
+    """Files of the repository's `.claude/`, and its `.mcp.json`, if the profile uses them: path → text."""
     outages: tuple[str, ...] = ()
-    """Files of which one exists while an outage of the account is known."""
+    """Files, one of which exists while an outage of the account is known."""
 
     @property
     def has_transcript(self) -> bool:

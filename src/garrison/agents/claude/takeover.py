@@ -1,7 +1,7 @@
 """Takeover of a session by the user: suspend it, run the interactive CLI on it, let the agent continue afterwards.
 
 `garrison takeover` holds a lock while it runs, so the orchestrator continues however the takeover ends. The CLI dies
-with the takeover; one that is slow to die is ended before the session is resumed.
+with the takeover; a slow one is killed before the session is resumed.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSettings, env: Mapping[str, str],
                cwd: Path) -> int:
     """Run the interactive CLI on the held session to its end; return its exit code."""
-    session = holder.session_of(node, files)  # it may have reported while it was being suspended
+    session = holder.session_of(node, files)  # it may have reported while being suspended
     holder.end_orphan(files)
     if own := (read_json(files.order) or {}).get("config"):  # the agent's CLI has its own folder
         if own == str(files.config):  # not in a sandbox, whose agent may have planted links there
             transcripts.save(files.config, files.transcripts, session)
-        # What an earlier takeover has left there would win in `prepare` over the copy, which knows what came after.
+        # In `prepare`, leftovers of an earlier takeover there would take precedence over the copy, which is newer.
         transcripts.remove_own(config, session)
     project = transcripts.project_of(cwd)
     if transcripts.prepare(config, files.transcripts, session, project) == "unknown":
@@ -49,7 +49,7 @@ def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSet
 
 
 def resume_argv(settings: ClaudeSettings, session: str) -> list[str]:
-    """Return the interactive CLI on a session, through the wrapper with which it dies with us."""
+    """Return the interactive CLI on a session, through the wrapper that makes it die with us."""
     return [str(cli_process.WRAPPER), "--resume", session, *_cli_options(settings)]
 
 
@@ -57,9 +57,9 @@ def resume_argv(settings: ClaudeSettings, session: str) -> list[str]:
 
 
 def run_beside(node: str, files: AttemptFiles, settings: ClaudeSettings, env: Mapping[str, str], cwd: Path) -> int:
-    """Run the interactive CLI in the place of a held garrison session to its end; return its exit code.
+    """Run the interactive CLI in place of a held garrison session to its end; return its exit code.
 
-    It begins with the conversation so far. The agent does not see what is written in it, only the changed worktree.
+    It starts with the conversation so far. The agent does not see what is written in it, only the changed worktree.
     """
     message = prompts.conversation_for_person(holder.conversation_of(node, files))
     files.add_ending(ConnectionEnd(policy.PERSON, time.time(), "a person worked in its place"))

@@ -1,11 +1,11 @@
 """Transcripts of Claude sessions: the CLI's own files, and a copy in the attempt's folder that outlives them.
 
-Before a session is resumed the two are reconciled. The CLI's files win while they exist, and the copy catches up with
-them (a kill may have cost it the last lines). Missing files are restored from the copy: subagents first, the session
-itself last and atomically, so that a kill in between leaves nothing that appears complete. Only the holder of the
-session's lock does this.
+Before a session is resumed the two are reconciled. The CLI's files take precedence while they exist, and the copy
+catches up with them (a kill may have lost its last lines). Missing files are restored from the copy: subagents first,
+the session itself last and atomically, so that a kill in between leaves nothing that looks complete. Only the holder of
+the session's lock does this.
 
-`TranscriptStore` implements the SDK's session store: one JSON-lines file a transcript, laid out as by the CLI:
+`TranscriptStore` implements the SDK's session store: one JSON-lines file per transcript, in the CLI's layout:
 `<project key>/<session>.jsonl`, `<project key>/<session>/<subpath>.jsonl`. Lines are only appended; readers skip torn
 lines and duplicates.
 """
@@ -28,12 +28,12 @@ from garrison.records.json_io import append_lines, encode, read_lines
 MESSAGES = frozenset({"user", "assistant"})
 """Kinds of entries without which there is nothing to resume."""
 SYSTEM_PROMPT = "prompt_snapshot"
-"""Type of the CLI's attachment with the system prompt; while there is one, the CLI accepts no other."""
+"""Type of the CLI's attachment with the system prompt; if there is one, the CLI accepts no other."""
 SIDECAR = "agent_metadata"
-"""Type of the SDK's entry with the file that the CLI keeps alongside a subagent's transcript."""
+"""Type of the SDK's entry for the file that the CLI keeps next to a subagent's transcript."""
 
 _LONG_PATH = 200
-"""Characters from which on the CLI shortens the name of a project's folder."""
+"""Length from which the CLI shortens the name of a project's folder."""
 
 Entry = dict[str, Any]
 Key = Mapping[str, Any]
@@ -43,7 +43,7 @@ Key = Mapping[str, Any]
 
 
 class TranscriptStore:
-    """Transcripts below one folder; its methods are those of the SDK's session store."""
+    """Transcripts below one folder, with the methods of the SDK's session store."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -76,7 +76,7 @@ class TranscriptStore:
             shutil.rmtree(path.with_suffix(""), ignore_errors=True)
 
     def path(self, key: Key) -> Path:
-        """Return the file of a key; Refused if a part of the key would lead out of the folder."""
+        """Return the file of a key; Refused if a part of the key would leave the folder."""
         folder = self.root / _file_name(key["project_key"])
         if not key.get("subpath"):
             return folder / f"{_file_name(key['session_id'])}.jsonl"
@@ -99,8 +99,8 @@ class TranscriptStore:
 class Mirror(TranscriptStore):
     """Store for the SDK that is written to but never read.
 
-    The SDK would lay out what it loads in a temporary folder at each resume, with a copy of the log-in, and a kill
-    would leave that behind. `prepare` restores what is missing before the SDK is asked to resume.
+    The SDK would unpack what it loads in a temporary folder at each resume, with a copy of the log-in, and a kill would
+    leave that behind. `prepare` restores what is missing before the SDK resumes.
     """
 
     async def load(self, key: Key) -> list[Entry] | None:
@@ -108,7 +108,7 @@ class Mirror(TranscriptStore):
 
 
 def identity_of(entry: Entry) -> str:
-    """Return what two copies of one entry have in common: its uuid, else all of it."""
+    """Return the identity of an entry: its uuid, else the whole entry."""
     name = entry.get("uuid") if isinstance(entry, dict) else None
     return str(name) if name else json.dumps(entry, sort_keys=True)
 
@@ -130,10 +130,10 @@ def deduplicate(entries: Iterable[Entry]) -> list[Entry]:
 
 def project_of(folder: Path) -> str:
     """Return the name of the CLI's folder for the transcripts of sessions that run in `folder`."""
-    # As the CLI itself names it, which looks for a session nowhere else.
+    # As the CLI itself names it, since it searches for a session only there.
     path = unicodedata.normalize("NFC", os.path.realpath(folder))
     if len(path) > _LONG_PATH:
-        from claude_agent_sdk import project_key_for_directory  # half a second, which a takeover need not wait for
+        from claude_agent_sdk import project_key_for_directory  # half a second, which a takeover must not wait for
 
         return project_key_for_directory(path)
     return re.sub(r"[^a-zA-Z0-9]", "-", path)
@@ -143,8 +143,8 @@ def prepare(config: Path, copy: Path, session: str, project: str) -> str:
     """Reconcile transcript and copy; return `own` (the CLI has it), `restored` (from the copy) or `unknown`.
 
     Args:
-        project: name of the CLI's folder for the directory in which it is to run: it finds a session only there. What
-            was kept of a session that ran elsewhere, in an earlier version or in the user's terminal, moves there.
+        project: name of the CLI's folder for its working directory: it finds a session only there. The copy of a
+            session that ran elsewhere, in an earlier version or in the user's terminal, is moved there.
     """
     store = TranscriptStore(copy)
     _move_copies(copy, session, project)
@@ -163,30 +163,29 @@ def prepare(config: Path, copy: Path, session: str, project: str) -> str:
 
 
 def _move_copies(copy: Path, session: str, project: str) -> None:
-    """Move what was kept of a session under another project, unless there is a copy under this one as well."""
+    """Move the copy of a session from another project, unless this one also has a copy."""
     for path in sorted(copy.glob(f"*/{session}.jsonl")):
         target = copy / project / path.name
         if path.parent.name == project or target.exists():
             continue
         atomic.make_directory(target.parent)
-        if path.with_suffix("").is_dir():  # of its subagents; first: the transcript shows that all is there
+        if path.with_suffix("").is_dir():  # of its subagents; first: the transcript marks the copy as complete
             path.with_suffix("").rename(target.with_suffix(""))
         path.rename(target)
 
 
 def save(config: Path, copy: Path, session: str) -> None:
-    """Complete the copy with what the CLI's own transcript of a session has beyond it."""
+    """Complete the copy with the new entries of the CLI's own transcript of a session."""
     own = own_transcript(config, session) if session else None
     for path, key in _transcripts(own) if own is not None else ():
         _catch_up(TranscriptStore(copy), key, path)
 
 
 def fork(config: Path, attempts: Path, parent: str, session: str, project: str) -> bool:
-    """Begin `session` with the transcript of `parent`, in the CLI's folder `project`; False if there is none.
+    """Start `session` with the transcript of `parent`, in the CLI's folder `project`; False if there is none.
 
-    The parent, a session of an earlier node, stays as it is: other attempts or branches may continue it too. Its
-    subagents' transcripts and its system prompt are left out, since the new session has a node and an attempt of its
-    own.
+    The parent, a session of an earlier node, is not changed: other attempts or branches may also continue it. Its
+    subagents' transcripts and its system prompt are left out, since the new session has its own node and attempt.
     """
     own = own_transcript(config, parent)
     copies = [path for path in attempts.rglob(f"transcripts/*/{parent}.jsonl") if _has_messages(path)] \
@@ -194,7 +193,8 @@ def fork(config: Path, attempts: Path, parent: str, session: str, project: str) 
     source = own or next(iter(sorted(copies)), None)
     if source is None:
         return False
-    # Entries without a uuid, such as a title or a mode, are about the parent's session and no part of what was said.
+    # Entries without a uuid, such as a title or a mode, are about the parent's session and not part of the
+    # conversation.
     messages = [entry for entry in deduplicate(read_lines(source)) if isinstance(entry, dict) and entry.get("uuid")]
     entries = [{**entry, "sessionId": session} for entry in _without_system_prompt(messages)]
     target = atomic.make_directory(config / "projects" / project) / f"{session}.jsonl"
@@ -203,7 +203,7 @@ def fork(config: Path, attempts: Path, parent: str, session: str, project: str) 
 
 
 def own_transcript(config: Path, session: str) -> Path | None:
-    """Return the CLI's transcript of a session in whatever project; None if nothing in it can be resumed."""
+    """Return the CLI's transcript of a session in any project; None if nothing in it can be resumed."""
     paths = [path for path in config.glob(f"projects/*/{session}.jsonl") if _has_messages(path)]
     # There may be several: an earlier version, or the user's terminal, ran the CLI in another directory.
     return max(paths, key=lambda path: path.stat().st_mtime, default=None)
@@ -217,7 +217,7 @@ def remove_own(config: Path, session: str) -> None:
 
 
 def _without_system_prompt(entries: list[Entry]) -> Iterator[Entry]:
-    """Drop the CLI's system prompts; an entry that followed one follows that one's parent."""
+    """Drop the CLI's system prompts; an entry after one is linked to that one's parent."""
     dropped: dict[object, object] = {}
     for entry in entries:
         parent = entry.get("parentUuid")
@@ -229,7 +229,7 @@ def _without_system_prompt(entries: list[Entry]) -> Iterator[Entry]:
 
 
 def _is_headless(own: list[object], kept: list[Entry]) -> bool:
-    """Return whether the CLI's transcript continues an entry that only the copy has, since it was removed meanwhile."""
+    """Return whether the CLI's transcript continues an entry that only the copy still has."""
     parents = {entry.get("parentUuid") for entry in own if isinstance(entry, dict)} - {None}
     missing = parents - {entry.get("uuid") for entry in own if isinstance(entry, dict)}
     return any(entry.get("uuid") in missing for entry in kept)
@@ -273,7 +273,7 @@ def _restore(store: TranscriptStore, kept: Path, project: Path) -> None:
     for path, key in _transcripts(kept):
         target = root / path.relative_to(kept.parent)
         atomic.make_directory(target.parent)
-        # A restore that was killed left them: only the session's holder writes here, so no other is at work.
+        # Left by a killed restore: only the session's holder writes here, so no other is running.
         for leftover in target.parent.glob(f".{target.name}.*.tmp"):
             leftover.unlink(missing_ok=True)
         entries = store.read(key) or []

@@ -3,8 +3,8 @@
 An entry of `hosts` is `NAME`, `NAME:PORT`, `NAME:*`, an address, `default` for the table below, or `*` for every public
 host. `*.NAME` stands for all names below NAME. Without a port, an entry admits 80 and 443.
 
-An admitted name must resolve to a public address. `private NAME` admits a name that resolves to one of the user's own
-network; an address in an entry is admitted as it is.
+An admitted name must resolve to a public address. `private NAME` admits a name that resolves to an address of the
+user's own network; an address in an entry is admitted unconditionally.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODEL_HOSTS = (
     "generativelanguage.googleapis.com", "cloudcode-pa.googleapis.com", "oauth2.googleapis.com", "accounts.google.com",
     "openrouter.ai", "api.mistral.ai", "api.deepseek.com", "api.groq.com", "api.x.ai",
 )
-"""Model APIs, and where their command-line programs log in."""
+"""Model APIs, and the log-in hosts of their command-line programs."""
 REGISTRY_HOSTS = (
     "pypi.org", "files.pythonhosted.org", "conda.anaconda.org", "repo.anaconda.com",
     "registry.npmjs.org", "registry.yarnpkg.com", "nodejs.org", "jsr.io", "npm.jsr.io", "deno.land",
@@ -44,10 +44,10 @@ REGISTRY_HOSTS = (
     "deb.debian.org", "security.debian.org", "archive.ubuntu.com", "*.archive.ubuntu.com", "security.ubuntu.com",
     "ports.ubuntu.com", "dl-cdn.alpinelinux.org",
 )
-"""Package registries. Code hosts are missing: whatever an agent may push to, it may leak to."""
+"""Package registries. Code hosts are missing: an agent could leak data to any host it can push to."""
 DEFAULT_PORTS = frozenset({80, 443})
 METADATA = frozenset({"169.254.169.254", "169.254.170.2", "fd00:ec2::254", "100.100.100.200", "168.63.129.16"})
-"""Addresses at which clouds give a machine its credentials; some are public ones."""
+"""Addresses where clouds give a machine its credentials; some are public."""
 _NAME = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\Z")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
@@ -116,10 +116,11 @@ def _split_ports(text: str) -> tuple[str, frozenset[int] | None]:
 
 
 def entry_for(host: str, port: int, *, private: bool = False) -> str:
-    """Return the entry of `hosts` that admits a host at a port; '' for what nobody should admit, a cloud's metadata.
+    """Return the entry of `hosts` that would admit a host and port; '' for a cloud's metadata, which must never be
+    admitted.
 
     Args:
-        private: admit it although its address is not public.
+        private: admit it even if its address is not public.
     """
     if is_metadata(host):
         return ""
@@ -143,13 +144,13 @@ def normalize_host(text: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text is a host name in lower case; a number is none, resolvers read it as an address."""
+    """Return whether a text is a host name in lower case; a number is not: resolvers read it as an address."""
     last = text.rpartition(".")[2]
     return len(text) <= 253 and bool(_NAME.match(text)) and not last.isdigit() and not last.startswith("0x")
 
 
 def parse_address(text: str) -> Address | None:
-    """Return an address, without zone; None if the text is none."""
+    """Parse an address, without zone; None if the text is not one."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -165,11 +166,11 @@ _KINDS: Mapping[str, Callable[[Address], bool]] = {
     "a private address": lambda address: address.is_private,
     "an address that is not public": lambda address: address.is_reserved or not address.is_global,
 }
-"""Kind of address that no name may lead to → its test."""
+"""Kind of address that no name may resolve to → its test."""
 
 
 def forbidden_reason(text: str) -> str:
-    """Return why an address may not be reached by a name ('private' and the like); '' if it is public."""
+    """Return why a name may not resolve to an address ('private' and the like); '' if it is public."""
     address = parse_address(text)
     if address is None:
         return "an invalid address"
@@ -182,19 +183,19 @@ def forbidden_reason(text: str) -> str:
 
 
 def may_be_private(addresses: Iterable[str]) -> bool:
-    """Return whether an entry `private` would reach a name that is refused: it has addresses, and no metadata one."""
+    """Return whether an entry `private` would admit a refused name: it has addresses, and no metadata one."""
     found = list(addresses)
     return bool(found) and not any(map(is_metadata, found))
 
 
 def is_metadata(text: str) -> bool:
-    """Return whether an address is one at which clouds keep a machine's credentials."""
+    """Return whether clouds serve a machine's credentials at an address."""
     address = parse_address(text)
     return address is not None and str(_embedded(address) or address) in METADATA
 
 
 def _embedded(address: Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address that an IPv6 address leads to."""
+    """Return the IPv4 address embedded in an IPv6 address."""
     if not isinstance(address, ipaddress.IPv6Address):
         return None
     if address in _NAT64:
@@ -205,9 +206,9 @@ def _embedded(address: Address) -> ipaddress.IPv4Address | None:
 
 
 def permitted_addresses(addresses: Iterable[str], rule: HostRule | None) -> tuple[list[str], str]:
-    """Return the addresses of a name that may be reached, and why not if there is none (for people).
+    """Return the reachable addresses of a name, and the reason for the user if there is none.
 
-    One forbidden address refuses the name: a name server that mixes them wants to be asked again.
+    One forbidden address refuses the name: a name server that mixes them may be rebinding.
     """
     found = list(dict.fromkeys(addresses))
     if rule is not None and rule.private:
@@ -220,24 +221,24 @@ def permitted_addresses(addresses: Iterable[str], rule: HostRule | None) -> tupl
     return found, "" if found else "it has no address"
 
 
-# ---- Refused hosts: what the proxy would not connect a node's programs to, in a file of the attempt's folder.
+# ---- Refused hosts: what the proxy refused to a node's programs, in a file of the attempt's folder.
 
 
 REFUSED = "refused.json"
-"""File of the refused hosts, in a folder that the proxy keeps for one tree."""
+"""File of the refused hosts, in the proxy's folder for one tree."""
 REFUSED_PORTS = "ports.json"
-"""The same of ports of the machine, which only the owner of a tree's network notices."""
+"""The same for ports of the machine, which only the owner of a tree's network notices."""
 REFUSED_SERVICES = "services.json"
-"""The same of services that do not run."""
+"""The same for services that do not run."""
 OF_GATE = "gate/network/refused.json"
-"""Path below the folder of an attempt: the hosts that the last gate on its work was refused."""
+"""Path below the folder of an attempt: the hosts refused to the last gate on its work."""
 FILES = ("network/refused.json", "network/ports.json", "network/services.json", "validator/network/refused.json",
          "validator/network/ports.json", OF_GATE)
-"""Paths below the folder of an attempt: of its agent and jobs, of its validator, of its gate."""
+"""Paths below the folder of an attempt: for its agent and jobs, its validator, its gate."""
 
 
 class RefusedHost(msgspec.Struct):
-    """A host and port that was refused, and how often."""
+    """A refused host and port, with a count."""
 
     place: str
     reason: str
@@ -250,20 +251,20 @@ class RefusedHost(msgspec.Struct):
     """Entry of `host_ports` that would allow it, 0 if none would."""
 
     def describe(self) -> str:
-        """Return it in words."""
+        """Describe it."""
         times = "" if self.count == 1 else f" {self.count} times"
         return f"{self.place} was refused{times}: {self.reason}"
 
 
 class HostRights(Value):
-    """The hosts that may be reached, and the file that states them."""
+    """The allowed hosts, and the file that sets them."""
 
     path: Path = Path("config.toml")
     hosts: tuple[str, ...] = (DEFAULT_HOSTS,)
     host_ports: tuple[tuple[str, int], ...] = ()
 
     def port_line_with(self, ports: Iterable[int]) -> str:
-        """Return the line that lets these ports of the machine be reached as well."""
+        """Return the line that also allows these ports of the machine."""
         known = [port if name == "127.0.0.1" else f"{name}:{port}" for name, port in self.host_ports]
         return f"host_ports = {json.dumps(list(dict.fromkeys((*known, *ports))))}"
 
@@ -272,7 +273,7 @@ class HostRights(Value):
 
 
 def describe_permission(refused: Iterable[RefusedHost], settings: HostRights) -> str:
-    """Return how the user lets all these hosts be reached, with the line to paste; '' if no setting would."""
+    """Return how the user allows all these hosts, with the line to paste; '' if no setting would."""
     refused = list(refused)
     entries = {host.entry: None for host in refused if host.entry and host.entry not in settings.hosts}
     ports = sorted({host.port for host in refused if host.port and ("127.0.0.1", host.port) not in settings.host_ports})
@@ -286,7 +287,7 @@ def refused_in_attempt(folder: Path) -> list[RefusedHost]:
 
 
 def read_refused(file: Path) -> list[RefusedHost]:
-    """Return the refused hosts in a file in the order of their first time; nothing for a torn file."""
+    """Return the refused hosts in a file in order of first occurrence; nothing for a torn file."""
     found = read_json(file)
     try:
         return [RefusedHost(**body) for body in found or ()]

@@ -1,8 +1,8 @@
 """Model APIs: their paths, keys, variables and errors, one table. Pure.
 
-A confined client finds an API at a path of the proxy (`prefix`) by the variables that its tools read. What it sends as
-its key is dropped; the proxy adds the user's. Only calls whose cost can be counted are admitted, so that a key cannot
-be used for anything else.
+A confined client finds an API at a path of the proxy (`prefix`) through the variables that its tools read. The key it
+sends is dropped; the proxy adds the user's. Only calls whose cost can be counted are admitted, so that a key cannot be
+used for anything else.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class KeyVariable(Value):
     name: str
     header: str
     scheme: str = ""
-    """Word before the key in the header, with its space."""
+    """Word before the key in the header, including the space."""
     dummy: str = "sk-garrison-"
-    """Beginning of the value that the variable has inside; programs check the shape of a key."""
+    """Prefix of the variable's value inside; programs check the shape of a key."""
 
 
 class AdmittedCalls(Value):
@@ -39,9 +39,9 @@ class AdmittedCalls(Value):
 
     methods: frozenset[str]
     path: str
-    """Pattern of the path below the API's base URL, compiled in the proxy alone: every orchestrator has this table."""
+    """Pattern of the path below the API's base URL, compiled only in the proxy: every orchestrator loads this table."""
     costs: bool
-    """True if the answer reports tokens that are paid for."""
+    """True if the answer reports billed tokens."""
 
 
 class Api(Value):
@@ -50,7 +50,7 @@ class Api(Value):
     name: ApiName
     title: str
     prefix: str
-    """Path at the proxy that stands for the API's base URL."""
+    """Path at the proxy for the API's base URL."""
     upstream: str
     """Base URL unless the user has set another."""
     url_variables: tuple[str, ...]
@@ -121,7 +121,7 @@ APIS: Mapping[ApiName, Api] = {
         _google_error),
 }
 KEY_HEADERS = frozenset({key.header for api in APIS.values() for key in api.keys} | {"cookie"})
-"""Headers that a client's request loses at an API's path."""
+"""Headers that are dropped from a client's request to an API."""
 
 
 def find_api(path: str) -> tuple[Api, str] | None:

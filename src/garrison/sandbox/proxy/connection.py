@@ -1,7 +1,7 @@
-"""Connection: the server's side of HTTP/1.1 for one client that is not trusted, on h11.
+"""Connection: the server side of HTTP/1.1 for one untrusted client, on h11.
 
-The proxy and previews serve by it. h11 parses what comes and writes what goes, so what either passes on is written from
-parsed parts: no byte of a client's framing reaches a server. Every wait has a limit.
+Used by the proxy and previews. h11 parses input and writes output, so everything passed on is written from parsed
+parts: no byte of a client's framing reaches a server. Every wait has a limit.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 CHUNK = 64 << 10
-"""Bytes that are read at a time."""
+"""Bytes per read."""
 _END_SECONDS = 2.0
 _CLOSING_SECONDS, _CLOSING_READS = 1.0, 64
-"""How long, and how often, the rest of a refused request is read."""
+"""Time limit and number of reads for the rest of a refused request."""
 
 
 class Gone(Exception):
-    """One side has left, or breaks the protocol."""
+    """One side has disconnected or violated the protocol."""
 
 
 class ClientWaits(Value):
-    """Longest waits for a client, in seconds."""
+    """Time limits for a client, in seconds."""
 
     head: float = 15.0
     """For a request's head, from its first byte."""
     idle: float = 90.0
     """For the next request of a connection."""
     body: float = 60.0
-    """For the next part of a request's body, and for a side to take what it is sent."""
+    """For the next part of a request's body, and for a side to accept output."""
 
 
 class Clients:
-    """Clients of a listener, each served by a task of its own."""
+    """Clients of a listener, each served by its own task."""
 
     def __init__(self, serve: Callable[[Stream], Awaitable[None]], most: int | None = None,
                  tasks: set[asyncio.Task[None]] | None = None) -> None:
         """Prepare.
 
         Args:
-            most: clients beyond which a further one is closed at once.
-            tasks: set of the tasks that serve, if other listeners share it.
+            most: limit of clients; further ones are closed at once. tasks: set of the serving tasks, if other listeners
+                share it.
         """
         self._serve, self._most = serve, most
         self.tasks: set[asyncio.Task[None]] = set() if tasks is None else tasks
@@ -71,12 +71,12 @@ class Clients:
             client.close()
 
     def cancel(self) -> None:
-        """Begin to end all connections."""
+        """Start to end all connections."""
         for task in list(self.tasks):
             task.cancel()
 
     async def end(self) -> None:
-        """End all connections; wait for that for a moment."""
+        """End all connections; wait for that briefly."""
         self.cancel()
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=_END_SECONDS)
@@ -91,7 +91,7 @@ class Connection:
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=max_head)
 
     def begin_again(self, early: bytes) -> None:
-        """Read what follows as another connection, which has begun with `early`."""
+        """Read what follows as a new connection that started with `early`."""
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._max_head)
         self.http.receive_data(early)
 
@@ -114,7 +114,7 @@ class Connection:
         return event if isinstance(event, h11.Request) else None
 
     async def receive(self) -> bool:
-        """Read what the client has sent; return whether it has left."""
+        """Read what the client has sent; return whether it has disconnected."""
         data = await self.client.reader.read(CHUNK)
         self.http.receive_data(data)
         return not data
@@ -139,7 +139,7 @@ class Connection:
         await write(self.client, b"".join(filter(None, map(self.http.send, events))), self._waits.body)
 
     async def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, reason: bytes) -> None:
-        """Answer in garrison's own words and end the connection; the rest of the request is not read."""
+        """Send garrison's own answer and end the connection; the rest of the request is not read."""
         if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         framing = [(b"Content-Length", str(len(body)).encode()), (b"Connection", b"close")]
@@ -149,7 +149,8 @@ class Connection:
         await self.drain()
 
     async def drain(self) -> None:
-        """Read a little of what the client still sends: closing at once would reset the answer away."""
+        """Read some of what the client still sends: closing at once would reset the connection before the answer
+        arrives."""
         with contextlib.suppress(OSError, TimeoutError):
             if self.client.writer.can_write_eof():
                 self.client.writer.write_eof()
@@ -160,7 +161,7 @@ class Connection:
 
 
 async def write(to: Stream, data: bytes, seconds: float) -> None:
-    """Write to a side, and wait while it takes less than it is given."""
+    """Write to a side, and wait while its buffer is full."""
     if not data:
         return
     to.writer.write(data)

@@ -1,8 +1,8 @@
-"""Demand: what a call of a model API may cost at most, read from its request. Pure.
+"""Demand: highest possible cost of a model API call, from its request. Pure.
 
-A text has at most one token a byte. What a request does not hold but names (an earlier response, a file, an address, a
-tool that the API itself runs) may fill the model's context. An answer has the tokens that the request allows; a request
-that allows any number gets a limit.
+A text has at most one token per byte. What a request only refers to (an earlier response, a file, an address, a tool
+that the API itself runs) may fill the model's context. An answer has at most the tokens that the request allows; a
+request without a limit gets one.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ WINDOW = 1 << 20
 """Tokens of a model's context."""
 MAX_ANSWERS = 128
 OVERHEAD, _TOOL, _IMAGE = 2_000, 1_000, 8_000
-"""Tokens that an API adds to a request and to each built-in tool, and that an image may cost beyond its bytes."""
+"""Tokens that an API adds to a request and to each built-in tool, and extra cost of an image beyond its bytes."""
 _REFERENCES = frozenset({"conversation", "prompt", "cachedContent", "cached_content", "mcp_servers", "container",
                          "web_search_options"})
-"""Keys of a request that name what the API keeps."""
+"""Keys of a request that refer to data stored at the API."""
 _FILES = frozenset({"document", "file", "input_file", "input_audio", "audio", "video", "container_upload"})
 _FILE_KEYS = frozenset({"fileData", "file_data", "file_id"})
 _IMAGES = frozenset({"image", "image_url", "input_image"})
 _HOSTED = ("web_search", "web_fetch", "code_", "file_search", "mcp", "image_generation", "tool_search", "googleSearch",
            "google_search", "codeExecution", "urlContext", "url_context", "fileSearch")
-"""Beginnings of the names of tools that an API runs itself, and reads what they find."""
+"""Prefixes of tools that an API runs itself, whose results it reads."""
 _MAX_INFLATED = 64 << 20
 MAX_PARTS = 500_000
-"""Commas and brackets of a request: each part takes microseconds, and the proxy has other agents to serve."""
+"""Most commas and brackets in a request: parsing each takes microseconds, and the proxy serves other agents too."""
 _DEARER = frozenset({"service_tier", "serviceTier", "speed", "inference_geo"})
-"""Keys of a request by which the same tokens cost more."""
+"""Keys of a request that make the same tokens cost more."""
 
 
 class Demand(Value):
-    """What one call may cost."""
+    """Highest cost of one call."""
 
     model: str = ""
     input: int = 0
-    """Tokens of the request, an upper bound, in tokens at the plain price."""
+    """Upper bound of the request's tokens, at the plain price."""
     output: int = 0
     """Tokens that each answer may have; 0 for a call that writes nothing."""
     answers: int = 1
     continues: str = ""
-    """Id of the earlier response that the request adds to."""
+    """Id of the earlier response that the request continues."""
     body: Mapping[str, object] | None = None
     size: int = 0
-    """Bytes of the request without its encoding."""
+    """Bytes of the decoded request."""
 
     @property
     def floor(self) -> int:
-        """Return the fewest tokens of an answer with which the call is worth making."""
+        """Return the fewest tokens of an answer that make the call worthwhile."""
         return min(self.output, FLOOR)
 
     def usd(self, output: int) -> float:
@@ -65,11 +65,11 @@ class Demand(Value):
 
 
 NOTHING = Demand()
-"""Demand of a call that asks for what is paid for already."""
+"""Demand of a call for something already paid."""
 
 
 def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Demand:
-    """Return what a call demands; ValueError, in words, if that is unknown.
+    """Return the demand of a call; ValueError with a message if it is unknown.
 
     Args:
         path: of the call, below the API's base URL.
@@ -80,7 +80,7 @@ def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Dem
         raise ValueError("the request's body has too many parts")
     try:
         request = json.loads(data)
-        text = json.dumps(request)  # as it is sent on, however its keys were escaped
+        text = json.dumps(request)  # as it is sent on, whatever the escaping of its keys
     except (ValueError, RecursionError):
         request, text = None, ""
     if not isinstance(request, dict):
@@ -93,12 +93,12 @@ def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Dem
         options = _google_options(request) if is_google else request
         limits = [_number(options[key]) for key in _limit_keys(api, path) if options.get(key) is not None]
         output = max(limits, default=DEFAULT_OUTPUT)
-        # The last 1: without any of the keys there would be one number, which `max` would take for a list.
+        # The last 1: without any of the keys there would be a single argument, which `max` would treat as a list.
         answers = max(1, *(_number(options[key]) for key in ("n", "best_of", "candidateCount", "candidate_count")
                            if options.get(key) is not None), 1)
         if answers > MAX_ANSWERS:
             raise ValueError(f"the request asks for {answers} answers")
-    # No token is shorter than a byte: an upper bound that needs none of the models' vocabularies.
+    # No token is shorter than a byte: an upper bound without the models' vocabularies.
     tokens = min(WINDOW, len(data) + OVERHEAD + _beyond(request))
     dearer = 1.0 if "cache_control" not in text else CACHE_WRITE_HOUR if '"1h"' in text else CACHE_WRITE
     continues = request.get("previous_response_id") or ""
@@ -107,7 +107,7 @@ def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Dem
 
 
 def limited_body(api: ApiName, path: str, demand: Demand, output: int) -> bytes:
-    """Return a request's body that allows each answer that many tokens at the plain price, and says all else once."""
+    """Return a request's body that allows each answer that many tokens at the plain price, without duplicate keys."""
     body = {key: value for key, value in (demand.body or {}).items() if key not in _DEARER}
     if demand.output:
         keys = _limit_keys(api, path)
@@ -122,14 +122,14 @@ def limited_body(api: ApiName, path: str, demand: Demand, output: int) -> bytes:
         thinking = body.get("thinking")
         if isinstance(thinking, dict) and isinstance(tokens := thinking.get("budget_tokens"), int | float) \
                 and tokens >= output:
-            # A thought counts as output, has at least 1,024 tokens, and must leave some to the answer.
+            # A thought counts as output, has at least 1,024 tokens, and must leave some for the answer.
             body["thinking"] = {**thinking, "budget_tokens": output // 2} if output >= 2 * FLOOR else {
                 "type": "disabled"}
     return json.dumps(body).encode()
 
 
 def _limit_keys(api: ApiName, path: str) -> tuple[str, ...]:
-    """Return the keys that limit an answer of a call; the first is written where none is stated."""
+    """Return the keys that limit an answer of a call; the first is written if none is set."""
     if api is ApiName.GOOGLE:
         return "maxOutputTokens", "max_output_tokens"
     where = path.partition("?")[0]
@@ -138,7 +138,7 @@ def _limit_keys(api: ApiName, path: str) -> tuple[str, ...]:
 
 
 def _google_options(request: Mapping[str, object]) -> dict[str, object]:
-    """Return the options of a request to Google, which takes both spellings."""
+    """Return the options of a request to Google, which accepts both spellings."""
     found: dict[str, object] = {}
     for key in ("generation_config", "generationConfig"):
         value = request.get(key)
@@ -147,7 +147,7 @@ def _google_options(request: Mapping[str, object]) -> dict[str, object]:
 
 
 def _beyond(request: Mapping[str, object]) -> int:
-    """Return the tokens that a request may have beyond its bytes."""
+    """Return the tokens that a request may use beyond its bytes."""
     if not _REFERENCES.isdisjoint(key for key, value in request.items() if value):
         return WINDOW
     tokens = 0
@@ -168,7 +168,7 @@ def without_hosted_tools(demand: Demand) -> bytes | None:
     if len(kept) == len(tools):
         return None
     body["tools"] = kept
-    if not kept:  # APIs refuse an empty list, and a choice among none
+    if not kept:  # APIs refuse an empty list, and a tool choice without tools
         del body["tools"]
         body.pop("tool_choice", None)
     return json.dumps(body).encode()
@@ -189,7 +189,7 @@ def _is_image(inline: object) -> bool:
 
 
 def _tables(value: object) -> Iterator[Mapping[str, object]]:
-    """Yield the tables of a request that say what a part is: of its messages, and its tools."""
+    """Yield the tables of a request that describe a part: of its messages and its tools."""
     waiting = [value]
     while waiting:
         found = waiting.pop()
@@ -204,7 +204,7 @@ def _tables(value: object) -> Iterator[Mapping[str, object]]:
 _OPAQUE = frozenset({"input_schema", "parameters", "functionDeclarations", "function_declarations", "schema", "args",
                      "functionCall", "function_call", "functionResponse", "function_response", "response_format",
                      "metadata", "output_config"})
-"""Keys of what the user's own tools take, in which any word may stand."""
+"""Keys of the inputs of the user's own tools, which may contain any word."""
 
 
 def _number(value: object) -> int:
@@ -218,7 +218,7 @@ def _number(value: object) -> int:
 
 
 def _decode(body: bytes, encoding: str) -> bytes:
-    """Return a body without its encoding, of which only zlib's are read."""
+    """Return a decoded body; only zlib's encodings are supported."""
     if encoding.strip().lower() in ("", "identity"):
         return body
     if encoding.strip().lower() not in ("gzip", "deflate", "x-gzip"):
@@ -227,7 +227,7 @@ def _decode(body: bytes, encoding: str) -> bytes:
     try:
         data = reader.decompress(body, _MAX_INFLATED)
     except zlib.error as error:
-        raise ValueError("the request's body is not what its encoding says") from error
+        raise ValueError("the request's body does not match its encoding") from error
     if reader.unconsumed_tail or not reader.eof:
         raise ValueError("the request's body is too long, or cut off")
     return data

@@ -1,9 +1,8 @@
-"""Forwards: ports of a tree's own loopback device that lead to servers outside: `host_ports`, and services.
+"""Forwards: ports of a tree's own loopback device that are connected to servers outside: `host_ports`, and services.
 
-An entry of `host_ports` is a port of this machine's loopback device, or `NAME:PORT`. A name is looked up by this
-machine and must lead to a private address, as one with `private` in `hosts`; public servers are what `hosts` is for.
-Inside, each name has its own loopback address, which a copy of /etc/hosts gives it, so that two servers may have the
-same port.
+An entry of `host_ports` is a port of this machine's loopback device, or `NAME:PORT`. This machine looks a name up, and
+it must resolve to a private address, like one with `private` in `hosts`; public servers belong in `hosts`. Inside, each
+name has its own loopback address from a copy of /etc/hosts, so that two servers may have the same port.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ if TYPE_CHECKING:
     from garrison.sandbox.proxy.upstream import Stream
 
 PORT = 61280
-"""Port of the proxy in every namespace: above the range that the kernel gives to outgoing connections."""
+"""Port of the proxy in every namespace: above the kernel's range for outgoing connections."""
 MAX_FORWARDS = 64
-"""Forwards of one tree."""
+"""Most forwards of one tree."""
 HOSTS = Path("/etc/hosts")
 
 
 class Forward(Value):
-    """A port inside, and where its connections go."""
+    """A port inside, and the target of its connections."""
 
     address: str
     """Loopback address inside."""
@@ -51,7 +50,7 @@ class Forward(Value):
 
 
 def parse_host_port(value: object) -> tuple[str, int]:
-    """Return host and port of an entry of `host_ports`; ValueError in words if it is none."""
+    """Return host and port of an entry of `host_ports`; ValueError with a message if it is invalid."""
     name, port = ("127.0.0.1", value) if isinstance(value, int) else ("", 0)
     if isinstance(value, str):
         name, _, digits = value.lower().rpartition(":")
@@ -60,12 +59,12 @@ def parse_host_port(value: object) -> tuple[str, int]:
     if isinstance(value, bool) or not is_host or not isinstance(port, int) or not 0 < port < 65536:
         raise ValueError(f"a list of ports and of \"NAME:PORT\", not {value!r:.60}")
     if port == PORT:
-        raise ValueError(f"a list of other ports than {PORT}, at which garrison's own proxy listens")
+        raise ValueError(f"a list of ports other than {PORT}, which garrison's own proxy uses")
     return "127.0.0.1" if name == "localhost" else name, port
 
 
 def forwards_of(host_ports: Iterable[tuple[str, int]]) -> tuple[Forward, ...]:
-    """Return the forwards of entries of `host_ports`: each name at a loopback address of its own. Pure."""
+    """Return the forwards of entries of `host_ports`: each name with its own loopback address. Pure."""
     found: list[Forward] = []
     numbers: dict[str, int] = {"127.0.0.1": 0}
     for name, port in dict.fromkeys(host_ports):
@@ -75,7 +74,7 @@ def forwards_of(host_ports: Iterable[tuple[str, int]]) -> tuple[Forward, ...]:
 
 
 def hosts_mount(forwards: Iterable[Forward], private: Path) -> tuple[Mount, ...]:
-    """Return the mount of a copy of /etc/hosts that names the hosts of forwards; nothing if they need none."""
+    """Return the mount of a copy of /etc/hosts with the hosts of forwards; nothing if not needed."""
     lines = {f"{each.address} {each.name}\n" for each in forwards if is_name(each.name)}
     if not lines:
         return ()
@@ -97,12 +96,12 @@ def bind(forwards: Sequence[Forward]) -> list[socket.socket]:
 
 
 class ForwardRefused(Exception):
-    """A forward whose host may not be reached, with the reason."""
+    """A forward to a forbidden host, with the reason."""
 
 
 async def open_forward(forward: Forward) -> Stream:
-    """Connect to where a forward leads; ForwardRefused or UpstreamFailed if that is impossible."""
-    import asyncio  # as what follows: `status` reads rights, and would load it for nothing
+    """Connect to the target of a forward; ForwardRefused or UpstreamFailed if that is impossible."""
+    import asyncio  # like the following: `status` reads rights, and would load it needlessly
 
     from garrison.sandbox.proxy.upstream import BUFFER, CONNECT_TIMEOUT, Stream, UpstreamFailed, open_first, resolve
 
@@ -123,8 +122,8 @@ async def open_forward(forward: Forward) -> Stream:
 
 # ---- Refused ports: what a tree tried to reach on its own loopback device, and this machine has.
 #
-# Nothing listens there inside, so the kernel answers with RST, which a packet socket on that device sees. It is made by
-# the child that makes the namespace, which alone may.
+# Nothing listens there inside, so the kernel answers with RST, which a packet socket on that device sees. Only the
+# child that creates the namespace can create that socket.
 
 
 _ALL_IPV4, _ATTACH_FILTER = 0x0800, 26
@@ -134,14 +133,14 @@ _FILTER = (
     (0x50, 0, 0, 13), (0x45, 0, 3, 4),  # RST
     (0x06, 0, 0, 64), (0x06, 0, 0, 0), (0x06, 0, 0, 0), (0x06, 0, 0, 0),
 )
-"""Classic BPF: the beginning of each TCP segment with RST, nothing else."""
+"""Classic BPF: only the start of each TCP segment with RST."""
 _LOOPBACK = bytes((127, 0, 0, 1))
 MAX_TOLD = 20
-"""Ports of one tree that are reported."""
+"""Most reported ports of one tree."""
 
 
 def watch_resets() -> socket.socket | None:
-    """Return a socket that gets the resets on the loopback device of this namespace; None where there can be none."""
+    """Return a socket that receives the resets on the loopback device of this namespace; None if impossible."""
     try:
         watch = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ALL_IPV4))
     except OSError:
@@ -161,7 +160,7 @@ def watch_resets() -> socket.socket | None:
 
 
 def read_resets(watch: socket.socket, most: int = 64) -> set[int]:
-    """Return the ports of 127.0.0.1 at which nothing listened when a connection was tried, since the last call."""
+    """Return the ports of 127.0.0.1 where a connection was tried in vain since the last call."""
     ports: set[int] = set()
     for _ in range(most):
         try:
@@ -178,5 +177,5 @@ def read_resets(watch: socket.socket, most: int = 64) -> set[int]:
 
 
 def ports_of_machine() -> set[int]:
-    """Return the ports at which something listens on this machine's loopback device."""
+    """Return the ports with a listener on this machine's loopback device."""
     return {each.port for each in list_listeners()}

@@ -1,8 +1,8 @@
-"""Ledger: what the calls of one listener have cost, whether another may start, and which hosts it was refused.
+"""Ledger: costs of a listener's calls, whether another may start, and which hosts were refused.
 
-Costs are lines of `usage.jsonl`, as a Claude session writes them. A call that another program of the attempt reports
-too is marked, so that it is not counted twice, but it counts here against the budget: a
-program that claims to report may not. How the API has answered last is kept as well (`records.api_answers`).
+Costs are lines of `usage.jsonl`, as a Claude session writes them. A call that another program of the attempt also
+reports is marked, so that it is not counted twice, but it counts here against the budget: a program that claims to
+report may not. The API's last failure is also stored (`records.api_answers`).
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from garrison.values import asdict, replace
 USAGE, LIMITS = "usage.jsonl", "limits.json"
 """Files of a registration's folder."""
 MAX_REFUSED = 100
-"""Hosts that are recorded; an agent may try any number."""
+"""Most hosts that are recorded; an agent may try any number."""
 READ_AGAIN = "resp_"
-"""Begins the ids of responses that an API keeps, and reports with their counts as often as it is asked."""
+"""Prefix of the ids of responses that an API stores, and reports with their counts on each request."""
 WAITING = "waiting"
-"""File of a registration's folder while a call waits for what others have reserved: why, in words."""
+"""File of a registration's folder with the reason, while a call waits for others' reservations."""
 
 
 @dataclass(slots=True)
 class _Account:
-    """Calls in progress of one folder, whose listeners (an agent's and a concurrent job's) share what is reserved."""
+    """Calls in progress of one folder, whose listeners (an agent's and a concurrent job's) share reservations."""
 
     lock: LifeLock | None = None
     users: int = 0
     number: int = 0
     running: dict[int, float] = field(default_factory=dict)
-    """Number of a call in progress → US dollars that are reserved for it."""
+    """Number of a call in progress → reserved US dollars."""
 
 
 _ACCOUNTS: dict[Path, _Account] = {}
@@ -56,10 +56,10 @@ class Ledger:
     now: Callable[[], str] = costs.now
     _refused: dict[str, RefusedHost] = field(default_factory=dict)
     _has_answer: bool = True
-    """False once it is known that no failure of the API stands in the folder."""
+    """False once the folder is known to contain no failure of the API."""
     _waiting: int = 0
     _has_limits: bool = False
-    """True once the limits are alongside the costs, for those who show both."""
+    """True once the limits are next to the costs, for views of both."""
     _meter: budget.Meter = field(init=False)
     _reservation: Reservation = field(init=False)
     _session: str = field(init=False)
@@ -76,7 +76,7 @@ class Ledger:
         self._account = _ACCOUNTS.setdefault(self._folder, _Account())
         self._account.users += 1
         if self._account.users == 1:
-            (self._folder / WAITING).unlink(missing_ok=True)  # of a proxy that died
+            (self._folder / WAITING).unlink(missing_ok=True)  # from a proxy that died
         self._refused = {each.place: each for each in read_refused(self._folder / REFUSED)}
 
     @property
@@ -84,11 +84,11 @@ class Ledger:
         return self._meter.limits.has_money
 
     def open_call(self, demand: Demand = NOTHING) -> tuple[int, Grant | Shortfall]:
-        """Return a number for a call that may start and what it may cost, or 0 and why it may not."""
+        """Return a number for a call that may start and its granted cost, or 0 and why it may not."""
         account = self._account
         most = self.registration.limits.turns
         if budget.remaining_turns(most, self._calls(), len(account.running)) == 0:
-            return 0, Shortfall(f"all {most} responses of this attempt are made", False)
+            return 0, Shortfall(f"all {most} responses of this attempt are used up", False)
         granted = Grant(demand.output, 0.0)
         if self.has_limits and demand != NOTHING:
             self._hold_lock()
@@ -108,7 +108,7 @@ class Ledger:
         return self._usage.read_all(path) if path.exists() else []
 
     def _tokens_of(self, message: str) -> int:
-        """Return the tokens of an earlier response with all before it; those of a context if it is not known."""
+        """Return the tokens of an earlier response with its history; a full context if it is unknown."""
         known = [record for record in self._calls() if record.message == message and not record.reported]
         if not known or known[-1].estimated:
             return WINDOW
@@ -116,7 +116,7 @@ class Ledger:
         return last.input + last.output + last.cache_read + last.cache_write
 
     def _hold_lock(self) -> None:
-        """Hold the lock with which reservations count, and book what a proxy that died had reserved."""
+        """Take the lock that makes reservations count, and book the reservations of a dead proxy."""
         if self._account.lock is None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._account.lock = LifeLock.try_acquire(self._folder / SESSION_LOCK)
@@ -126,9 +126,9 @@ class Ledger:
                 self._reservation.release()
 
     def close_call(self, number: int, counts: CallCounts | None, user_agent: str = "") -> None:
-        """Record the end of a call: without counts it cost nothing; what is not counted costs what was reserved."""
+        """Record the end of a call: without counts it cost nothing; an uncounted one costs what was reserved."""
         usd = self._account.running.get(number, 0.0)
-        # Recorded before its reservation ends: in between, another call would see a budget without either.
+        # Recorded before its reservation is released: otherwise another call could see a budget without either.
         if counts is not None and not (self.has_limits and counts.estimated and not usd):
             self._record(number, counts, user_agent, usd)
         self._account.running.pop(number, None)
@@ -137,7 +137,7 @@ class Ledger:
 
     def record_failure(self, status: int | None, error: tuple[str, str], headers: Mapping[str, str] | None = None,
                        ) -> None:
-        """Record that a call was not answered: the first witness of what keeps an agent from working."""
+        """Record that a call failed: the first evidence of why an agent cannot work."""
         self._has_answer = True
         api_answers.record_failure(self._folder, time.time(), status, headers or {}, error)
 
@@ -148,21 +148,21 @@ class Ledger:
             self._has_answer = False
 
     def wait(self, reason: str) -> None:
-        """Record that a call waits for what others have reserved, for `garrison status` and `why`."""
+        """Record that a call waits for others' reservations, for `garrison status` and `why`."""
         self._waiting += 1
         if self._waiting == 1:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             atomic.write(self._folder / WAITING, f"budget: a call waits for others: {reason}\n".encode(), durable=False)
 
     def go_on(self) -> None:
-        """Record that a call does not wait any more."""
+        """Record that a call no longer waits."""
         self._waiting -= 1
         if not self._waiting:
             (self._folder / WAITING).unlink(missing_ok=True)
 
     def _record(self, number: int, counts: CallCounts, user_agent: str, reserved: float) -> None:
         marker = self.registration.reported_by
-        # A response that is read again is one call; otherwise an id may come twice, and costs twice.
+        # A stored response that is read again is one call; any other repeated id costs twice.
         message = counts.message if counts.message.startswith(READ_AGAIN) else f"{counts.message}-{self.now()}-{number}"
         record = costs.call_record(self._session, self.now(), message, counts.model, counts.usage)
         if counts.estimated and reserved:
@@ -182,11 +182,11 @@ class Ledger:
                 return
             known = self._refused[place] = RefusedHost(place, reason, self.now(), self.now(), entry=entry)
         known.count, known.last = known.count + 1, self.now()
-        if known.count.bit_count() == 1:  # a client that tries for ever must not write a file each time
+        if known.count.bit_count() == 1:  # a client that retries forever must not write a file each time
             self.save()
 
     def close(self) -> None:
-        """Reserve nothing more, and write the refused hosts."""
+        """Release the reservations, and write the refused hosts."""
         self.save()
         account = self._account
         account.users -= 1

@@ -1,8 +1,7 @@
 """Proxy process: the program of a run's proxy, with the run's folder and the home as its arguments; one per run.
 
-It has no state that matters: listeners, rights and keys come from its users, each over a connection to the control
-socket. Its first user starts it. If it dies, a user starts another one and registers again. It ends soon after its last
-user.
+It has no important state: listeners, rights and keys come from its users, each over a connection to the control socket.
+Its first user starts it. If it dies, a user starts another one and registers again. It exits soon after its last user.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from garrison.system import processes, unix_socket
 from garrison.values import replace
 
 LINGER = 1.0
-"""Seconds without a user after which it ends."""
+"""Seconds without a user after which it exits."""
 FORWARD_SECONDS = 12 * 3600.0
-"""Time without a byte after which a forwarded connection ends: a pool of a database's keeps idle ones for hours."""
+"""Idle time after which a forwarded connection is closed: a database pool keeps idle ones for hours."""
 MAX_CONNECTIONS = 256
-"""Connections of one listener."""
+"""Most connections of one listener."""
 LOOKUPS = 32
-"""Names that are looked up at a time: a slow name server must not block other agents."""
+"""Most concurrent name look-ups: a slow name server must not block other agents."""
 _FILES = 16384
-"""Descriptors that it asks for: each connection takes two."""
+"""Requested limit of descriptors: each connection takes two."""
 
 
 @dataclass(slots=True)
@@ -58,7 +57,7 @@ class Proxy:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def run(self) -> None:
-        """Serve until there has been no user for a while, or a signal."""
+        """Serve until a while after the last user, or a signal."""
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(LOOKUPS))
         self._idle_since = loop.time() + 10 * LINGER  # its first user is still connecting
@@ -141,18 +140,18 @@ def acceptor(access: Access, forward: Forward | None = None, most: int = MAX_CON
 
 
 async def _pass_on(access: Access, client: Stream, forward: Forward) -> None:
-    """Pass bytes between a client and the server that a forward leads to."""
+    """Pass bytes between a client and the target of a forward."""
     try:
         await join_to(client, open_forward(forward), FORWARD_SECONDS)
     except ForwardRefused as refused:
         access.ledger.refuse_host(forward.place, str(refused))
     except UpstreamFailed:
-        pass  # the client sees a connection that ends at once, as of a server that does not work
+        pass  # the client sees a connection that closes at once, as from a broken server
 
 
 async def _wait_for_end(loop: asyncio.AbstractEventLoop, connection: socket.socket,
                         access: Access) -> tuple[int, int] | None:
-    """Wait until a user is gone, and take its new keys; return the process it has named, whose listener outlives the
+    """Wait until a user is gone, and accept its new keys; return the process it has named, whose listener outlives the
     user."""
     process = None
     while True:
@@ -168,7 +167,7 @@ async def _wait_for_end(loop: asyncio.AbstractEventLoop, connection: socket.sock
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
-    """Wait until a socket can be read."""
+    """Wait until a socket is readable."""
     ready = asyncio.Event()
     loop.add_reader(connection, ready.set)
     try:
@@ -178,7 +177,7 @@ async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) 
 
 
 def take_lock(folder: Path) -> int | None:
-    """Return the lock of a run's proxy; None if another process is its proxy."""
+    """Return the lock of a run's proxy; None if another process holds it."""
     descriptor = os.open(folder / registration.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""Registrations: settings of one listener of the proxy, and how its user passes both to it.
+"""Registrations: settings of one listener of the proxy, and how its user passes both.
 
 A registration is one message on the run's control socket, with the listener's descriptor. The connection it came
-through is its lease: the listener is closed with it. Keys are in these messages only, neither on disk nor in the
+through is its lease: the listener is closed with it. Keys are only in these messages, neither on disk nor in the
 proxy's environment.
 """
 
@@ -56,7 +56,7 @@ class ApiAccess(Value):
 
 
 class Registration(Value):
-    """One listener: whose connections come through it, and what they may do."""
+    """One listener: the owner of its connections, and their rights."""
 
     run: str
     node: str
@@ -64,17 +64,17 @@ class Registration(Value):
     folder: str
     """Folder for its usage and its refused hosts."""
     hosts: tuple[str, ...] = ()
-    """Hosts that tunnels and forwarded requests may reach; none: model APIs only."""
+    """Hosts that tunnels and forwarded requests may reach; empty: only model APIs."""
     apis: tuple[ApiAccess, ...] = ()
     limits: Limits = NO_LIMITS
     reported_by: str = ""
-    """Beginning of the User-Agent whose calls are in another usage file already; '' if there is none."""
+    """Prefix of the User-Agent whose calls are already in another usage file; '' if there is none."""
     secret: str = ""
-    """Part of the key that a client must send; '' where the listener can be reached by nobody else."""
+    """Part of the key that a client must send; '' if nothing else can reach the listener."""
     account: str = ""
-    """What stands for the run in its costs; '' for the run itself."""
+    """The run's place in costs; '' for the run itself."""
     forwards: tuple[Forward, ...] = ()
-    """Where the connections of further listeners go, in their order."""
+    """Targets of the connections of further listeners, in order."""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -99,13 +99,13 @@ def connect(folder: Path) -> socket.socket:
 
 # ---- peer ------------------------------------------------------------------------------------------------------------
 
-# Peers: which processes may register a listener. A program that one of the run's processes confines may not.
+# Peers: which processes may register a listener. A program confined by one of the run's processes may not.
 #
-# Where no namespace hides the control socket from it, an agent could register its own listener, with any hosts.
+# If no namespace hides the control socket, an agent could otherwise register its own listener, with any hosts.
 
 
 def may_register(connection: socket.socket, home: Path, run: str) -> bool:
-    """Return whether the process at the other end may register: one of the run's own, or one outside of them all."""
+    """Return whether the process at the other end may register: one of the run's own, or one below none of them."""
     pid, uid = unix_socket.credentials(connection)
     if uid != os.getuid() or pid <= 0:
         return False
@@ -114,7 +114,7 @@ def may_register(connection: socket.socket, home: Path, run: str) -> bool:
 
 def is_trusted(pid: int, ancestors: Iterable[int], recorded: Mapping[int, int],
                ticks: Callable[[int], int | None]) -> bool:
-    """Return whether a process is recorded, or has no recorded one above it; `ticks` gives a process's start."""
+    """Return whether a process is recorded, or has no recorded ancestor; `ticks` gives a process's start."""
     if pid in recorded and ticks(pid) == recorded[pid]:
         return True
     return not any(above in recorded and ticks(above) == recorded[above] for above in ancestors)
@@ -136,21 +136,21 @@ def _ticks(pid: int) -> int | None:
     return process.ticks if process is not None else None
 
 
-# ---- Client of the proxy: keep one listener served, by whichever proxy process the run has.
+# ---- Client of the proxy: keep one listener served by the run's current proxy process.
 #
-# The listener belongs to its user. The proxy is started when the first connection waits in the listener's backlog:
-# most trees never make one. If the proxy dies, connections wait until the next one serves the listener. A stopped
-# proxy gets SIGCONT: otherwise every agent of the run would wait for it.
+# The listener belongs to its user. The proxy is started when the first connection waits in the listener's backlog: most
+# trees never connect. If the proxy dies, connections wait until the next one serves the listener. A stopped proxy gets
+# SIGCONT: otherwise every agent of the run would wait for it.
 
 
 START_DEADLINE = 10.0
 """Seconds for a proxy to start and to serve a listener."""
 RETRY_PAUSE = 10.0
-"""Seconds after which a proxy that did not start is started again."""
+"""Seconds before a proxy that did not start is started again."""
 STOP_CHECK_INTERVAL = 1.0
 """Seconds between two checks whether the proxy is stopped."""
 MARKER = "proxy"
-"""Begins the name in the marker of proxy processes: they are not part of the incarnation that starts one."""
+"""Prefix of the name in the marker of proxy processes: they are not part of the incarnation that starts one."""
 
 
 @dataclass(slots=True)
@@ -182,7 +182,7 @@ class ProxyClient:
                 if time.monotonic() > deadline:
                     raise Refused(f"the proxy of run {self.registration.run} does not start ({error}); see "
                                   f"{self._log()}") from error
-            # One that finds another proxy ends at once; if that one was about to end, the next must be started.
+            # A proxy that finds another one exits at once; if that one was about to exit, the next must be started.
             if started is None or processes.exit_code(started.pid, started.ticks) is not None:
                 started = start_proxy(self.home, self.run_folder, self.registration.run, self._log())
             time.sleep(0.01)
@@ -192,7 +192,7 @@ class ProxyClient:
         was needed. Also continue a stopped proxy. Call it often."""
         if self._control is not None and not _is_readable(self._control):
             self._check_for_stop()
-            return False  # its end would show: the proxy sends nothing after its first answer
+            return False  # its end would be visible: the proxy sends nothing after its first answer
         if self.proxy is None and not _is_readable(self.listener):
             return False
         return self._try_to_connect()
@@ -207,25 +207,25 @@ class ProxyClient:
             return False
         try:
             self.connect()
-        except GarrisonError as error:  # the caller has other work than to wait for it at each call
+        except GarrisonError as error:  # the caller must not wait for it at each call
             self._retry_at = time.monotonic() + RETRY_PAUSE
             print(f"network: {error}", file=sys.stderr, flush=True)
         return True
 
     @property
     def awaits_connection(self) -> bool:
-        """Return whether the next connection should wake the user; one that waits for a new try must not, all the time.
+        """Return whether the next connection should wake the user; one that waits for a retry must not, repeatedly.
         """
         return self._control is None and time.monotonic() >= self._retry_at
 
     def outlive(self, user: processes.ProcessId) -> None:
-        """Have the listener served while that process lives, also if this one dies."""
+        """Have the listener served while that process lives, even if this one dies."""
         self._user = user
         with contextlib.suppress(OSError):  # the proxy has died; its successor gets it
             self._tell_user()
 
     def replace_keys(self, apis: tuple[ApiAccess, ...]) -> None:
-        """Have further calls made with other keys of the same APIs; none means that there are no other ones."""
+        """Use other keys of the same APIs for further calls; empty: no new keys."""
         if not apis or apis == self.registration.apis:
             return
         self.registration = replace(self.registration, apis=apis)
@@ -234,7 +234,7 @@ class ProxyClient:
                 self._control.send(self.registration.encode())
 
     def close(self) -> None:
-        """Close the listener and everything that came through it."""
+        """Close the listener and all its connections."""
         if self._control is not None and self._user is not None:
             with contextlib.suppress(OSError):
                 self._control.send(b"0 0")
@@ -276,7 +276,7 @@ class ProxyClient:
 
 
 def start_proxy(home: Path, run_folder: Path, run: str, log: Path) -> processes.Child:
-    """Start a proxy process for a run; it ends by itself if the run has one."""
+    """Start a proxy process for a run; it exits by itself if the run has one."""
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     log_retention.shorten_log(log)
     marker = f"{home}:{run}:{MARKER}-{run}#1"
@@ -287,7 +287,7 @@ def start_proxy(home: Path, run_folder: Path, run: str, log: Path) -> processes.
 
 
 def _continue(pid: int, ticks: int | None = None) -> None:
-    """Continue a process that a signal stopped; with `ticks` only if it began then."""
+    """Continue a process that a signal stopped; with `ticks` only if it started then."""
     process = processes.probe(pid)
     if process is None or process.state != "T" or ticks not in (None, process.ticks):
         return

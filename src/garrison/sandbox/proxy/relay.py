@@ -1,8 +1,8 @@
 """Relay: serve one connection of a confined client, request by request.
 
-h11 reads and writes both sides, so what is passed on is written from parsed parts: no byte of a client's framing
-reaches a server. Bodies pass as they come. Every wait has a limit, and a refusal is one line in the form that the
-client's program expects.
+h11 parses and writes both sides, so everything passed on is written from parsed parts: no byte of a client's framing
+reaches a server. Bodies are streamed. Every wait has a limit, and a refusal is one line in the form that the client's
+program expects.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ from garrison.sandbox.proxy.upstream import (
 MAX_HEAD = 32 << 10
 """Bytes of a request's or a response's head."""
 MAX_BODY = 64 << 20
-"""Bytes of a request to a model API; the APIs themselves take half of it."""
+"""Largest request to a model API in bytes; the APIs themselves accept half of it."""
 MAX_HELD = 256 << 20
-"""Bytes of requests of one listener that are held until their calls have ended, since there is a budget."""
+"""Most bytes of one listener's requests that are kept in memory until their calls have ended, because of a budget."""
 MAX_OPENING = 8
-"""Hosts that one listener looks up and connects to at a time; the proxy's look-ups are for all agents of the run."""
+"""Hosts that one listener looks up and connects to concurrently; all agents of the run share the proxy's look-ups."""
 MAX_IDLE_UPSTREAM = 4
-"""Idle connections to one API that are kept for the next call."""
+"""Idle connections to one API kept for the next call."""
 HTTP_PORT = 80
-"""Port whose requests are forwarded, each by its own host; a tunnel would carry those for any."""
+"""Port whose requests are forwarded, each by its own host; a tunnel would carry requests for any host."""
 TLS_PORT = 443
-"""Port whose tunnels carry TLS for the host that they were opened to, and nothing else."""
+"""Port whose tunnels carry only TLS for the host that they were opened to."""
 _MAX_FAILURE = 16 << 10
-"""Bytes of a failure's body from which on no more of it is kept."""
+"""Most bytes of a failure's body that are kept."""
 _LOOK_AGAIN = 0.2
-"""Seconds after which a call that waits for the budget looks again."""
+"""Seconds between two checks of a call that waits for the budget."""
 _DROPPED = frozenset(name.encode() for name in KEY_HEADERS) | {b"host", b"accept-encoding"}
 _OF_BODY = frozenset({b"content-length", b"content-encoding"})
-"""Headers of a body that a call loses with it."""
+"""Headers about a body that are dropped with it."""
 
 
 class Patience(ClientWaits):
-    """Longest waits for a client, and for servers, in seconds."""
+    """Time limits for a client and for servers, in seconds."""
 
     lookup: float = CONNECT_TIMEOUT
     """For the addresses of an allowed host."""
@@ -82,7 +82,7 @@ class Patience(ClientWaits):
     budget: float = 900.0
     """For calls in progress that may cost what is left of a budget."""
     upstream: float = 20.0
-    """Age of an idle connection to an API that is used again."""
+    """Largest age of an idle connection to an API that is reused."""
 
 
 @dataclass(slots=True)
@@ -97,12 +97,12 @@ class Access:
     connections: set[asyncio.Task[None]] = field(default_factory=set)
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_OPENING))
     lookups: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_OPENING))
-    """Held by each lookup of a name until it has ended, however long ago its asker gave up."""
+    """Held by each name look-up until it ends, even if its caller has given up."""
     idle: dict[ApiName, list[tuple[float, Stream]]] = field(default_factory=dict)
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    """Held while what a request demands is read, in a thread: an agent's requests keep no other agent waiting."""
+    """Held while a request's demand is parsed in a thread, so that an agent's requests do not block other agents."""
     held: int = 0
-    """Bytes of requests that are held."""
+    """Bytes of requests kept in memory."""
 
     def close(self) -> None:
         """End all connections."""
@@ -154,12 +154,12 @@ class Relay(Connection):
         except h11.RemoteProtocolError as error:
             await self._refuse(RequestRefused(error.error_status_hint, "the request is malformed or too long"))
             return False
-        if self.http.their_state is h11.SEND_BODY:  # answered before it had sent everything
+        if self.http.their_state is h11.SEND_BODY:  # it was answered before it had sent everything
             await self.drain()
         return self.may_go_on
 
     async def _refuse(self, refused: RequestRefused) -> None:
-        """Answer with a refusal and end the connection, whose rest is not read."""
+        """Answer with a refusal and end the connection without reading the rest."""
         message = f"garrison: {refused.reason}"
         body = refused.api.error_body(refused.status, message) if refused.api else f"{message}\n".encode()
         kind = b"application/json" if refused.api else b"text/plain; charset=utf-8"
@@ -205,8 +205,8 @@ class Relay(Connection):
             upstream.close()
 
     async def _first_words(self, target: RequestTarget, upstream: Stream) -> bytes:
-        """Return what the client has sent first, once it shows what the tunnel is used for; nothing if the server
-        speaks first, as neither TLS nor HTTP has it. Gone, recorded, if it asks the allowed host for another."""
+        """Return the client's first bytes, once they show what the tunnel is used for; nothing if the server speaks
+        first, unlike in TLS and HTTP. Gone, recorded, if it asks the allowed host for another."""
         early, _ = self.http.trailing_data
         if target.port != TLS_PORT and not early:
             early = await self._first_speaker(upstream)
@@ -226,7 +226,7 @@ class Relay(Connection):
         return early
 
     async def _first_speaker(self, upstream: Stream) -> bytes:
-        """Return the client's first bytes; nothing, and the server's passed on, if that is faster."""
+        """Return the client's first bytes; nothing if the server's come first, which are passed on."""
         hears, speaks = (asyncio.ensure_future(side.reader.read(CHUNK)) for side in (self.client, upstream))
         try:
             async with asyncio.timeout(self.access.patience.tunnel):
@@ -243,7 +243,7 @@ class Relay(Connection):
         raise Gone
 
     async def _serve_inside(self, target: RequestTarget, early: bytes) -> None:
-        """Serve plain HTTP in a tunnel request by request, each for the host that the tunnel was opened to."""
+        """Serve plain HTTP in a tunnel request by request, only for the host that the tunnel was opened to."""
         self.begin_again(early)
         while (request := await self.read_head()) is not None:
             headers = [(bytes(name), bytes(value)) for name, value in request.headers]
@@ -272,7 +272,7 @@ class Relay(Connection):
     # ---- model APIs
 
     async def _serve_witnessed(self, request: h11.Request, headers: Headers, target: RequestTarget) -> None:
-        """Serve a call of a model API; a refusal of this proxy's is recorded as an answer of the API is."""
+        """Serve a call of a model API; this proxy's refusals are recorded like answers of the API."""
         try:
             await self._serve_api(request, headers, target)
         except RequestRefused as refused:
@@ -320,7 +320,7 @@ class Relay(Connection):
             call.settle()
 
     async def _read_demand(self, headers: Headers, target: RequestTarget, api: Api) -> Demand:
-        """Read a whole request and return what it demands; RequestRefused if that is unknown."""
+        """Read a whole request and return its demand; RequestRefused if that is unknown."""
         parts, size = [], 0
         while (data := await self.read_body()) is not None:
             parts.append(data)
@@ -338,18 +338,18 @@ class Relay(Connection):
             async with self.access.reading:
                 return await asyncio.to_thread(read_demand, api.name, target.path, body, encoding)
         except ValueError as error:
-            raise RequestRefused(400, f"{error}: there is a budget, and what it costs is unknown", api) from error
+            raise RequestRefused(400, f"{error}: its cost is unknown, and there is a budget", api) from error
 
     def _hold(self, size: int, api: Api) -> None:
-        """Count bytes of the request that are held; RequestRefused if the listener has too many."""
+        """Count bytes of the request kept in memory; RequestRefused if the listener has too many."""
         self._held += size
         self.access.held += size
         if self.access.held > MAX_HELD:
             raise RequestRefused(429, f"requests in progress are longer than {MAX_HELD >> 20} MiB together", api)
 
     async def _reserve(self, demand: Demand, target: RequestTarget, api: Api) -> tuple[int, Grant, Demand]:
-        """Return the number of a call that may start, what is granted to it, and what it demands: without tools that
-        the API runs itself if what those may read does not fit. Wait while calls of others may cost what is left."""
+        """Return the number of a call that may start, its grant, and its demand: without tools that the API runs itself
+        if their results may not fit. Wait while other calls may cost what is left."""
         ledger, is_waiting = self.access.ledger, False
         until = asyncio.get_running_loop().time() + self.access.patience.budget
         try:
@@ -386,7 +386,7 @@ class _ModelCall:
         """Make the call.
 
         Args:
-            body: what is sent instead of the request's body, which has been read; None: that, as it comes.
+            body: replacement of the request's body, which has been read; None: stream the body.
         """
         self._user_agent = next((value.decode("latin-1") for name, value in headers if name == b"user-agent"), "")
         parts = urlsplit(self.access.url)
@@ -395,7 +395,7 @@ class _ModelCall:
         framing = _framing(headers) if body is None else [(b"Content-Length", str(len(body)).encode())]
         passed = end_to_end(headers, _DROPPED if body is None else _DROPPED | _OF_BODY)
         sent = [(b"Host", parts.netloc.rpartition("@")[2].encode()), *passed,
-                (b"Accept-Encoding", b"identity"),  # what a model writes is counted as it passes
+                (b"Accept-Encoding", b"identity"),  # a model's output is counted as it passes
                 *framing, (self.access.header.encode(), self.access.key.encode())]
         path = (parts.path.rstrip("/") + self.target.path) or "/"
         self._exchange = _ProxyExchange(self.relay, upstream, body)
@@ -412,7 +412,7 @@ class _ModelCall:
                 upstream.close()
 
     def settle(self) -> None:
-        """Record once what the call has cost: nothing, if it was not made or failed."""
+        """Record the cost of the call once: nothing, if it was not made or failed."""
         number, self._number = self._number, 0
         if not number:
             return
@@ -445,7 +445,7 @@ class _ModelCall:
 
 
 class _ProxyExchange:
-    """One request to a server and its response, while the client sends the one and takes the other."""
+    """One request to a server and its response, streamed from and to the client."""
 
     def __init__(self, relay: Relay, upstream: Stream, body: bytes | None = None) -> None:
         self.relay, self.upstream, self._body = relay, upstream, body
@@ -455,7 +455,7 @@ class _ProxyExchange:
         self._headers: dict[str, str] = {}
         self._reader: ResponseReader | None = None
         self._failure = bytearray()
-        """Beginning of the body of an answer that is none of success."""
+        """Start of the body of a failed answer."""
         self._is_complete = self._has_failed = False
         self.on_complete: Callable[[], None] = lambda: None
 
@@ -464,7 +464,7 @@ class _ProxyExchange:
         return self.http.our_state is h11.DONE and self.http.their_state is h11.DONE
 
     async def run(self, request: h11.Request, api: ApiName | None) -> None:
-        """Pass the request and its response on; UpstreamFailed before the response began, Gone after that."""
+        """Pass the request and its response on; UpstreamFailed before the response starts, Gone after that."""
         await self._send(request)
         upload = asyncio.ensure_future(self._upload(limited=api is not None))
         download = asyncio.ensure_future(self._download(api))
@@ -486,7 +486,7 @@ class _ProxyExchange:
             await _cancel(download)
 
     def counts(self, model: str) -> CallCounts | None:
-        """Return the tokens of a call that the API has accepted, or has not answered, as far as they are known."""
+        """Return the known tokens of a call that the API has accepted or not answered."""
         if self._status >= 300 or self.http.our_state not in (h11.DONE, h11.MUST_CLOSE, h11.CLOSED) or (
                 self._has_failed and self._body is None):
             return None
@@ -494,7 +494,7 @@ class _ProxyExchange:
         return reader.finish(self._sent, model, complete=self._is_complete)
 
     def tell(self, ledger: Ledger) -> None:
-        """Tell the ledger how the API has answered; a response that was cut off says nothing."""
+        """Report the API's answer to the ledger, unless the response was cut off."""
         if self._status >= 300:
             ledger.record_failure(self._status, read_error_text(bytes(self._failure)), self._headers)
         elif self._reader is not None and (error := self._reader.error) is not None:
@@ -504,7 +504,7 @@ class _ProxyExchange:
 
     async def _upload(self, *, limited: bool) -> None:
         relay = self.relay
-        with contextlib.suppress(UpstreamFailed):  # it may have answered before it closed the connection
+        with contextlib.suppress(UpstreamFailed):  # it may have answered before closing the connection
             if self._body is not None:
                 self._sent = len(self._body)
                 await self._send(h11.Data(data=self._body))
@@ -516,7 +516,7 @@ class _ProxyExchange:
             await self._send(h11.EndOfMessage())
 
     async def _watch_client(self) -> bool:
-        """Return True once the client has left; False if it sends its next request before the answer."""
+        """Return True once the client has disconnected; False if it sends its next request before the answer."""
         return await self.relay.receive()
 
     async def _send(self, event: h11.Event) -> None:
@@ -529,7 +529,7 @@ class _ProxyExchange:
         except h11.LocalProtocolError as error:  # the client's body does not fit its header
             raise Gone from error
         except (OSError, TimeoutError) as error:
-            raise UpstreamFailed("the server takes no more of the request") from error
+            raise UpstreamFailed("the server accepts no more of the request") from error
 
     async def _download(self, api: ApiName | None) -> None:
         """Pass the response on."""
@@ -577,7 +577,7 @@ class _ProxyExchange:
         await self.relay.send(h11.EndOfMessage())
 
     def _complete(self) -> None:
-        """Have the call counted before the client knows that it is over."""
+        """Count the call before the client knows that it is over."""
         if not self._is_complete:
             self._is_complete = True
             self.on_complete()
@@ -616,7 +616,7 @@ async def join(one: Stream, other: Stream, patience: float) -> None:
 
 
 async def join_to(client: Stream, opening: Awaitable[Stream], patience: float) -> None:
-    """Join a client to the connection that is being opened for it; one that cannot be opened ends the client's."""
+    """Join a client to the connection that is being opened for it; if that fails, end the client's."""
     upstream = await opening
     try:
         await join(client, upstream, patience)
@@ -625,12 +625,12 @@ async def join_to(client: Stream, opening: Awaitable[Stream], patience: float) -
 
 
 async def _cancel(task: asyncio.Future[object] | asyncio.Task[None] | asyncio.Task[bool] | asyncio.Task[bytes]) -> None:
-    """End a task, whatever it is at."""
+    """Cancel a task in any state."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError, Exception):
         await task
 
 
 def _framing(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """Return the header that frames the body of a message; an explicit length passes as end-to-end."""
+    """Return the header that frames the body of a message; an explicit length is passed end-to-end."""
     return [(b"Transfer-Encoding", b"chunked") for name, _ in headers if name == b"transfer-encoding"]

@@ -1,7 +1,8 @@
-"""Targets: what a request to the proxy asks for; everything ambiguous is refused. Pure.
+"""Targets: parse what a request to the proxy asks for; everything ambiguous is refused. Pure.
 
 A request has one of three forms: `CONNECT host:port` asks for a tunnel, `GET http://host/…` is forwarded, and a plain
-path names a model API. A `Host` header must agree with the form, since two readers of one request must not differ.
+path names a model API. A `Host` header must agree with the form, since all readers of a request must interpret it the
+same way.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ Headers = Sequence[tuple[bytes, bytes]]
 """Names in lower case, and values."""
 HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
                         b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"})
-"""Headers between two neighbours, which are never passed on."""
+"""Hop-by-hop headers, which are never passed on."""
 MAX_TARGET = 8192
-"""Bytes of a request's target."""
+"""Longest target of a request in bytes."""
 _AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]{2,45})\]|(?P<name>[A-Za-z0-9._-]{1,255}))"
                         r"(?::(?P<port>[0-9]{1,5}))?\Z")
 _REQUEST_BEGIN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]*(?:[ \t\v\f\r][^\x00-\x08\x0e-\x1f]*)?")
-"""What may become the first line of a request: any method that the grammar has, and lenient servers' white space."""
+"""Possible start of a request line: any method in the grammar, and white space that lenient servers accept."""
 _REQUEST_LINE = re.compile(rb"\S+\s+(?:\S+\s+HTTP/|/|\*|[A-Za-z]+://)", re.IGNORECASE)
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _GOOGLE_KEY = re.compile(r"(?:(?<=\?)|&)key=[^&]*")
@@ -46,7 +47,7 @@ class RequestTarget(Value):
     host: str = ""
     port: int = 0
     path: str = ""
-    """Path and query for the next server; of an API, below its base URL."""
+    """Path and query for the next server; for an API, below its base URL."""
     api: Api | None = None
     route: AdmittedCalls | None = None
 
@@ -56,7 +57,7 @@ class RequestTarget(Value):
 
 
 class RequestRefused(Exception):
-    """A request that is refused; `status` and one line for the client."""
+    """A refused request; `status` and one line for the client."""
 
     def __init__(self, status: int, reason: str, api: Api | None = None) -> None:
         super().__init__(reason)
@@ -109,7 +110,7 @@ def _read_forward(method: str, text: str, host: str, own: int) -> RequestTarget:
     name, port = _split_authority(authority, 80)
     if not host or _split_authority(host, 80) != (name, port):
         raise RequestRefused(400, "the Host header names another host than the request")
-    if (name, port) in (("127.0.0.1", own), ("localhost", own)):  # a client that ignores no_proxy
+    if (name, port) in (("127.0.0.1", own), ("localhost", own)):  # from a client that ignores no_proxy
         return _read_api(method, path, host, own)
     return RequestTarget(RequestForm.FORWARD, name, port, path if path.startswith("/") else "/" + path)
 
@@ -123,10 +124,10 @@ def _read_api(method: str, text: str, host: str, port: int) -> RequestTarget:
     api, below = found
     path, _, query = below.partition("?")
     if unquote(path) != path or ".." in path or "//" in path:
-        raise RequestRefused(400, "the request's path is not in its plain form", api)
+        raise RequestRefused(400, "the request's path is not in normal form", api)
     route = api.find_route(method, path)
     if route is None:
-        raise RequestRefused(404, f"garrison adds the key of {api.title} to model calls only, not to {method} "
+        raise RequestRefused(404, f"garrison adds the key of {api.title} only to model calls, not to {method} "
                                   f"{path[:80]}", api)
     query = _GOOGLE_KEY.sub("", f"?{query}").removeprefix("?").removeprefix("&") if query else ""
     return RequestTarget(RequestForm.API, path=f"{path}?{query}" if query else path, api=api, route=route)
@@ -142,7 +143,7 @@ def _split_authority(text: str, default: int) -> tuple[str, int]:
 
 
 def is_plain_http(data: bytes) -> bool | None:
-    """Return whether a client begins with an HTTP request, as lenient servers read one; None if it may become one."""
+    """Return whether bytes start an HTTP request, as lenient servers parse it; None if they may become one."""
     line, end, _ = data.lstrip()[:MAX_TARGET].partition(b"\n")
     if not end and len(data) < MAX_TARGET:
         return None if _REQUEST_BEGIN.fullmatch(line) else False
@@ -150,7 +151,7 @@ def is_plain_http(data: bytes) -> bool | None:
 
 
 def named_host(target: bytes, headers: Headers, port: int) -> str:
-    """Return the host and port that a request inside a tunnel to `port` names; '' if it names none, or two."""
+    """Return the host and port in a request inside a tunnel to `port`; '' if it names none, or two."""
     hosts = [value.decode("latin-1").strip() for name, value in headers if name == b"host"]
     text = target.decode("latin-1")
     if not text.startswith("/"):
@@ -163,7 +164,7 @@ def named_host(target: bytes, headers: Headers, port: int) -> str:
 
 
 def end_to_end(headers: Headers, drop: frozenset[bytes] = frozenset()) -> list[tuple[bytes, bytes]]:
-    """Return the headers that are passed on: without those between neighbours, those `Connection` names, and `drop`."""
+    """Return the headers to pass on: without hop-by-hop ones, those that `Connection` names, and `drop`."""
     named = {word.strip().lower() for name, value in headers if name == b"connection" for word in value.split(b",")}
     leave = HOP_BY_HOP | drop | (named - {b"content-length", b"host", b"content-type"})
     return [(name, value) for name, value in headers if name not in leave]
@@ -171,14 +172,14 @@ def end_to_end(headers: Headers, drop: frozenset[bytes] = frozenset()) -> list[t
 
 # ---- client hello ----------------------------------------------------------------------------------------------------
 
-# Client hello: the name that a TLS client asks a server for, read from the first bytes of a tunnel. Pure.
+# Client hello: the name that a TLS client requests, read from the first bytes of a tunnel. Pure.
 #
-# One address may serve many names, so an allowed host in `CONNECT` does not say who is asked. The name in the client's
-# first message does, and it is not encrypted. A server may still be asked for another name inside the tunnel; most
-# refuse that.
+# One address may serve many names, so an allowed host in `CONNECT` does not determine the server. The name in the
+# client's first message does, and it is not encrypted. A client may still request another name inside the tunnel; most
+# servers refuse that.
 
 MAX_HELLO = 16 << 10
-"""Bytes of a tunnel's beginning that are read for its name."""
+"""Most bytes of a tunnel's start that are read for its name."""
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME = 22, 1, 0
 
 
@@ -199,7 +200,7 @@ class _Reader:
         return int.from_bytes(self.take(size), "big")
 
     def block(self, size: int) -> _Reader:
-        """Return a reader of a block that begins with its length, in `size` bytes."""
+        """Return a reader of a block that starts with its length in `size` bytes."""
         return _Reader(self.take(self.number(size)))
 
     def rest(self) -> bytes:
@@ -211,7 +212,7 @@ class _Reader:
 
 
 def is_complete(data: bytes) -> bool:
-    """Return whether the bytes hold the whole first message of a TLS client, or are none."""
+    """Return whether the bytes contain the whole first message of a TLS client, or are not TLS."""
     try:
         return _handshake(data) is not None
     except ValueError:
@@ -219,7 +220,8 @@ def is_complete(data: bytes) -> bool:
 
 
 def server_name(data: bytes) -> str | None:
-    """Return the name in a TLS client's first message, '' if it names none; None if the bytes are no such message."""
+    """Return the name in a TLS client's first message, '' if it names none; None if the bytes are not such a
+    message."""
     try:
         hello = _handshake(data)
         return None if hello is None else _find_name(_Reader(hello))
@@ -228,8 +230,7 @@ def server_name(data: bytes) -> str | None:
 
 
 def _handshake(data: bytes) -> bytes | None:
-    """Return the body of the client hello, joined from its records; None if bytes are missing, ValueError if it is
-    none.
+    """Return the body of the client hello, joined from its records; None if bytes are missing, ValueError if invalid.
     """
     message, reader = b"", _Reader(data)
     while not reader.is_at_end:
@@ -265,5 +266,5 @@ def _find_name(hello: _Reader) -> str:
             if name_type == 0:
                 found.add(name.rest().decode("ascii"))
     if len(found) > 1:
-        raise ValueError("two names, of which a server takes the one or the other")
+        raise ValueError("two names: servers differ in which one they use")
     return found.pop() if found else ""

@@ -1,8 +1,8 @@
 """Token counts: read from the responses of the model APIs while they pass, streamed or not. Pure.
 
 Counts are named as in the Messages API (`input_tokens`, `output_tokens`, `cache_read_input_tokens`,
-`cache_creation_input_tokens`), whichever API reports them. A response that ends without its counts is estimated from
-its length, four bytes a token: a client that breaks off, or does not ask for them, must not work for nothing.
+`cache_creation_input_tokens`), whichever API reports them. A response without counts is estimated from its length, four
+bytes per token: a client that disconnects, or does not request them, must not work for free.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from garrison.sandbox.proxy.apis import ApiName
 from garrison.values import Value
 
 MAX_BODY = 4 << 20
-"""Bytes of a response, or of one event of a stream, that are read for its counts; a longer one is estimated."""
+"""Largest response, or event of a stream, in bytes that is parsed for its counts; a longer one is estimated."""
 _BYTES_A_TOKEN = 4
 _CALL = "args"
-"""Key of what a model of Google's calls a function with: a table, not a text."""
+"""Key of the arguments of a function call by a Google model: a table, not a text."""
 _TEXT_KEYS = frozenset({"text", "partial_json", "thinking", "content", "arguments", "delta", _CALL})
 """Keys of texts that a model has written, in all three APIs."""
 _DEPTH = 8
 _FAILED = frozenset({"error", "response.failed"})
-"""Types of the parts with which a stream tells that it has failed."""
+"""Types of the parts that report the failure of a stream."""
 
 
 class CallCounts(Value):
@@ -41,16 +41,16 @@ class CallCounts(Value):
 
 @dataclass(slots=True)
 class _Found:
-    """Reports of the parts of a response so far; later counts replace earlier ones."""
+    """Counts from the parts of a response so far; later ones replace earlier ones."""
 
     model: str = ""
     message: str = ""
     usage: dict[str, int] | None = None
     is_final: bool = False
     text: int = 0
-    """Length of what the model has written."""
+    """Length of the model's output."""
     error: tuple[str, str] | None = None
-    """Name and message of the error with which a stream that had started well has ended."""
+    """Name and message of the error that ended a stream that had started well."""
 
 
 class ResponseReader:
@@ -63,14 +63,14 @@ class ResponseReader:
         self._buffer = bytearray()
         self._data: list[bytes] = []
         self._held = 0
-        """Bytes of the lines of an event that has not ended."""
+        """Bytes of the lines of an unfinished event."""
         self._size = 0
         self._is_lost = False
         self._found = _Found()
 
     @property
     def error(self) -> tuple[str, str] | None:
-        """Return the name and the message of the error that a stream has told; None for none."""
+        """Return the name and message of a stream's error; None for none."""
         return self._found.error
 
     def feed(self, data: bytes) -> None:
@@ -91,7 +91,7 @@ class ResponseReader:
             self._data.clear()
 
     def finish(self, request_bytes: int, model: str = "", *, complete: bool = True) -> CallCounts:
-        """Return the counts of the response, as far as it came; `request_bytes` is the length of the request."""
+        """Return the counts of the response received so far; `request_bytes` is the length of the request."""
         if self._is_stream:
             self._end_event()
         elif not self._is_lost and complete:
@@ -202,13 +202,13 @@ def _replace(found: _Found, whole: int, cached: int, output: int) -> None:
 
 
 def _merge(found: _Found, counts: Mapping[str, int]) -> None:
-    """Record cumulative counts; an absent or smaller one replaces nothing."""
+    """Record cumulative counts, ignoring absent or smaller ones."""
     usage = found.usage or {}
     found.usage = {name: max(counts.get(name, 0), usage.get(name, 0)) for name in {**usage, **counts}}
 
 
 def _count(table: Mapping[str, object], *keys: str) -> int:
-    """Return a count below these keys; 0 for anything that is none."""
+    """Return the count below these keys; 0 for anything else."""
     value: object = table
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None

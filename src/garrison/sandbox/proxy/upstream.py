@@ -1,7 +1,7 @@
-"""Upstream: connect to a host on the far side of the boundary.
+"""Upstream: connect to a host outside the boundary.
 
 A name is resolved once, its addresses are checked, and the connection goes to a checked address: a name server that
-changes its answer gains nothing. If the user reaches the network through a proxy, so does this one.
+changes its answer gains nothing. If the user's network needs a proxy, this one uses it too.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from garrison.sandbox.proxy.allowed_hosts import HostRule, entry_for, may_be_pri
 from garrison.values import Value
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds for one address, for a name look-up, and for the user's own proxy to answer."""
+"""Time limits in seconds for one address, a name look-up, and an answer of the user's own proxy."""
 BUFFER = 64 << 10
 _MAX_ANSWER = 16 << 10
 
 
 class UpstreamRefused(Exception):
-    """A host that may not be reached, with the reason, and the entry of `hosts` that would allow it ('' for none)."""
+    """A forbidden host, with the reason, and the entry of `hosts` that would allow it ('' for none)."""
 
     def __init__(self, reason: str, entry: str = "") -> None:
         super().__init__(reason)
@@ -38,11 +38,11 @@ class UpstreamRefused(Exception):
 
 
 class UpstreamFailed(Exception):
-    """A host that cannot be reached, with the reason."""
+    """An unreachable host, with the reason."""
 
 
 class UserProxy(Value):
-    """The proxy through which the user's programs reach a scheme's hosts."""
+    """The proxy that the user's programs use for a scheme's hosts."""
 
     host: str
     port: int
@@ -51,24 +51,24 @@ class UserProxy(Value):
 
     @classmethod
     def parse(cls, url: str) -> UserProxy:
-        """Return the proxy of a URL; UsageError if it is of another kind than HTTP."""
+        """Return the proxy of a URL; UsageError if it is not an HTTP proxy."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme != "http" or not parts.hostname:
             raise UsageError(f"the proxy {parts.scheme}://{parts.hostname} in the environment is not an HTTP proxy; "
-                             "garrison's own can use no other")
+                             "garrison's own supports no other kind")
         login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
         encoded = base64.b64encode(login.encode()).decode() if parts.username else ""
         return cls(parts.hostname, parts.port or 3128, f"Basic {encoded}" if encoded else "")
 
 
 def user_proxy(scheme: str, host: str) -> UserProxy | None:
-    """Return the user's proxy for a host by this process's environment; None for a direct connection."""
+    """Return the user's proxy for a host from this process's environment; None for a direct connection."""
     url = user_proxy_url(scheme, host)
     return UserProxy.parse(url) if url else None
 
 
 def user_proxy_url(scheme: str, host: str) -> str:
-    """Return the URL of the user's proxy for a host by this process's environment; '' for a direct connection."""
+    """Return the URL of the user's proxy for a host from this process's environment; '' for a direct connection."""
     proxies = getproxies_environment()
     url = proxies.get(scheme) or proxies.get("all") or ""
     return "" if not url or proxy_bypass(host) else url if "://" in url else f"http://{url}"
@@ -76,7 +76,8 @@ def user_proxy_url(scheme: str, host: str) -> str:
 
 @cache
 def tls_context() -> ssl.SSLContext:
-    """Return the context that checks certificates as the user's machine does, by a file or a folder of his."""
+    """Return the context that checks certificates like the user's machine, with the user's file or folder of
+    certificates."""
     context, named = ssl.create_default_context(), ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
     if bundle := next(filter(None, map(os.environ.get, named)), ""):
         with contextlib.suppress(OSError):
@@ -93,7 +94,7 @@ class Stream:
 
     @property
     def is_usable(self) -> bool:
-        unasked = getattr(self.reader, "_buffer", b"")  # StreamReader has no public way to look
+        unasked = getattr(self.reader, "_buffer", b"")  # StreamReader has no public method for this
         return not (self.reader.at_eof() or self.writer.is_closing() or unasked)
 
     def close(self) -> None:
@@ -119,7 +120,7 @@ async def resolve(host: str, port: int, lookups: asyncio.Semaphore | None = None
                 await lookups.acquire()
             looking = asyncio.get_running_loop().run_in_executor(None, partial(socket.getaddrinfo, host, port, type=1))
             looking.add_done_callback(partial(_end_lookup, lookups))
-            # Cancelling it would only forget the thread, which still asks: its place stays taken until it has ended.
+            # Cancelling it would only forget the running thread: its slot stays taken until it has ended.
             found = await asyncio.shield(looking)
     except (OSError, TimeoutError, UnicodeError) as error:
         raise UpstreamFailed(f"{host} cannot be resolved: {_describe(error)}") from error
@@ -128,7 +129,7 @@ async def resolve(host: str, port: int, lookups: asyncio.Semaphore | None = None
 
 def _end_lookup(lookups: asyncio.Semaphore | None, looking: asyncio.Future[object]) -> None:
     if not looking.cancelled():
-        looking.exception()  # nobody may be left who asks for it
+        looking.exception()  # its caller may be gone
     if lookups is not None:
         lookups.release()
 
@@ -143,7 +144,7 @@ async def open_checked(host: str, port: int, rule: HostRule, lookups: asyncio.Se
     except UpstreamFailed:
         if proxy is None or parse_address(host) is not None:
             raise
-        addresses, reason, found = [], "", []  # only the user's proxy can resolve it, and only that knows its addresses
+        addresses, reason, found = [], "", []  # only the user's proxy can resolve it, and only it knows the addresses
     if reason:
         raise UpstreamRefused(reason, entry_for(host, port, private=True) if may_be_private(found) else "")
     if proxy is not None:

@@ -293,9 +293,9 @@ def test_an_answer_that_came_while_the_agent_was_dead_reaches_its_successor(stag
 
 @pytest.mark.parametrize(("error", "kind", "waits"), [
     ([-32603, "unexpected status 429 Too Many Requests"], "rate_limit", "until "),
-    ([-32000, "Authentication required"], "authentication", "for a person: agent double: the key or log-in was"),
+    ([-32000, "Authentication required"], "authentication", "for you: agent double: the key or log-in was"),
     pytest.param([-32603, "last status: 402 garrison: budget used up"], "budget",
-                 "for a person: agent double: the budget", marks=pytest.mark.slow)])
+                 "for you: agent double: the budget", marks=pytest.mark.slow)])
 def test_limits_and_refusals_are_waiting_states(stage: Stage, error: list[Any], kind: str, waits: str) -> None:
     stage.play([{"error": error}], [{"say": BLOCK}])
     work = stage.acp()

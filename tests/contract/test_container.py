@@ -220,7 +220,7 @@ def test_an_agents_program_is_of_the_image_or_mounted_or_refused(place: Place, t
     assert [describe_program_inside(name, tmp_path, shown) for name in ("shell", "own", "claude")] == [
         "agent shell: /usr/bin/sh comes from the image", "agent own: /opt/own/x is mounted from this machine",
         "agent claude: its program is mounted from this machine"]
-    with pytest.raises(Refused, match=f"agent gone runs of-machine, which the image {IMAGE} has not; add it"):
+    with pytest.raises(Refused, match=f"agent gone runs of-machine, which the image {IMAGE} lacks; add it"):
         describe_program_inside("gone", tmp_path, place.rights)
 
 

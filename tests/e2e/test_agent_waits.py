@@ -39,7 +39,7 @@ def test_an_agent_waits_for_its_api_a_limit_or_its_missing_program_and_spends_no
                          PATH=f"{tool.parent}:{place.env['PATH']}")
     place.pid("orchestrator-first")
     tool.rename(away)
-    gone = "agent-tool is not on the PATH any more; waiting until it is back"
+    gone = "agent-tool is no longer on the PATH; waiting until it is back"
     for name, waits in (("second", gone), ("shell", gone), ("late", "its session is waiting until ")):
         wait_for(f"{name} waits", lambda name=name, waits=waits: waits in place.command(
             "why", name, "--run", "r1").stdout)

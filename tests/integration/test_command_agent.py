@@ -221,7 +221,7 @@ def test_a_session_that_cannot_be_resumed_is_replaced_by_a_new_one(assignment: A
                         "echo no such session >&2; exit 1")
     assert run(profile, assignment).killed
     assert run(profile, replace(assignment, incarnation=2)).status == "success"
-    assert "no such session\n── its session could not be resumed; a new one begins\n" in assignment.output.read_text()
+    assert "no such session\n── its session could not be resumed; starting a new one\n" in assignment.output.read_text()
 
 
 def test_a_program_in_a_loop_is_warned_once_and_then_the_user_is_asked(assignment: Assignment) -> None:

@@ -269,7 +269,7 @@ def test_unknown_and_invalid_settings_in_config_toml_are_found(home: Home) -> No
         ('[agents.a]\nargv = ["sh"]\n', []),
         ('[agents.a]\nargv = ["sh"]\ncolour = 1\nsucess = 1\n',
          [("warning", ":3: [agents.a] colour"), ("error", ":4: [agents.a] sucess")]),
-        ('[agents.a]\nargv = []\n', [("error", "argv=[] should be a list of strings that begins")]),
+        ('[agents.a]\nargv = []\n', [("error", "argv=[] should be a list of strings that starts")]),
         ("[agents", [("error", "is not TOML")]),
         ("[chat]\nbudget = 0\n", [("error", "budget=0 should be a number above 0")]),
     ):

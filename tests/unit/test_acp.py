@@ -113,7 +113,7 @@ def test_a_worker_gives_no_verdict_and_a_validator_nothing_else(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("lines", "why"), [
-    ("", "argv is missing"), ('argv = []', "argv=.* should be a list of strings that begins with the program"),
+    ("", "argv is missing"), ('argv = []', "argv=.* should be a list of strings that starts with the program"),
     ('argv = ["p"]\nallow = ["exec"]', "allow=.*a list of kinds of tool calls: read, edit"),
     ('argv = ["p"]\nmcp_servers.garrison.command = "x"', "further servers: garrison is garrison's own"),
     ('argv = ["p"]\nmcp_servers.a.args = ["x"]',
@@ -138,7 +138,7 @@ def connection_to(program: str, folder: Path) -> AcpConnection:
 def test_a_missing_program_is_waited_for_and_one_that_cannot_run_is_invalid(tmp_path: Path) -> None:
     ending = asyncio.run(connection_to("/no/such/program", tmp_path).run())
     assert (ending.kind, ending.reason) == (
-        "vanished", "/no/such/program is not there any more; waiting until it is back")
+        "vanished", "/no/such/program is missing; waiting until it is back")
     assert policy.decide([ending]).step is NextStepKind.WAIT
     odd = tmp_path / "odd"
     odd.write_text("#!/no/such/shell\n")

@@ -45,7 +45,7 @@ def test_each_kind_of_request_is_parsed():
     (b'{"type": "note", "text": 7}', "text is missing"),
     (b'{"type": "note", "text": "\\ud800"}', "not text"),
     (b'{"type": "report", "notes": "\\ud800"}', "not text"),
-    (b'{"type": "report"}', "a report says something"),
+    (b'{"type": "report"}', "a report needs content"),
     (b'{"type": "report", "status": 1}', "status is not a text"),
     (b'{"type": "report", "context": []}', "context is not an object"),
     (b'{"type": "phase", "phase": "merged"}', "an agent's phase"),
@@ -62,7 +62,7 @@ def test_a_result_counts_only_if_the_agent_reports_in_this_way(tmp_path):
     reports = AgentReports(tmp_path)
     request = parse(type="report", status="success")
     assert reports.handle(request) == Reply(
-        "this agent reports its result in another way; notes, phases and questions are taken here")
+        "this agent reports its result in another way; only notes, phases and questions are accepted here")
     assert not reports.result
     reports.takes_result = True
     assert reports.handle(request) == Reply()
@@ -115,7 +115,7 @@ def test_questions_are_bounded_and_need_a_guardian(tmp_path):
     assert all(isinstance(reply, str) for reply in replies[:-1])
     assert replies[-1] == Reply("too many questions; wait for the answers")
     assert AgentReports(tmp_path, can_ask=False).handle(QuestionRequest("?")) == Reply(
-        "nobody can be asked: this run has no guardian")
+        "no one can be asked: this run has no guardian")
 
 
 def test_the_rate_is_limited():

@@ -154,7 +154,7 @@ success = "result_file"
     ("[agents.x]\n", r"config.toml:1: \[agents.x\] argv is missing; name the program to run"),
     ("[agents.x]\nargv = 'prog'", "should be a list of strings"),
     ("[agents.x]\nargv = ['a', 1]", "should be a list of strings"),
-    ("[agents.x]\nargv = []", r"config.toml:2: .* argv=\[\] should be a list of strings that begins with the prog"),
+    ("[agents.x]\nargv = []", r"config.toml:2: .* argv=\[\] should be a list of strings that starts with the prog"),
     ("[agents.x]\nargv = ['a']\nenv = 'HOME'", r"config.toml:3: \[agents.x\] env='HOME' should be a list of strings"),
     ("[agents.x]\nargv = ['a']\nsuccess = 'maybe'",
      "success='maybe' should be one of exit_zero, result_file, or a table such as"),

@@ -98,7 +98,7 @@ def test_the_user_with_the_takeover_lock_has_the_session(files):
     found = holder.person_of(files)
     assert found is not None
     assert found.pid == os.getpid()
-    assert "held by a person" in found.describe()
+    assert "while it is taken over" in found.describe()
     lock.release()
     assert holder.person_of(files) is None, "the file alone does not count"
 

@@ -65,7 +65,7 @@ def test_all_settings_of_a_profile_are_read(tmp_path: Path) -> None:
     ("success = {exit = []}", "[agents.x.success] exit=[] should be a list of exit codes"),
     ("success = {exits = [0]}", "[agents.x.success] exits is not a setting; did you mean exit?"),
     ('success = {stdout_not = "("}',
-     "[agents.x.success] stdout_not='(' should be a regular expression, and is none: missing )"),
+     "[agents.x.success] stdout_not='(' should be a regular expression, but is invalid: missing )"),
     ('success = {json = "a =="}', "[agents.x.success] json='a ==' should be a condition: condition"),
     ('success = {json = "ok"}', "json='ok' should be a condition on a key of the object, as in ok == true"),
 ])

@@ -136,7 +136,7 @@ def test_a_programs_own_log_in_stays_outside_if_the_proxy_can_add_it(tmp_path: P
     program = tmp_path / "codex"
     program.touch(0o755)
     environ |= {"PATH": str(tmp_path), "GARRISON_SANDBOX": "bubblewrap"}
-    with pytest.raises(Refused, match=r"codex-exec has no key, and its log-in \S+/auth.json is of an account"):
+    with pytest.raises(Refused, match=r"codex-exec has no key, and its log-in \S+/auth.json belongs to an account"):
         check_program("codex-exec", tmp_path, environ, ())
     (codex / "auth.json").unlink()
     with pytest.raises(Refused, match=r"codex-exec has no key and no log-in: set OPENAI_API_KEY .* run `codex login`"):

@@ -253,7 +253,7 @@ def test_transient_trouble_is_waited_for_and_a_broken_program_for_ten_minutes() 
     broken = [ConnectionEnd("broken", at, "codex cannot be run") for at in (0.0, 599.0)]
     assert policy.decide_program(broken).reason == "codex cannot be run; waiting until it can, at most 10 minutes"
     over = policy.decide_program([*broken, ConnectionEnd("broken", 600.0, "codex cannot be run")])
-    assert (over.step, over.reason) == (NextStepKind.FINISH, "codex cannot be run; it was waited for 10 minutes")
+    assert (over.step, over.reason) == (NextStepKind.FINISH, "codex cannot be run; waited for 10 minutes")
 
 
 def test_an_attempt_is_hindered_by_its_last_ending(tmp_path: Path) -> None:

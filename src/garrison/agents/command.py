@@ -1,8 +1,8 @@
 """Command agent: run any program in the worktree with its output in a file.
 
-Exit code 0 is success (rule `exit_zero`, which a profile's table narrows or widens: `success_rule`), or the program
-writes its own status to GARRISON_RESULT_FILE (rule `result_file`). Under either rule it may report there where the
-pipeline goes next and values for its context (see `result`); GARRISON_CONTEXT_FILE holds the present context. `garrison
+Exit code 0 is success (rule `exit_zero`, which a profile's table can change: `success_rule`), or the program writes its
+own status to GARRISON_RESULT_FILE (rule `result_file`). Under either rule it may report there where the pipeline
+continues and values for its context (see `result`); GARRISON_CONTEXT_FILE contains the current context. `garrison
 report` reports the same through the agent's socket (`channel`), and takes precedence. The orchestrator commits what the
 program leaves uncommitted.
 
@@ -12,13 +12,13 @@ Its standard input is empty, or the prompt, or its own terminal (`pseudo_termina
 A node's own command (`command=`) runs below a shell that records its exit code. If the orchestrator dies before it has
 written the result, its successor adopts that code and repeats nothing.
 
-A `CommandAttempt` has the program's runs, and the waits between them while something else keeps it from working. A
-program that ends for a limit, an overload, an unreachable API or because an update has just taken it away proves
-nothing about the task. How it ended is recorded as a session's endings are (`conversation.files`), so whoever is
-killed meanwhile, the wait continues where it was; `conversation.policy.decide_program` says until when, from the table
-of `agents.trouble`. Nothing runs while it waits, and no attempt, rework or restart is spent. Only a failed run counts,
-and of that only how the API has answered its last call, as the run's proxy has seen it; else its last words, or the
-error event that ends its stream. A program that reports its own status is believed.
+A `CommandAttempt` has the program's runs, and the waits between them while something else prevents work. A program that
+ends because of a limit, an overload, an unreachable API or an update that has just removed it proves nothing about the
+task. How it ended is recorded like a session's endings (`conversation.files`), so the wait continues after any kill;
+`conversation.policy.decide_program` says until when, by the table of `agents.trouble`. Nothing runs while it waits, and
+no attempt, rework or restart is spent. Only a failed run is examined: the API's answer to its last call, as seen by the
+run's proxy; else its last output, or the error event that ends its stream. A program that reports its own status is
+believed.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ if TYPE_CHECKING:
     from garrison.agents.program_stream import ProgramState, ProgramStream
     from garrison.records.api_answers import ApiAnswer
 
-# `$PPID` is the parent with which the shell began, /proc has the present one: they differ if the orchestrator has died.
-# The shell's own standard error leads nowhere: dash and bash would add that the command was killed.
+# `$PPID` is the shell's original parent, /proc has the current one: they differ if the orchestrator has died. The
+# shell's own stderr is discarded: dash and bash would report that the command was killed.
 _RECORDING = """\
 exec 3>&2 2>/dev/null
 /bin/sh -c "$1" 2>&3 3>&-
@@ -87,30 +87,30 @@ fi
 exit "$code"
 """
 """Runs the command ($1) and records how it ended ($2: the attempt, $3: the incarnation, $4: the file). Codes of signals
-are not recorded, nor is anything once the orchestrator is dead: what ended the command then is not a verdict on it."""
+are not recorded, nor anything after the orchestrator's death: how the command ends then is no verdict on it."""
 MAX_EXIT = 100
 """Bytes of a recorded exit code."""
 _PLACEHOLDER = re.compile(r"\{(prompt_file|prompt|tree|node|run|attempt|result_file|session)\}")
 _LAUNCHER = Path(__file__).resolve().parents[1] / "sandbox" / "pty_launcher.py"
 _TERM = "xterm-256color"
-"""Kind of a terminal where the caller's environment names none."""
+"""Kind of a terminal if the caller's environment names none."""
 _PACE = 0.25
-"""Seconds between two looks at a stream that grows."""
+"""Seconds between two reads of a growing stream."""
 _MAX_REASON = 300
 _MAX_LAST, _MAX_LAST_BYTES = 80, 16_000
-"""Lines and bytes at the end of the output in which a program may say what keeps it from working."""
+"""Lines and bytes at the end of the output that are searched for why a program could not work."""
 _MAX_NOTES = 4000
 """Characters of a last message that become the summary of work without a report."""
 PROGRESS_AFTER = 60.0
-"""Seconds of work after which the next trouble is a new one: its pauses begin again."""
+"""Seconds of work after which the next failure is a new one, and its pauses restart."""
 _START_SECONDS = 15.0
-"""Seconds within which a program that lacks a part of itself fails."""
+"""Seconds within which a program with a missing part fails."""
 _PROGRAMS = frozenset({TroubleKind.VANISHED, TroubleKind.BROKEN})
-"""Classes that are about the program itself."""
+"""Classes about the program itself."""
 _BROKEN = re.compile(r"cannot find (?:module|package)|ERR_MODULE_NOT_FOUND|ModuleNotFoundError|No module named|"
                      r"text file busy|bad interpreter|exec format error|bwrap: (?:execvp|Can't find source path)|"
                      r"cannot execute", re.IGNORECASE)
-"""What a program says that is being replaced."""
+"""Output of a program that is being replaced."""
 
 
 class CommandAgent:
@@ -121,7 +121,7 @@ class CommandAgent:
         self.name = profile.name
 
     def start(self, assignment: Assignment, now: float) -> Work:
-        """Start the program in the worktree, unless it still has to wait; Refused if the node gives it no command."""
+        """Start the program in the worktree, unless it must still wait; Refused if the node has no command for it."""
         if "{command}" in self.profile.argv and not assignment.task.command:
             raise Refused(f"node {assignment.task.node} has no command=; give it one, or an agent that needs none")
         return CommandAttempt(self, assignment, now)
@@ -138,7 +138,7 @@ class CommandAgent:
                 assignment.reports.recall()
             return CommandWork(ended, assignment, self.profile, what)
         atomic.make_directory(assignment.exchange)
-        # Before the start: what an earlier incarnation left would be taken for a result of this one.
+        # Before the start: an earlier incarnation's file would be mistaken for this one's result.
         for name in (result_file.name, EXIT):
             untrusted.remove(assignment.exchange, name)
         if assignment.reports is not None:
@@ -152,7 +152,7 @@ class CommandAgent:
         stream = self._open_stream(assignment)
         session = stream.told.session if stream is not None and self.profile.resume_argv else ""
         terminal = PseudoTerminal(assignment.output, is_lent=assignment.lends_terminal) if self.profile.tty else None
-        # Only until the stream has said anything: from then on its session knows the refusal.
+        # Only until the stream has output: from then on its session knows the refusal.
         message = assignment.rework if stream is not None and stream.mends and not stream.offset else ""
         job = self._launch(assignment, self._words(assignment, session), now, terminal, stream, message)
 
@@ -166,7 +166,7 @@ class CommandAgent:
 
     @property
     def is_own_command(self) -> bool:
-        """Return whether it runs the node's own command, and nothing that is known to be an agent."""
+        """Return whether it runs the node's own command, without a known agent in it."""
         profile = self.profile
         return profile.argv == SHELL.argv and not (profile.tty or profile.stdin or profile.stream)
 
@@ -174,7 +174,7 @@ class CommandAgent:
         return self.profile.programs(command)
 
     def not_run(self, assignment: Assignment) -> CommandWork:
-        """Return the work of a program that is not there, as a shell reports it."""
+        """Return the work of a missing program, with a shell's exit code."""
         what = self.describe(assignment.task.command)
         return CommandWork(EndedJob(End(NOT_FOUND)), assignment, self.profile, what)
 
@@ -182,7 +182,7 @@ class CommandAgent:
         return f"command {quote_command(command or '')}" if "{command}" in self.profile.argv else f"agent {self.name}"
 
     def _open_stream(self, assignment: Assignment) -> ProgramStream | None:
-        """Open the stream where the predecessor's program ended; None for an agent that prints none."""
+        """Open the stream where the predecessor's program ended; None for an agent without a stream."""
         form = self.profile.format
         if form is None:
             return None
@@ -201,14 +201,14 @@ class CommandAgent:
         return stream
 
     def _words(self, assignment: Assignment, session: str) -> list[str]:
-        """Return the command line, that which resumes a session if there is one."""
+        """Return the command line, the resuming one if there is a session."""
         words, environment = self.profile.resume_argv if session else self.profile.argv, self._environment(assignment)
         known = [fill_variables(word, environment, self.name) for word in words]
         return [fill_placeholders(word, assignment, assignment.result_file, session) for word in known]
 
     def _launch(self, assignment: Assignment, argv: Sequence[str], now: float, terminal: PseudoTerminal | None = None,
                 stream: ProgramStream | None = None, message: str = "") -> Job:
-        """Start a command line in its place, with a `message` to its session if that is not the prompt."""
+        """Start a command line in its place, with a `message` to its session if that differs from the prompt."""
         environment = self._environment(assignment)
         descriptors: tuple[int, ...] = ()
         launcher: list[str] = []
@@ -217,7 +217,7 @@ class CommandAgent:
             descriptors = (terminal.descriptor,)
             launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), str(terminal.descriptor), *map(str, terminal.size)]
         confined = confine([*launcher, *argv], environment, assignment.place)
-        # The one lets no process inside open a terminal for another, the other passes nothing in but its own.
+        # One prevents processes inside from opening a terminal for another, the other passes only its own.
         if launcher and confined.mode in (Mode.LANDLOCK, Mode.CONTAINER):
             confined = confine(argv, environment, assignment.place)
             confined = replace(confined, argv=(*launcher, *confined.argv))
@@ -245,9 +245,9 @@ class CommandAgent:
 
 @contextlib.contextmanager
 def _standard_input(text: str | None) -> Iterator[int | None]:
-    """Open a text as a standard input, None for an empty one.
+    """Open a text as standard input, None for an empty one.
 
-    It is memory that nobody can write, not the file: an agent may open its input once more, to write it.
+    Sealed memory, not the file: an agent could reopen its input for writing.
     """
     if text is None:
         yield None
@@ -265,10 +265,10 @@ def _standard_input(text: str | None) -> Iterator[int | None]:
 
 
 def recorded_exit_code(assignment: Assignment) -> int | None:
-    """Return the exit code that the command left in an earlier incarnation of this attempt; None if it left none."""
+    """Return the exit code that the command left in an earlier incarnation of this attempt; None if there is none."""
     line = untrusted.read_text(assignment.exchange, EXIT, MAX_EXIT)
     words = line.split()
-    # Without its line feed it was torn by a kill. A command that forges the file gains nothing: it could exit so.
+    # Without a line feed it was torn by a kill. Forging the file gains nothing: the command could exit with that code.
     if not line.endswith("\n") or len(words) != 3 or not all(word.isascii() and word.isdigit() for word in words):
         return None
     attempt, incarnation, code = map(int, words)
@@ -276,7 +276,7 @@ def recorded_exit_code(assignment: Assignment) -> int | None:
 
 
 class EndedJob:
-    """A command that ended in an earlier incarnation, in place of a job; nothing of it runs."""
+    """Stands in for a job: a command that ended in an earlier incarnation, of which nothing runs."""
 
     wake_at = None
 
@@ -296,7 +296,7 @@ class Beside(Value):
     terminal: PseudoTerminal | None = None
     stream: ProgramStream | None = None
     start_anew: Callable[[float], Job] | None = None
-    """Starts it without its session, if it was to resume one."""
+    """Starts it without its session, if it should resume one."""
     printed: int = 0
     """Bytes in the output from before its start."""
 
@@ -310,15 +310,15 @@ class CommandWork(Work):
     def __init__(self, job: Job | EndedJob, assignment: Assignment, profile: CommandProfile, what: str,
                  beside: Beside = NOTHING) -> None:
         self._what = what
-        """Its command, as a reason names it."""
+        """Its command, for reasons."""
         self._job, self._assignment, self._profile = job, assignment, profile
         self._terminal, self._stream, self._start_anew = beside.terminal, beside.stream, beside.start_anew
         self._printed = beside.printed
         self._is_stopping = self.timed_out = False
         self.goes_round = ""
-        """Why it was ended as one that goes round, '' if it was not."""
+        """Why it was ended for looping, '' if it was not."""
         self._read_next: float | None = None
-        """When a stream that grows is read next: not at each line."""
+        """When a growing stream is read next: not at each line."""
 
     def poll(self, now: float) -> WorkResult | None:
         """Return the outcome once the program and everything it started have ended."""
@@ -338,7 +338,7 @@ class CommandWork(Work):
         if self._terminal is not None:
             self._terminal.close()
         if self._was_not_resumed(result):
-            self._say("its session could not be resumed; a new one begins")
+            self._say("its session could not be resumed; starting a new one")
             assert self._start_anew is not None
             self._job, self._start_anew = self._start_anew(now), None
             return None
@@ -346,7 +346,7 @@ class CommandWork(Work):
             reported = self._reported()
         except ValueError as error:
             return WorkResult("fail", f"{self._what}: {error}", result.code, killed=bool(result.signal))
-        # What it told before a signal ended it is not why it ended.
+        # Its output before a deadly signal is not why it ended.
         told = self.told.failure if self.told is not None and not result.signal else ""
         output = clean(told)[:_MAX_REASON] or read_tail(self._assignment.output, 3, since=self._printed)
         outcome = outcome_of(self._profile, self._assignment.result_file, result, output, self._what,
@@ -373,7 +373,7 @@ class CommandWork(Work):
             and not result.signal and self.told is not None and not self.told.has_begun
 
     def _objected(self, outcome: WorkResult) -> WorkResult:
-        """Apply to a success what else the profile's rule asks of its output."""
+        """Apply the profile's rules about the output to a success."""
         rule, told = self._profile.rule, self.told
         if outcome.status != "success" or rule == EXIT_ZERO:
             return outcome
@@ -381,7 +381,7 @@ class CommandWork(Work):
         return replace(outcome, status="fail", reason=f"{self._what}: {why}") if why else outcome
 
     def _with_stream(self, outcome: WorkResult) -> WorkResult:
-        """Add what the stream told: a failed turn, or the last message as the summary."""
+        """Add what the stream reported: a failed turn, or the last message as the summary."""
         if (told := self.told) is None:
             return outcome
         if outcome.status == "success" and told.failure:
@@ -430,7 +430,7 @@ class CommandWork(Work):
 
     @property
     def told(self) -> ProgramState | None:
-        """Return what its stream told; None for a program that prints none."""
+        """Return what its stream reported; None for a program without a stream."""
         return self._stream.told if self._stream is not None else None
 
     def forget(self) -> None:
@@ -452,21 +452,21 @@ class CommandAttempt(SuspendableAttempt):
         # Before `super().__init__`, which takes the first step at once and needs them.
         self._agent, self._begun, self._begun_at = agent, now, wall()
         self._answer: ApiAnswer | None = None
-        """How the API has refused the last call of the run that has ended, as the run's proxy has seen it."""
+        """The API's refusal of the ended run's last call, as seen by the run's proxy."""
         self._ran: CommandWork | None = None
-        """The run that works, or worked last."""
+        """The current or last run."""
         self._trouble: Trouble | None = None
-        """What its last run failed of, if it is not waited for."""
+        """Failure of its last run, if it is not waited for."""
         self._prompt = ""
-        """The prompt as the orchestrator wrote it, once it has been added to."""
-        self._gone = ""  # program for which the last run was not started; it may be back before that is judged
+        """The orchestrator's original prompt, once text has been added."""
+        self._gone = ""  # missing program that prevented the last run; it may be back before that is judged
         self.shares_outages = not agent.is_own_command
         super().__init__(assignment, now, wall=wall)
 
-    # ---- what a suspendable attempt asks
+    # ---- hooks of a suspendable attempt
 
     def _is_of_api(self) -> bool:
-        return self._answer is not None  # its words may be about anything
+        return self._answer is not None  # its output may be about anything
 
     def _decide(self) -> NextStep:
         if self.endings and self.endings[-1].kind in (TroubleKind.LOOP, policy.QUESTION):
@@ -474,7 +474,7 @@ class CommandAttempt(SuspendableAttempt):
         return policy.decide_program(self.endings) if self.endings else policy.RESUME
 
     def _start(self, decision: NextStep, now: float) -> Work:
-        """Start the program, unless it is still gone."""
+        """Start the program, unless it is still missing."""
         self._begun, self._begun_at, self._answer = now, self._wall(), None
         if self.endings and not self._agent.is_own_command:
             self._tell_why(self.endings[-1])
@@ -511,7 +511,7 @@ class CommandAttempt(SuspendableAttempt):
                                progress=time.monotonic() - self._begun >= PROGRESS_AFTER,
                                status=answer.status if answer is not None else None)
         if self._ran is not None:
-            # Before the ending is recorded: in the other order a successor of ours, killed in between, would adopt the
+            # Before the ending is recorded: in the other order, after a kill in between, our successor would adopt the
             # exit code of a run that proves nothing, instead of running the program again.
             self._ran.forget()
         self.files.make()
@@ -523,16 +523,16 @@ class CommandAttempt(SuspendableAttempt):
         self.decision = self._decide()
         return None
 
-    # ---- what keeps it from working
+    # ---- why it cannot work
 
     def _find_witness(self, ended: WorkResult) -> Witness | None:
-        """Return what a failed run says about why it could not work; None for a verdict on the task."""
+        """Return why a failed run could not work; None for a verdict on the task."""
         work = self._ran
         if self._stopping or work is None or ended.status == "success" or ended.killed or work.timed_out \
                 or ended.report.get("status"):
             return None
-        # The surest witness first: what the machine shows, the API's own answer, the program's error event, its last
-        # words.
+        # The most reliable evidence first: the machine, the API's own answer, the program's error event, its last
+        # output.
         if (gone := self._find_gone(ended, work)) is not None:
             return gone
         answer = read_answer(self.assignment.folder / NETWORK, self._begun_at)
@@ -542,18 +542,18 @@ class CommandAttempt(SuspendableAttempt):
         told = work.told
         if told is not None and told.failure:
             return read_told(told.status, told.error, told.failure)
-        # With exit code 0 the reason says what the success rule found in the output, such as an error that aider
+        # With exit code 0 the reason contains what the success rule found in the output, such as an error that aider
         # printed.
         output = work.last_words if ended.exit_code else f"{work.last_words}\n{ended.reason}"
         return find_witness(output, is_agent=not self._agent.is_own_command,
                             hosts=hosts_of(self.assignment.environment))
 
     def _find_gone(self, ended: WorkResult, work: CommandWork) -> Witness | None:
-        """Return which program is gone that the launch saw, or lacks a part of itself; None for none."""
+        """Return which program is missing since the launch, or has a missing part; None for none."""
         if not ended.exit_code:
             return None
         if missing := self._gone or self._missing():
-            return Witness(TroubleKind.VANISHED, f"{missing} is not on the PATH any more", "")
+            return Witness(TroubleKind.VANISHED, f"{missing} is no longer on the PATH", "")
         broken = self._find_broken(ended, work)
         return Witness(TroubleKind.BROKEN, broken, "") if broken else None
 
@@ -562,14 +562,15 @@ class CommandAttempt(SuspendableAttempt):
         if not seen:
             return ""
         last = next((line for line in reversed(work.last_words.splitlines()) if line.strip()), "")
-        # A shell's own complaint, `sh: 1: NAME: not found`, is about the program; any other failure may be the task's.
+        # A shell's own message, `sh: 1: NAME: not found`, is about the program; any other failure may be about the
+        # task.
         if self._agent.is_own_command:
             name = next((name for name in seen if re.search(rf"(?:^|[\s/]){re.escape(name)}: ", last)), "")
             return f"{name} could not be run" \
                 if name and End(ended.exit_code).kind is EndKind.NOT_RUN else ""
         is_broken = End(ended.exit_code).kind is EndKind.NOT_RUN or any(
             _BROKEN.search(line) for line in work.last_words.splitlines())
-        # Later, "No module named" is about the work, such as a test that the agent has run.
+        # Later, "No module named" is about the work, such as a test that the agent ran.
         is_early = time.monotonic() - self._begun < _START_SECONDS and not (work.told and work.told.has_begun)
         return f"{seen[0]} cannot be run now ({clean(last)[:120]})" if is_broken and is_early else ""
 
@@ -577,12 +578,12 @@ class CommandAttempt(SuspendableAttempt):
         return [word for word in self._agent.programs(self.assignment.task.command) if word in self.assignment.programs]
 
     def _missing(self) -> str:
-        """Return a program that the launch saw and that is gone; '' for none."""
+        """Return a program that existed at the launch and is missing; '' for none."""
         path = self.assignment.environment.get("PATH", os.defpath)
         return next((name for name in self._seen() if shutil.which(name, path=path) is None), "")
 
     def _tell_why(self, ending: ConnectionEnd) -> None:
-        """Add to the prompt what became of the run before: its work is there."""
+        """Add to the prompt how the previous run ended: its work is there."""
         self._prompt = self._prompt or self.assignment.read_prompt()
         answered = questions.last_answer(self.files)
         added = [template.fill("claude_loop.md", reason=ending.reason) if ending.kind == TroubleKind.LOOP
@@ -595,8 +596,8 @@ class CommandAttempt(SuspendableAttempt):
 
     @property
     def trouble(self) -> Trouble | None:
-        """Return what keeps the program from working: it has tried again by itself before it ended, so another agent
-        may continue at once. Only a network comes back for all of them."""
+        """Return why the program cannot work: it has already retried before it ended, so another agent may take over at
+        once, except after a network failure, which affects all."""
         if self._trouble is not None:
             return self._trouble
         is_waiting = self.decision.step is NextStepKind.WAIT or bool(self._held)
@@ -640,15 +641,15 @@ def fill_placeholders(word: str, assignment: Assignment, result_file: Path, sess
         name = match[1]
         return assignment.read_prompt() if name == "prompt" else values[name]
 
-    return _PLACEHOLDER.sub(fill, word)  # in one pass: a path that contains {node} is not filled again
+    return _PLACEHOLDER.sub(fill, word)  # in one pass: a path that contains {node} is not expanded again
 
 
 def outcome_of(profile: CommandProfile, result_file: Path, result: End, output: str, what: str = "the command",
                asked: Container[str] | None = (), reported: AgentReport | None = None) -> WorkResult:
     """Return the outcome by the profile's rule and the program's report.
 
-    `output` are its last lines, `what` names it, `asked` are the words that edges of its node ask for, and `reported`
-    is what it reported through its socket; without that its result file counts.
+    `output` are its last lines, `what` names it, `asked` are the words that edges of its node test for, and `reported`
+    is its report through the socket; without that its result file counts.
     """
     try:
         report = reported or read_report(result_file, asked)
@@ -673,7 +674,7 @@ def outcome_by_exit_code(result: End, output: str, what: str = "the command",
     if result.code in codes and not result.timed_out:
         return WorkResult("success", exit_code=result.code)
     if result.code == 0 and not result.timed_out:
-        return WorkResult("fail", f"{what} ended with exit 0, which success.exit does not name", 0)
+        return WorkResult("fail", f"{what} ended with exit 0, which is not in success.exit", 0)
     reason = describe_failure(what, result, output)
     return WorkResult("fail", reason, result.code, killed=bool(result.signal))
 

@@ -78,31 +78,32 @@ class CommandProfile(Value, Profile):
     """Words with {prompt_file} {prompt} {tree} {node} {run} {attempt} {result_file} {command} and {env:NAME} filled in.
     """
     env: tuple[str, ...] = ()
-    """Variables of the caller's environment that it may see."""
+    """Variables of the caller's environment that it gets."""
     success: str = setting(RULES[0], _success)
     """`exit_zero`, or `result_file`: the program itself writes GARRISON_RESULT_FILE with {"status": "success"}."""
     limits: Limits = NO_LIMITS
-    """On what its calls of model APIs may cost, where the run's proxy makes them."""
+    """Limits on the cost of its model API calls, if the run's proxy makes them."""
     rule: SuccessRule = EXIT_ZERO
-    """What `success` says as a table, in addition to `exit_zero`."""
+    """`success` as a table, in addition to `exit_zero`."""
     tty: bool = setting(False, as_flag)
-    """Give it its own terminal, into which the user may type."""
+    """Give it its own terminal, where the user may type."""
     stdin: str = setting("", one_of("", PROMPT))
     """`prompt`: its standard input is the prompt; else it is empty."""
     stream: str = setting("", one_of("", *STREAMS))
     """Format of the lines of JSON that it prints (`program_stream.FORMATS`), '' for plain text."""
     resume_argv: tuple[str, ...] = setting((), _resuming)
-    """Words that continue its session {session} after a death, in place of `argv`."""
+    """Command that continues its session {session} after a death, instead of `argv`."""
     exclude: tuple[str, ...] = setting((), _patterns)
     """Patterns, as in .gitignore, of files that are not committed."""
     set: Mapping[str, str] = empty_table(as_mapping)
     """Variables set for its program."""
     silence: float | None = setting(None, as_amount)
-    """Seconds without output or use of a processor after which it counts as hung; None: its timeout bounds it."""
+    """Seconds without output or CPU use after which it counts as hung; None: only its timeout applies."""
 
     @classmethod
     def read(cls, config: AgentTable) -> CommandProfile:
-        """Return the profile of a table, whose other keys `agents.config_check` tells; UsageError for an invalid one.
+        """Return the profile of a table, whose unknown keys `agents.config_check` reports; UsageError for an invalid
+        one.
         """
         own, table = config.table, config.table
         rule = table.below("success")

@@ -1,8 +1,8 @@
-"""Check of a home's config.toml before a run begins: keys that nothing reads, with their file and line.
+"""Check a home's config.toml before a run starts: keys that nothing reads, with their file and line.
 
-A misspelt key silently removes what it was to say, as in a graph: with `sucess = "result_file"` the exit code decides.
-A key near to a known one is an error, any other unknown one a warning; keys that begin with `x_` are free. The settings
-of kinds `claude`, `session` and `acp`, and of all other tables, are closed: any unknown key is an error there.
+A misspelt key would silently be ignored: with `sucess = "result_file"` the exit code decides. A key similar to a known
+one is an error, any other unknown one a warning; keys that start with `x_` are free. The settings of kinds `claude`,
+`session` and `acp`, and of all other tables, are closed: any unknown key is an error there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 class ConfigProblem(NamedTuple):
-    """A key that nothing reads; `text` begins with file and line."""
+    """A key that nothing reads; `text` starts with file and line."""
 
     text: str
     is_error: bool

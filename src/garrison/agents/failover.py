@@ -1,8 +1,8 @@
-"""Failover policy: decide whether another agent continues with an attempt, and which one. Pure.
+"""Failover policy: decide whether another agent takes over an attempt, and which one. Pure.
 
 An agent that cannot work (its limit is reached, its key is refused, its API is out, its program does not start) proves
-nothing about the task. With `failover="codex,claude"` the next agent of that list continues in the same branch, instead
-of a wait or a question to the user. An agent's verdict on the task (it failed, it refused, it asks) stays its verdict.
+nothing about the task. With `failover="codex,claude"` the next agent of that list continues on the same branch, instead
+of a wait or a question to the user. An agent's verdict on the task (it failed, refused or asks) stands.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 START = TroubleKind.START
 MAX_FAILOVERS = 20
-"""Failovers of one attempt: agents whose limits are reset in turn could pass the work round for ever."""
+"""Most failovers of one attempt: agents whose limits are reset in turn could pass the work around forever."""
 NO_OTHER = ("none", "")
 
 
 RULES: Mapping[str, FailoverRule] = {kind: each.failover for kind, each in TABLE.items()}
-"""Class of a failure → when another agent continues; a class that is not here, never."""
+"""Class of a failure → when another agent takes over; never for other classes."""
 
 
 def gives_up(trouble: Trouble, patience: float) -> bool:
@@ -38,13 +38,13 @@ def gives_up(trouble: Trouble, patience: float) -> bool:
 
 
 def find_trouble(end: End, output: str) -> Trouble | None:
-    """Return what kept a program from working that failed without its own report; None for nothing known.
+    """Return why a program that failed without a report could not work; None if unknown.
 
     Args:
-        end: with exit code 0 of a program that says in its output alone that it failed.
-        output: the end of what it printed, or why it counts as failed.
+        end: exit code 0 for a program that reports its failure only in its output. output: the end of its output, or
+            why it counts as failed.
     """
-    # A signal ended it, or nobody knows: its last words are not why.
+    # A signal ended it, or the cause is unknown: its last output is not why.
     if end.code is None or end.code < 0:
         return None
     if end.kind is EndKind.NOT_RUN:
@@ -60,14 +60,14 @@ def order(first: str, others: Iterable[str]) -> tuple[str, ...]:
 
 def choose_next(agents: Sequence[str], failovers: Sequence[Failover], limits: Mapping[str, float],
                 now: float) -> str | None:
-    """Return the agent that continues; None if none can.
+    """Return the agent that takes over; None if none can.
 
     First comes the next one that has not worked in this attempt, then one whose limit has been reset since.
 
     Args:
         agents: all of the attempt, the first one first.
         failovers: of this attempt so far.
-        limits: agent → the reset of its limit, in seconds since 1970, as other attempts of the run have met it.
+        limits: agent → the reset of its limit, in seconds since 1970, as seen by other attempts of the run.
         now: seconds since 1970.
     """
     if len(failovers) >= MAX_FAILOVERS:
@@ -82,12 +82,12 @@ def choose_next(agents: Sequence[str], failovers: Sequence[Failover], limits: Ma
 
 
 def choose_first(agents: Sequence[str], limits: Mapping[str, float], now: float) -> str:
-    """Return the agent with which an attempt begins: the first one whose limit does not hold, else the first one."""
+    """Return the agent that starts an attempt: the first one without a current limit, else the first one."""
     return next((agent for agent in agents if limits.get(agent, 0.0) <= now), agents[0])
 
 
 def next_reset(failovers: Sequence[Failover], now: float) -> float | None:
-    """Return when the next limit of an earlier agent is reset, in seconds since 1970; None if none is known."""
+    """Return when the next limit of an earlier agent is reset, in seconds since 1970; None if unknown."""
     return min((each.until for each in failovers if each.until is not None and each.until > now), default=None)
 
 
@@ -101,7 +101,7 @@ def list_tried(failovers: Sequence[Failover]) -> str:
 
 
 def parse_failover(where: str, value: object) -> tuple[str, ...]:
-    """Return the agents of a list; UsageError, beginning with `where`, for anything else."""
+    """Return the agents of a list; UsageError, starting with `where`, for anything else."""
     return Table(where, {"failover": value}).value("failover", read_agents, ())
 
 

@@ -1,4 +1,4 @@
-"""Limits of a run's agents, in words: what each node may cost and how often its model may answer."""
+"""Describe the limits of a run's agents: cost of each node and number of its model's responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_NAMES = 6
 
 
 def describe_limits(nodes: Iterable[tuple[str, str, Mapping[str, str]]], home: Path) -> list[str]:
-    """Return a line for each set of limits among the nodes that an agent does, given as (node, agent, attributes)."""
+    """Return a line for each set of limits among the nodes of agents, given as (node, agent, attributes)."""
     groups: dict[str, list[str]] = {}
     for node, agent, attributes in nodes:
         if does_tasks(agent, home):
@@ -31,8 +31,8 @@ def describe_limits(nodes: Iterable[tuple[str, str, Mapping[str, str]]], home: P
 
 
 def describe_candidates(tasks: Mapping[str, PlannedTask], default: str, home: Path) -> list[str]:
-    """Return a line for each node with candidates: what they and their judge may cost, and what is tested; and one for
-    a judge that is of the kind of a candidate.
+    """Return a line for each node with candidates: the cost limits of them and their judge, and the tests; and one for
+    a judge of the same kind as a candidate.
 
     Args:
         tasks: of a plan, by name.
@@ -59,13 +59,13 @@ def describe_candidates(tasks: Mapping[str, PlannedTask], default: str, home: Pa
 
 
 def _kind(agent: str) -> str:
-    """Return what makes two agents of one kind: the first word of their names, as in claude and claude-opus."""
+    """Return the kind of an agent: the first word of its name, as in claude and claude-opus."""
     return agent.partition("-")[0].casefold()
 
 
 def small_budgets(nodes: Iterable[tuple[str, str, Mapping[str, str]]], home: Path) -> list[str]:
-    """Return a line for each budget that is too small for one call with the shortest answer, of the nodes given as
-    (node, agent, attributes)."""
+    """Return a line for each budget of the nodes (node, agent, attributes) that is too small for one call with the
+    shortest answer."""
     found: dict[str, list[str]] = {}
     for node, agent, attributes in nodes:
         profile = model_profile(agent, home)

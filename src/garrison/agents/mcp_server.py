@@ -1,11 +1,11 @@
 """MCP server of garrison's tools over standard input and output, for agents that start their own servers.
 
-`python -P -m garrison.agents.mcp_server [ROLE]`, started by the agent where the agent is, in its sandbox. It holds
-nothing: each call is a request to the agent's socket (`channel_client`), and what that refuses is the error of the
-call. The role, a worker's or a validator's, selects the tools; the socket decides what is taken.
+`python -P -m garrison.agents.mcp_server [ROLE]`, started by the agent in its sandbox. It has no state: each call is a
+request to the agent's socket (`channel_client`), and a refusal becomes the error of the call. The role, worker or
+validator, selects the tools; the socket decides what is accepted.
 
-The protocol is written out, about four messages: the library `mcp` takes seconds to load on a busy machine, and 65 MiB
-for each agent, alongside 20 here.
+The protocol's four messages are implemented here: the library `mcp` takes seconds to load on a busy machine, and 65 MiB
+for each agent, compared with 20 here.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from garrison.agents.result import KEYS, verdict_problem
 from garrison.errors import GarrisonError, UsageError
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18")
-"""Versions of the protocol that are spoken, the newest last."""
+"""Supported versions of the protocol, newest last."""
 MAX_LINE = 1 << 22
-"""Characters of a request."""
+"""Most characters of a request."""
 _METHOD_NOT_FOUND, _INVALID_PARAMS, _PARSE_ERROR = -32601, -32602, -32700
 
 Send = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -126,9 +126,9 @@ def _error(id_: object, code: int, text: str) -> dict[str, object]:
 
 
 def serve(server: ToolServer, lines: TextIO, out: TextIO) -> None:
-    """Answer each line until there is none, or one without end."""
+    """Answer each line until the end of input, or an endless line."""
     while line := lines.readline(MAX_LINE):
-        # What follows of such a line would be read as the next request.
+        # The rest of such a line would be read as the next request.
         if not line.endswith("\n") and len(line) >= MAX_LINE:
             return
         response = server.answer(line) if line.strip() else None

@@ -1,13 +1,13 @@
-"""Outages: what keeps all agents of an account from working, in one file of the home, and which one of them tries.
+"""Outages: failures that stop all agents of an account, in one file of the home, and which agent retries.
 
-An API that is out, or a limit that is reached, hinders every agent with the same key. The first that meets it writes
-`run/outages/KEY.json`; agents that would begin or continue wait for that. Once its time has come, one of them
-holds `KEY.lock` and tries with the work that it has anyway: no call is made, or paid, for the trial alone. When the API
-has answered it, or its trial ends well, the file is removed and all continue; when it fails again the file names the
-next time. If the one that tries is killed, the kernel releases its lock and another one tries.
+An unavailable API, or a reached limit, stops every agent with the same key. The first that hits it writes
+`run/outages/KEY.json`; agents that would start or continue wait for it. When its time has come, one of them takes
+`KEY.lock` and tries with its own work: no call is made, or billed, just for the trial. When the API has answered, or
+the trial succeeds, the file is removed and all continue; after another failure the file names the next time. If the
+trying agent is killed, the kernel releases its lock and another one tries.
 
-An outage counts for an account, a limit for an account and a model. Nothing here can hold anyone up for ever: a file
-counts until the time that it names, at most `MAX_HOLD` after it was written, and then the first one tries.
+An outage applies to an account, a limit to an account and a model. Nothing here can block an agent forever: a file is
+valid until the time that it names, at most `MAX_HOLD` after it was written, and then the first agent tries.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from garrison.values import Value, asdict, replace
 FOLDER = Path("run", "outages")
 """Folder of a home."""
 MAX_HOLD = 900.0
-"""Seconds for which an outage blocks those that have not met it themselves, unless it is seen again."""
+"""Seconds that an outage blocks agents that have not hit it themselves, unless it is seen again."""
 PROVEN_AFTER = 60.0
-"""Seconds of a trial without a word of trouble after which the outage is over."""
+"""Seconds of a trial without a failure after which the outage is over."""
 _FORGOTTEN_AFTER = 3600.0
-"""Seconds after the time of its next trial after which an outage no longer counts: those that waited were stopped."""
+"""Seconds after its next trial is due when an outage expires: the waiting agents were stopped."""
 _POLL = 1.0
 _SHOWN = 80
-"""Characters of what was said that are shown: what follows is a CLI's advice."""
+"""Characters of the failure's message that are shown: the rest is a CLI's advice."""
 
 
 class ProgramEnding(Protocol):
-    """How an agent's program has ended (`conversation.policy.ConnectionEnd`)."""
+    """End of an agent's program (`conversation.policy.ConnectionEnd`)."""
 
     @property
     def kind(self) -> str:
@@ -64,7 +64,7 @@ class ProgramEnding(Protocol):
 
     @property
     def reason(self) -> str:
-        """Return what was said."""
+        """Return the message."""
 
     @property
     def resets_at(self) -> float | None:
@@ -76,32 +76,32 @@ class ProgramEnding(Protocol):
 
 
 class Outage(Value):
-    """An outage, or a limit that is reached."""
+    """An outage, or a reached limit."""
 
     kind: str
     reason: str
     since: float
     """Time of the first failure, in seconds since 1970."""
     at: float
-    """Time of the last one, or of the begin of the trial since."""
+    """Time of the last one, or of the start of the trial since."""
     until: float
     """Time of the next trial."""
     failures: int = 1
     """Trials that failed."""
     status: int | None = None
-    """HTTP status of the API's last answer, None if it is not known."""
+    """HTTP status of the API's last answer, None if unknown."""
     tries: str = ""
-    """Node that tries, or tried last."""
+    """Node of the current or last trial."""
 
     @property
     def next_try(self) -> str:
-        """Return in words when it is tried again, or who tries now."""
+        """Describe when the next trial is, or who tries now."""
         if self.tries and self.at > self.until:
             return f"{self.tries} tries now"
         return f"next try {datetime.fromtimestamp(self.until, UTC):%H:%M:%S UTC}"
 
     def describe(self) -> str:
-        """Return it in words, the same for all that wait."""
+        """Describe it, in the same way for all waiting agents."""
         answers = f"API answers {self.status}" if self.status is not None and self.status >= 300 else \
             TABLE[TroubleKind(self.kind)].words
         since = datetime.fromtimestamp(self.since, UTC)
@@ -115,8 +115,7 @@ def next_outage(known: Outage | None, ending: ProgramEnding, until: float, *, is
 
     Args:
         known: the outage so far, None for none.
-        until: until when the one that failed waits by itself.
-        is_trial: it was the trial of this outage.
+        until: end of the failed agent's own wait. is_trial: it was the trial of this outage.
     """
     failures = known.failures + is_trial if known is not None else 1
     if not (ending.resets_at and ending.resets_at > ending.at):
@@ -129,8 +128,7 @@ class SharedOutages:
     """The outages of one agent's account, and its trial.
 
     Args:
-        account: what stands for its key, or its log-in.
-        who: its node, for those who wait for it.
+        account: fingerprint of its key or log-in. who: its node, shown to waiting agents.
     """
 
     def __init__(self, home: Path, account: str, model: str, who: str, wall: Callable[[], float]) -> None:
@@ -143,11 +141,11 @@ class SharedOutages:
         self._awaits_trial = False
         """True while another agent tries."""
         self.seen: Outage | None = None
-        """The outage that was waited for last."""
+        """The last outage waited for."""
 
     @property
     def files(self) -> tuple[str, str]:
-        """Return the paths of the files that tell of an outage while there is one."""
+        """Return the paths of the files that exist during an outage."""
         return str(self._whole), str(self._model)
 
     @property
@@ -155,69 +153,69 @@ class SharedOutages:
         return self._lock is not None
 
     def find(self) -> tuple[Path, Outage] | None:
-        """Return the outage that holds, with its file; None for none."""
+        """Return the current outage with its file; None for none."""
         found = [(path, outage) for path in (self._whole, self._model) if (outage := self._read(path)) is not None]
         return max(found, key=lambda each: each[1].until, default=None)
 
     def hold_up(self, own: str, own_until: float) -> str:
-        """Return what is waited for before a program may begin, '' for nothing; then it may be the trial.
+        """Return what a program must wait for before it starts, '' for nothing; then it may be the trial.
 
         Args:
-            own: what the agent would wait for by itself.
-            own_until: until when, in seconds since 1970; 0: it has not met the outage.
+            own: what the agent would wait for by itself. own_until: until when, in seconds since 1970; 0: it has not
+                hit the outage.
         """
         found, now, self._awaits_trial = self.find(), self._wall(), False
         if found is None:
             is_over, self.seen = self.seen is not None, None
             return "" if is_over else own
         path, self.seen = found[0], found[1]
-        # An agent that has met it waits for both times; any other for MAX_HOLD at most, should the file be wrong.
+        # An agent that has hit it waits for both times; any other for at most MAX_HOLD, in case the file is wrong.
         due = min(self.seen.until, self.seen.at + MAX_HOLD) if not own_until else max(own_until, self.seen.until)
         if now < due:
             return f"until {describe_moment(due, now)}: {self.seen.describe()}"
         atomic.make_directory(path.parent)
-        # The one that gets it is the trial, and keeps it until the API has answered; at a kill the kernel releases it.
+        # Its holder is the trial, and keeps it until the API has answered; on a kill the kernel releases it.
         self._lock = LifeLock.try_acquire(path.with_suffix(".lock"))
         if self._lock is None:
             by, self._awaits_trial = f" by {self.seen.tries}" if self.seen.tries else "", True
             return f"for the trial{by}: {self.seen.describe()}"
-        if self._read(path) is None:  # its trial has just gone well
+        if self._read(path) is None:  # its trial has just succeeded
             self.release()
             return ""
         self._tried, self._tried_at = path, now
-        # `at` later than `until` is how others know that somebody tries now.
+        # `at` later than `until` shows others that a trial is running.
         write_json(path, asdict(replace(self.seen, at=now, tries=self._who)))
         return ""
 
     def wake_after(self) -> float:
-        """Return after how many seconds to look again."""
+        """Return the seconds until the next check."""
         if self.seen is None or self._awaits_trial:
             return _POLL
         return min(max(_POLL, (self.seen.until - self._wall()) / 20), 30.0)
 
     def record(self, ending: ProgramEnding, until: float) -> None:
-        """Record the failure of this agent's program, if it is one that others would meet as well."""
+        """Record the failure of this agent's program, if it would also affect others."""
         if ending.kind in OUTAGES:
             path = self._model if ending.kind in LIMITS else self._whole
             atomic.make_directory(path.parent)
             self.seen = next_outage(self._read(path), ending, until, is_trial=self._tried == path)
             write_json(path, asdict(self.seen))
-            # Its trial got past the outage that it tried, into another one.
+            # Its trial got past that outage, into another one.
             if self._tried is not None and self._tried != path:
                 self._tried.unlink(missing_ok=True)
             self.release()
 
     def show(self, path: Path) -> None:
-        """Write what is waited for to a file of the attempt, for `status` and for who is notified."""
+        """Write the awaited outage to a file of the attempt, for `status` and notifications."""
         if self.seen is not None and self.seen != read_outage(path):
             write_json(path, asdict(self.seen))
 
     def look(self, attempt: Path) -> None:
-        """End the outage once the API has answered this agent's trial, whose attempt's folder is given."""
+        """End the outage once the API has answered this agent's trial, by the files of its attempt's folder."""
         if not self.is_trying:
             return
         refused = attempt / NETWORK / ANSWER
-        # A refusal since the trial began outweighs an answer: the outage may have let one call through.
+        # A refusal since the trial started outweighs an answer: the outage may have let one call through.
         if max(modified_at(refused), modified_at(attempt / "claude" / "trouble")) >= self._tried_at:
             return
         answered = max(modified_at(attempt / name / "usage.jsonl") for name in (NETWORK, "claude"))
@@ -225,7 +223,7 @@ class SharedOutages:
             self.end()
 
     def end(self) -> None:
-        """End the outage: the trial has gone well."""
+        """End the outage: the trial has succeeded."""
         if self._tried is not None:
             self._tried.unlink(missing_ok=True)
         self.release()

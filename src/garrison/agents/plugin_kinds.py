@@ -2,10 +2,10 @@
 
 A package offers a function `make(name, settings) -> Agent`: it takes the name and the settings of a profile
 `[agents.NAME]` with that kind, raises ValueError for a wrong one, and returns an object with `start(assignment, now)`
-(`agents.base.Agent`), such as a `CommandAgent`. An attribute `program` names the program that it runs, which is looked
-for before a run begins, and `reporting` how it reports (`briefing.Reporting`).
+(`agents.base.Agent`), such as a `CommandAgent`. An attribute `program` names the program that it runs, which is checked
+before a run starts, and `reporting` says how it reports (`briefing.Reporting`).
 
-A plug-in is code of somebody else: what it raises ends the attempt with one line.
+A plug-in is third-party code: an exception ends the attempt with one line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class PluginProfile(Value, Profile):
-    """An agent from the configuration whose kind a package offers."""
+    """An agent from the configuration whose kind comes from a package."""
 
     name: str
     kind: str
@@ -71,7 +71,7 @@ class PluginProfile(Value, Profile):
 
 
 class PluginAgent:
-    """An agent of a plug-in; what it raises becomes one line."""
+    """An agent of a plug-in; its exceptions become one line."""
 
     def __init__(self, profile: PluginProfile) -> None:
         """Make it; UsageError if the package cannot be loaded or refuses the profile."""
@@ -107,7 +107,7 @@ class PluginAgent:
 
 
 class _Guarded(Work):
-    """Work of a plug-in's agent: an error of it ends the attempt, not the orchestrator."""
+    """Work of a plug-in's agent: its errors end the attempt, not the orchestrator."""
 
     def __init__(self, kind: str, work: Work) -> None:
         self._kind, self._work = kind, work
@@ -167,7 +167,7 @@ class _Guarded(Work):
     def _ask(self, call: Callable[[], T], default: T) -> T:
         try:
             return call()
-        except Exception as error:  # it need not have every method of the protocol
+        except Exception as error:  # it need not implement the whole protocol
             if not isinstance(error, AttributeError):
                 self._failed = f"the kind of agent {self._kind} failed: {_describe(error)}"
             return default

@@ -1,7 +1,7 @@
-"""Presets: profiles of known agents for config.toml, and what each needs. Pure but for the look at the PATH, and at the
-files of log-ins: whether they exist, and whether one holds an API key.
+"""Presets: profiles of known agents for config.toml, and what each needs. Pure except for checking the PATH and the
+files of log-ins: whether they exist, and whether one contains an API key.
 
-A preset is a text to copy, no code: an agent that is not here needs a profile of the same form.
+A preset is a text to copy, not code: any other agent needs a profile of the same form.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class LogIn(Value):
     variable: str = ""
     """Variable that names another folder."""
     key: tuple[str, ...] = ()
-    """Keys of the tables in its file, outermost first, below which it may hold an API key."""
+    """Keys of the tables in its file, outermost first, that may contain an API key."""
     key_variable: str = ""
-    """Variable in which the program takes that key as well."""
+    """Variable that also passes that key to the program."""
 
     def find(self, environ: Mapping[str, str]) -> Path | None:
         """Return the path of its file, None if there is none."""
@@ -47,15 +47,15 @@ class LogIn(Value):
 
 
 class KeyInFile(Value):
-    """The API key that the log-in of a program holds, as it is used from outside a sandbox."""
+    """The API key in the log-in of a program, for use outside a sandbox."""
 
     folder: Path
     log_in: LogIn
 
     def variables(self, _now: float) -> dict[str, str]:
-        """Return the variable with the key; empty if the file contains none but, say, an account's tokens."""
+        """Return the variable with the key; empty if the file contains none, but for example an account's tokens."""
         value: object = None
-        # The file belongs to another program: it may be unreadable, half written or nested beyond what `json` reads.
+        # The file belongs to another program: it may be unreadable, half written or too deeply nested for `json`.
         with suppress(OSError, ValueError, RecursionError):
             value = json.loads((self.folder / self.log_in.file).read_bytes())
         for name in self.log_in.key:
@@ -74,14 +74,14 @@ class Preset(Value):
     env: tuple[str, ...]
     """Variables that contain its key; not needed if its own program is logged in."""
     seen: str
-    """Features seen to work with garrison."""
+    """Features tested with garrison."""
     more: tuple[tuple[str, str], ...] = ()
     """Further settings, as TOML has them."""
     set: tuple[tuple[str, str], ...] = ()
     """Variables that it gets, with their values."""
     log_in: LogIn | None = None
     urls: tuple[str, ...] = ()
-    """Variables that contain the base URL of its model's API, for those who have another than the provider's."""
+    """Variables with the base URL of its model's API, if it is not the provider's."""
 
     @property
     def program(self) -> str:
@@ -92,12 +92,12 @@ class Preset(Value):
         return shutil.which(self.program, path=path)
 
     def has_access(self, environ: Mapping[str, str]) -> bool:
-        """Return whether it gets at its model from here, by a key or a log-in."""
+        """Return whether it can access its model from here, by a key or a log-in."""
         return any(environ.get(name) for name in self.env) or (
             self.log_in is not None and self.log_in.find(environ) is not None)
 
     def access(self, environ: Mapping[str, str]) -> str:
-        """Return how it gets at its model from here: by a key, by a log-in, or not, and what to do then."""
+        """Return how it accesses its model from here: by a key, by a log-in, or not at all and what to do."""
         if key := next((name for name in self.env if environ.get(name)), ""):
             return f"{key} is set"
         if self.log_in is not None and (path := self.log_in.find(environ)):
@@ -108,7 +108,7 @@ class Preset(Value):
         return f"no key and no log-in: set {' or '.join(self.env)} where you launch{other}"
 
     def profile(self) -> str:
-        """Return the profile as config.toml has it."""
+        """Return the profile as TOML for config.toml."""
         kind = [] if self.kind == "command" else [f'kind = "{self.kind}"']
         lines = [*kind, f"argv = {_list(self.argv)}", f"env = {_list((*self.env, *self.urls))}",
                  *(f"{key} = {value}" for key, value in self.more)]
@@ -135,7 +135,7 @@ _AT_OPENAI = "${OPENAI_BASE_URL:-https://api.openai.com/v1}"
 _CODEX_LOG_IN = LogIn("codex login", ".codex", "auth.json", "CODEX_HOME", ("OPENAI_API_KEY",), "OPENAI_API_KEY")
 _CLAUDE_LOG_IN = LogIn("claude auth login", ".claude", ".credentials.json", "CLAUDE_CONFIG_DIR")
 _AIDER_GAVE_UP = r"litellm\.\w+Error(?![\s\S]*(?:Retrying in |Applied edit to ))"
-"""What aider prints when it gives a request up; it ends with exit code 0 all the same."""
+"""aider's output when it gives up a request; it still exits with 0."""
 _CLAUDE_P = ("claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages",
              "--permission-mode", "bypassPermissions")
 # Codex runs commands in login shells, whose /etc/profile sets the PATH again: programs below HOME were not found there
@@ -189,7 +189,7 @@ PRESETS = (
            (("resume_argv", _list((*_CODEX_EXEC, "resume", "{session}", "-"))), ("stdin", '"prompt"'),
             ("stream", '"codex"')), log_in=_CODEX_LOG_IN, urls=_OPENAI_URL),
 )
-"""The presets. Those that pass by an agent's own sandbox or questions rely on garrison's sandbox in their place."""
+"""The presets. Those that disable an agent's own sandbox or questions rely on garrison's sandbox instead."""
 
 
 def find_log_in(program: str) -> LogIn | None:
@@ -199,7 +199,7 @@ def find_log_in(program: str) -> LogIn | None:
 
 
 def find_outside_key(profile: Profile, env: Mapping[str, str], environ: Mapping[str, str]) -> OutsideKey | None:
-    """Return the log-in of an agent's own program, if its profile names the variable that stands for it, and no key.
+    """Return the log-in of an agent's own program, if its profile names its variable but no key.
 
     Args:
         env: variables of the agent.
@@ -220,7 +220,7 @@ def find_outside_key(profile: Profile, env: Mapping[str, str], environ: Mapping[
 
 
 def find_preset(name: str) -> Preset | str:
-    """Return the preset with that name, else what to say."""
+    """Return the preset with that name, else the error message."""
     by_name = {preset.name: preset for preset in PRESETS}
     if name in by_name:
         return by_name[name]

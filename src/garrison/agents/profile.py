@@ -1,9 +1,9 @@
-"""Profile of an agent: what garrison asks of every agent, whatever its kind is.
+"""Profile of an agent: what garrison needs from every agent, of any kind.
 
-A kind is a class here or in a room of its own: `command_profile` (any program), `plugin_kinds` (a package's),
+A kind is a class here or in a separate package: `command_profile` (any program), `plugin_kinds` (a package's),
 `registry.SessionProfile` (another agent's model, turn by turn), and in the extras `claude.profile` and `acp.profile`,
-which `plugins.OWN` names. `registry` finds an agent's profile by name. What differs between kinds is a method or an
-attribute of the profile, so no other module asks which kind it has.
+which `plugins.OWN` names. `registry` finds an agent's profile by name. The differences between kinds are methods and
+attributes of the profile, so no other module checks the kind.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LIMIT_READERS: Mapping[str, Callable[[object], Any]] = {
 
 
 class OutsideKey(Protocol):
-    """Key or token of a log-in, which a network adds to what an agent sends."""
+    """Key or token of a log-in, which a network adds to an agent's requests."""
 
     @property
     def folder(self) -> Path:
@@ -47,18 +47,18 @@ class OutsideKey(Protocol):
 
 
 class Profile:
-    """An agent of config.toml, of a preset, or built in. What is stated here holds for a program without a session."""
+    """An agent from config.toml, a preset, or built in. The defaults here are for a program without a session."""
 
     __slots__ = ()
 
     extra: ClassVar[str] = ""
     """Extra that has its library, '' if it needs none."""
     has_session: ClassVar[bool] = False
-    """True if it works in a session that takes messages."""
+    """True if it works in a session that accepts messages."""
     can_validate: ClassVar[bool] = False
     """True if it can judge another agent's work."""
     gives_verdict_by_socket: ClassVar[bool] = False
-    """True if its verdict as a validator comes through a socket, instead of from a file that its session writes."""
+    """True if its verdict as a validator comes through a socket instead of a file of its session."""
     own_log_in: ClassVar[bool] = False
     """True if it works with the log-in of the home, at Anthropic's API."""
     reads_structure: ClassVar[bool] = False
@@ -66,13 +66,13 @@ class Profile:
     fills_variables: ClassVar[bool] = True
     """True if `${NAME}` in its variables stands for a variable."""
     is_always_shown: ClassVar[bool] = False
-    """True if its sandbox shows its program whatever its rights say."""
+    """True if its sandbox always shows its program, whatever its rights."""
     silence_setting: ClassVar[str] = ""
     """Its setting of the seconds of silence that are a hang, '' if it has none."""
     reporter: str = ""
-    """How the User-Agent of its program begins, if that reports its own usage."""
+    """Prefix of the User-Agent of its program, if that reports its own usage."""
     silence: float | None = None
-    """Seconds of silence that are a hang; None where its session watches that itself."""
+    """Seconds of silence that are a hang; None if its session watches that itself."""
     tty: bool = False
     exclude: tuple[str, ...] = ()
     """Patterns of files that are not committed."""
@@ -80,7 +80,7 @@ class Profile:
     env: tuple[str, ...] = ()
     """Variables of the caller's environment that it gets."""
     limits: Limits = NO_LIMITS
-    """On what it may cost, where no node says otherwise."""
+    """Default limits on its cost."""
     name: str
 
     # ---- config.toml
@@ -97,7 +97,7 @@ class Profile:
 
     @classmethod
     def shared_settings(cls) -> Mapping[str, str]:
-        """Return those of its settings that `[agents]` can state for all agents, each with its key there."""
+        """Return its settings that `[agents]` can set for all agents, each with its key there."""
         return {"budget": "budget", "max_turns": "turns",
                 **({cls.silence_setting: "silence"} if cls.silence_setting else {})}
 
@@ -117,7 +117,7 @@ class Profile:
 
     @property
     def reporting(self) -> Reporting:
-        """How it reports how its task ended."""
+        """How it reports the end of its task."""
         return Reporting.TOOLS
 
     @property
@@ -127,11 +127,11 @@ class Profile:
 
     @property
     def program(self) -> str:
-        """Its program, '' if it has none, or one that only its node knows."""
+        """Its program, '' if it has none or the node determines it."""
         return self.argv[0] if self.argv else ""
 
     def is_installed(self, path: str) -> bool:
-        """Return whether it could work on this machine, whose PATH is `path`."""
+        """Return whether it could work on this machine, with that PATH."""
         return shutil.which(self.program, path=path) is not None
 
     def programs(self, command: str | None) -> list[str]:
@@ -139,7 +139,7 @@ class Profile:
         return []
 
     def scripts(self) -> list[str]:
-        """Return the files that its command names by their whole path."""
+        """Return the files that its command names by their full path."""
         return []
 
     def check_words(self, env: Mapping[str, str]) -> None:
@@ -158,21 +158,21 @@ class Profile:
         return replace(limits, turns=stated.turns) if "max_turns" in attributes else limits
 
     def turns_of(self, node: str, attributes: Mapping[str, object]) -> int | None:
-        """Return how many responses it may make in an attempt of a node; None: any number."""
+        """Return the limit of its responses in an attempt of a node; None: no limit."""
         return self.limits_of(node, attributes).turns
 
     def model_of(self, node: str, attributes: Mapping[str, str]) -> str:
-        """Return the model that it calls at a node, '' for that of its program."""
+        """Return the model that it uses at a node, '' for its program's default."""
         return attributes.get("model") or ""
 
     def prompts_of(self, assignment: Assignment, text: str, *, is_session: bool) -> list[tuple[str, str]]:
-        """Return (what it is, text) of each message with which it would begin, given the text of its task."""
+        """Return (description, text) of each of its first messages, given the text of its task."""
         return [("prompt", text)]
 
     # ---- access to its model
 
     def log_in(self, home: Path, env: Mapping[str, str], environ: Mapping[str, str]) -> OutsideKey | None:
-        """Return the log-in with which its network works from outside; None for none, and where it has a key.
+        """Return the log-in that its network uses from outside; None for none, or if it has a key.
 
         Args:
             env: variables of the agent.
@@ -186,7 +186,7 @@ class Profile:
     # ---- what a user can do with it
 
     def why_no_keyboard(self, agent: str, node: str) -> str:
-        """Return why nothing reads what the user types to it, '' if its program has a terminal."""
+        """Return why it ignores what the user types, '' if its program has a terminal."""
         if self.tty:
             return ""
         if self.has_session:
@@ -197,10 +197,10 @@ class Profile:
 
 
 def as_program(value: object) -> tuple[str, ...]:
-    """Read a command line: a list of texts, of which the first is a program."""
+    """Read a command line: a list of strings, the first of which is a program."""
     words = as_strings(value)
     if not words or not words[0]:
-        raise ValueError("a list of strings that begins with the program to run")
+        raise ValueError("a list of strings that starts with the program to run")
     return words
 
 

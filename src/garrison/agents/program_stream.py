@@ -1,10 +1,12 @@
-"""Stream of a program that prints one JSON object a line: `claude -p --output-format stream-json`, `codex exec --json`.
+"""Stream of a program that prints one JSON object per line: `claude -p --output-format stream-json`, `codex exec
+--json`.
 
 The program's standard output is `stream/lines.jsonl` of its attempt. Each line becomes events (`conversation.stream`),
-which are shown in the output; the session's id, the usage, the last message and the result are kept. What has been
-read, and the session, is in `stream/session.json`, so that a successor continues where a killed orchestrator was.
+which are shown in the output; the session's id, the usage, the last message and the result are kept. The read position
+and the session are in `stream/session.json`, so that a successor continues where a killed orchestrator stopped.
 
-The lines are an agent's, and count as hostile: longer ones than `MAX_LINE`, and what is not an object, are skipped.
+The lines come from an agent and count as hostile: lines longer than `MAX_LINE`, and anything that is not an object, are
+skipped.
 """
 
 from __future__ import annotations
@@ -31,25 +33,25 @@ if TYPE_CHECKING:
 
 MAX_LINE = 1 << 20
 _STEP = 4 << 20
-"""Bytes read at one time: the caller has more to do."""
+"""Bytes per read: the caller has more to do."""
 _MAX_TEXT = 20_000
 """Characters at the end of the last message that are kept."""
 _MAX_ID = 200
 _MAX_BLOCKS = 200
 _MAX_MESSAGES = 10_000
-"""Messages of a turn whose tokens are compared with the turn's."""
+"""Most messages of a turn whose tokens are compared with the turn's."""
 _MAX_USD, _MAX_TIME = 1e6, 4e9
 _COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,199}")
-"""Id of a session that may become a word of a command line."""
+"""Id of a session that is safe as a word of a command line."""
 
 Event = dict[str, Any]
 
 
 @dataclass
 class ProgramState:
-    """What a program has told about itself by the lines so far."""
+    """What a program has reported in the lines so far."""
 
     session: str = ""
     model: str = ""
@@ -64,9 +66,9 @@ class ProgramState:
     status: int | None = None
     """HTTP status of the answer that failed its last turn, None if it names none."""
     error: str = ""
-    """Its own name of that failure, '' for none."""
+    """Its own name for that failure, '' for none."""
     resets_at: float | None = None
-    """When a limit that refused it is reset, in seconds since 1970, if it has told that."""
+    """When the limit that refused it is reset, in seconds since 1970, if reported."""
     response: str = ""
     """Id of the message whose tokens are reported piece by piece."""
     usage: dict[str, object] = field(default_factory=dict)
@@ -77,7 +79,7 @@ class StreamFormat:
     """One program's lines: `read` yields the events of an object and updates what was reported."""
 
     reporter = ""
-    """Begins the User-Agent of a program that tells the tokens of each response, '' for one that does not."""
+    """Prefix of the User-Agent of a program that reports the tokens of each response, '' for one that does not."""
 
     def read(self, told: ProgramState, body: Mapping[str, object]) -> Iterator[Event]:
         """Yield the events of one object."""
@@ -96,7 +98,7 @@ class ClaudeStream(StreamFormat):
             yield _begin(told, body.get("session_id"), body.get("model"))
         elif kind == "assistant":
             message_id = _text(message.get("id"))[:_MAX_ID]
-            # The pieces of a streamed response have told its tokens; here the output is its first token alone.
+            # The pieces of a streamed response have reported its tokens; here the output counts only the first token.
             if (usage := _object(message.get("usage"))) and message_id != told.response:
                 yield {"kind": "usage", "message": message_id, "usage": usage,
                        "model": _text(message.get("model"))[:_MAX_ID]}
@@ -123,7 +125,7 @@ class ClaudeStream(StreamFormat):
                    "usd": _amount(body.get("total_cost_usd")), "turn": _object(body.get("usage"))}
 
     def _piece(self, told: ProgramState, event: Mapping[str, object]) -> Iterator[Event]:
-        """Yield the tokens of a message at its begin, and all of them at its end, before its tools run."""
+        """Yield the tokens of a message at its start, and all of them at its end, before its tools run."""
         kind, message = event.get("type"), _object(event.get("message"))
         if kind == "message_start":
             told.response, told.usage = _text(message.get("id"))[:_MAX_ID], {}
@@ -146,12 +148,12 @@ class ClaudeStream(StreamFormat):
 
 
 class CodexStream(StreamFormat):
-    """Lines of `codex exec --json`, which tell the tokens of turns that have ended: the proxy's counts are better."""
+    """Lines of `codex exec --json`, which report only the tokens of finished turns: the proxy's counts are better."""
 
     _TOOLS: Mapping[str, tuple[str, ...]] = {
         "command_execution": ("command",), "mcp_tool_call": ("server", "tool"), "web_search": ("query",),
         "file_change": ("changes",)}
-    """Kind of an item that is a tool's call → what it is about."""
+    """Kind of a tool call's item → its description."""
 
     def read(self, told: ProgramState, body: Mapping[str, object]) -> Iterator[Event]:
         """Yield the events of one object."""
@@ -208,13 +210,13 @@ class StreamFiles:
 
 
 def find_mender(attempt: Path) -> str:
-    """Return the session id of a refused attempt that can continue; '' if it was resumed like that before."""
+    """Return the session id of a refused attempt that can continue; '' if it was already resumed that way."""
     kept = read_json(StreamFiles(attempt).session)
     return str(kept.get("id", "")) if isinstance(kept, dict) and not kept.get("mends") else ""
 
 
 class ProgramStream:
-    """Reader of an attempt's stream; a new one continues where the one before was."""
+    """Reader of an attempt's stream; a new one continues where the previous one stopped."""
 
     def __init__(self, format: StreamFormat, attempt: Path, output: Path) -> None:
         self.files, self.told = StreamFiles(attempt), ProgramState()
@@ -226,35 +228,35 @@ class ProgramStream:
         """Bytes that have been read."""
         self.told.session = str(kept.get("id", ""))
         self.mends = bool(kept.get("mends"))
-        """Its session is that of the refused attempt before, which continues."""
+        """True if its session is the previous refused attempt's, which continues."""
         self._connection = now()
         self._counted: dict[str, Mapping[str, object]] = {}
         """Message of this turn → its usage so far."""
         self._late: list[UsageRecord] = []
-        """Records of a program that does not tell each response, until it is known whether the proxy has counted."""
+        """Records of a program that does not report each response, until it is known whether the proxy has counted."""
         self._is_too_long = False
         self.loops: LoopDetector | None = None
         """Watches the calls that are read from now on."""
         self.goes_round = ""
-        """Why the session goes round; '' while it does not."""
+        """Why the session is looping; '' if it is not."""
 
     def take_refused(self, refused: Path | None) -> None:
-        """Go on with the session of the refused attempt before, unless there is one already."""
+        """Continue the previous refused attempt's session, unless there already is one."""
         if refused is not None and not self.told.session and not self.offset:
             self.told.session = find_mender(refused)
             self.mends = bool(self.told.session)
 
     def catch_up(self) -> None:
-        """Read to the end what a predecessor's program has printed, and forget it but for the session."""
+        """Read the rest of a predecessor's output, and forget everything except the session."""
         self.finish()
         self.told = ProgramState(self.told.session, self.told.model)
         self._counted, self._is_too_long = {}, False
         with self.files.lines.open("ab") as file:
-            if file.tell() > 0:  # a kill may have torn the last line; the next one has to begin after it
+            if file.tell() > 0:  # a kill may have torn the last line; the next one must start after it
                 file.write(b"\n")
 
     def finish(self) -> None:
-        """Read to the end what a program has printed that has ended."""
+        """Read the rest of the output of a program that has ended."""
         while self.read():
             pass
         self.read(is_whole=True)
@@ -265,14 +267,14 @@ class ProgramStream:
         self._late = []
 
     def read(self, *, is_whole: bool = False) -> bool:
-        """Read what has been printed, at most `_STEP` bytes; return whether there is more.
+        """Read new output, at most `_STEP` bytes; return whether there is more.
 
         `is_whole`: text after the last line break is a complete line.
         """
         try:
             with self.files.lines.open("rb") as file:
                 begin, _ = find_data(file.fileno(), self.offset, os.fstat(file.fileno()).st_size)
-                if begin - self.offset > MAX_LINE:  # an empty terabyte, which takes no room, would be read for an hour
+                if begin - self.offset > MAX_LINE:  # a sparse terabyte, which takes no room, would be read for an hour
                     self.offset, self._is_too_long = begin, True
                 file.seek(self.offset)
                 block = file.read(_STEP)
@@ -287,7 +289,7 @@ class ProgramStream:
             self.offset, self._is_too_long = self.offset + len(block), True
         elif not end:
             return False
-        # The offset before the output: a kill between the two leaves lines unshown, the other order would show them
+        # The offset before the output: after a kill in between, lines are not shown; the other order would show them
         # twice.
         kept = encode({"id": self.told.session, "offset": self.offset, **({"mends": True} if self.mends else {})})
         atomic.write(self.files.session, kept, durable=False)  # the hook keeps the session through a power cut
@@ -297,7 +299,7 @@ class ProgramStream:
         return len(block) == _STEP
 
     def _read_line(self, line: bytes) -> list[str]:
-        """Take one line in; return what to show of it."""
+        """Process one line; return what to show."""
         if self._is_too_long or len(line) > MAX_LINE:
             self._is_too_long = False
             return [f"── a line of more than {MAX_LINE >> 20} MiB is left out"]
@@ -321,7 +323,7 @@ class ProgramStream:
     # ---- usage
 
     def _count(self, event: Event) -> None:
-        """Record the tokens and the cost of an event; what a successor reads again has the same message."""
+        """Record the tokens and the cost of an event; repeated by a successor, it has the same message id."""
         if event["kind"] == "usage":
             self._record(event["message"] or f"at {self.offset}", event["model"] or self.told.model, event["usage"])
         elif event["kind"] == "result":
@@ -340,7 +342,7 @@ class ProgramStream:
             self._counted[message] = usage
 
     def _record_rest(self, turn: Mapping[str, object]) -> None:
-        """Record the tokens of a turn that its messages did not tell: each one is printed when it begins."""
+        """Record the tokens of a turn that its messages did not report: each message is printed when it starts."""
         counted = self._counted.values()
         rest = {name: max(0, token_count(turn, name) - sum(token_count(usage, name) for usage in counted))
                 for name in _COUNTS}
@@ -388,7 +390,7 @@ def _blocks(message: Mapping[str, object]) -> list[Mapping[str, object]]:
 
 
 def _codex_usage(value: object) -> Mapping[str, object]:
-    """Return Codex's counts in the words of the Messages API, where cached tokens are not part of the input."""
+    """Convert Codex's counts to those of the Messages API, where cached tokens are not part of the input."""
     usage = _object(value)
     cached = token_count(usage, "cached_input_tokens")
     return {"input_tokens": max(0, token_count(usage, "input_tokens") - cached), "cache_read_input_tokens": cached,

@@ -1,4 +1,4 @@
-"""Prompts of an attempt: a task and its briefing, in the words of prompts/*.md. Pure but for the templates.
+"""Prompts of an attempt: a task and its briefing, formatted with prompts/*.md. Pure except for the templates.
 
 The orchestrator writes `build` to prompt.md at the start of each incarnation; in a successor's, the briefing has an
 interruption. A Claude session that is resumed gets a shorter message instead, and the rules as its system prompt
@@ -38,26 +38,26 @@ if TYPE_CHECKING:
 SHORT = 10
 """Characters of a commit's id."""
 MAX_PREAMBLE = 16_000
-"""Characters of the account of the run so far; the pipeline bounds it before."""
+"""Characters of the account of the run so far; the pipeline limits it first."""
 MAX_CLAIM = 4000
 MAX_FEEDBACK = 16_000
-"""Characters of what was said about a pull request that a prompt holds; longer feedback is in a file."""
+"""Characters of feedback on a pull request in a prompt; longer feedback is in a file."""
 MAX_DECIDED, MAX_SAID = 40, 2000
 """Latest messages of the user that a prompt quotes, and characters of each."""
 MAX_DIFF = 24_000
-"""Characters of a difference that a validator's prompt holds; a longer one is in a file."""
+"""Characters of a diff in a validator's prompt; a longer one is in a file."""
 MAX_EARLIER = 10
-"""Earlier refusals that are named, the latest."""
+"""Number of latest refusals that are listed."""
 MAX_FILES = 5
 """Files of one landed change that are named."""
 MAX_HUNKS = 6000
-"""Characters of conflicts that a prompt holds."""
+"""Characters of conflicts in a prompt."""
 MAX_ASKED = 600
-"""Characters of another task's words."""
+"""Characters of another task's text."""
 MAX_BLOCK = 8000
-"""Characters of a list in a prompt; what is beyond it is counted."""
+"""Characters of a list in a prompt; the rest is only counted."""
 ACCOUNT = "Done so far:"
-"""Beginning of the pipeline's account of what agents have done."""
+"""Start of the pipeline's account of what agents have done."""
 NOTHING_PRINTED = "(it printed nothing)"
 _NETWORKS = {Network.NONE: "There is no network.", Network.OPEN: "The network is the machine's.",
              Network.ALLOW: "The network reaches the hosts that the user allows, and no other."}
@@ -65,7 +65,7 @@ _REWORK: dict[RefusedBy, str] = {by: f"rework_{by}.md" for by in RefusedBy if by
 
 
 def build(task: Task, briefing: Briefing) -> str:
-    """Return the text for prompt.md: the task, then the rules if no tool tells them, then what happened before."""
+    """Return the text for prompt.md: the task, then the rules if no tool describes them, then what happened before."""
     parts = [_task(task, briefing), decided(briefing.decided), briefing.lessons, run_so_far(task)]
     if briefing.reporting is not Reporting.TOOLS:
         parts += [_next_step(task, briefing), _rules(briefing)]
@@ -73,8 +73,8 @@ def build(task: Task, briefing: Briefing) -> str:
 
 
 def for_host(task: Task, briefing: Briefing) -> str:
-    """Return the task as a host's run gets it, with what its home alone knows: the run so far, how the work lands, and
-    what happened before."""
+    """Return the task for a host's run, with what only its home knows: the run so far, how the work lands, and what
+    happened before."""
     landing = briefing.landing
     landed = f"Work that this task can rely on has landed:\n\n{_landed(briefing)}"
     gate = f"When you are done, the branch, merged with `{landing.target}`, must pass: {code(landing.gate)}" \
@@ -97,19 +97,19 @@ def join(parts: Iterable[str]) -> str:
 
 
 def decided(words: Sequence[PersonsWord]) -> str:
-    """Return the section about what the person in charge has said, '' for nothing."""
+    """Return the section about the user's decisions, '' for none."""
     lines = []
     for word in words[-MAX_DECIDED:]:
         said = "\n  ".join(clean_lines(word.text.strip()[:MAX_SAID]))
         lines.append(f"- asked {mention(word.question, 600)}, they answered: {said}" if word.question else
                      f"- {word.source or 'they told the agent'}: {said}")
-    # From the latest back: where there is no room for all, the oldest go.
+    # Newest first: if there is no room for all, the oldest are dropped.
     kept = _bounded(lines[::-1], MAX_FEEDBACK)[::-1]
     return fill("decided.md", words="\n".join(kept)).strip() if lines else ""
 
 
 def _bounded(lines: Sequence[str], limit: int = MAX_BLOCK) -> list[str]:
-    """Return the first lines of a list, as many as a prompt holds, and how many more there are."""
+    """Return the first lines of a list, as many as fit, and how many more there are."""
     kept, left = list[str](), limit
     for line in lines:
         left -= len(line) + 1
@@ -122,7 +122,7 @@ def _bounded(lines: Sequence[str], limit: int = MAX_BLOCK) -> list[str]:
 def run_so_far(task: Task) -> str:
     """Return the section about the run so far, '' for none; a session that continues an earlier node's knows it.
 
-    An account that says no more than which tasks are done repeats the list of what landed.
+    An account that only lists the finished tasks would repeat the list of what landed.
     """
     repeated = {ACCOUNT, *(f"- {work['node']}: success" for work in task.landed)}
     if repeated.issuperset(task.preamble.splitlines()):
@@ -132,14 +132,13 @@ def run_so_far(task: Task) -> str:
 
 
 def in_place(text: str, goal: str, preamble: str, reason: str, steering: str = "", *, has_account: bool) -> str:
-    """Return the prompt of a node in a pipeline run without a garrison, where no briefing is read.
+    """Return the prompt of a node in `garrison pipeline run`, which has no briefing.
 
     Args:
         text: the node's own prompt.
-        preamble: the pipeline's account of the run so far, which may begin with the goal.
-        reason: why an earlier attempt was not good enough, '' for none.
-        steering: a message of the run's manager.
-        has_account: the preamble says what is done, not the goal alone.
+        preamble: the pipeline's account of the run so far, which may start with the goal. reason: why an earlier
+            attempt was not good enough, '' for none. steering: a message of the run's manager. has_account: the
+            preamble also says what is done, besides the goal.
     """
     head = f"Goal: {goal}" if goal and preamble.startswith(f"Goal: {goal}") else ""
     said = preamble[len(head):].strip()
@@ -171,7 +170,7 @@ def _task(task: Task, briefing: Briefing) -> str:
 
 
 def _words(task: Task) -> dict[str, str]:
-    """Return what a task says of itself, each thing once, as values of a template."""
+    """Return the parts of a task, each once, as values of a template."""
     text = task.prompt or task.label
     # `$goal` in a prompt has been replaced by it.
     return {"node": task.node, "label": task.label if task.label not in (text, task.node) else "", "prompt": text,
@@ -235,7 +234,7 @@ def _files(names: Sequence[str]) -> str:
     return f", in {', '.join(map(path_name, names[:MAX_FILES]))}{more}"
 
 
-# ---- rules of an agent that no tool tells them
+# ---- rules for an agent without garrison's tools
 
 
 def lands(landing: LandingTerms) -> str:
@@ -245,7 +244,7 @@ def lands(landing: LandingTerms) -> str:
 
 
 def rules() -> dict[str, str]:
-    """Return the parts that the system prompts of all agents have, as values of their templates."""
+    """Return the common parts of all system prompts, as values of their templates."""
     return {name: fill(f"rules_{name}.md").strip() for name in ("scope", "statuses", "quoted")}
 
 
@@ -255,7 +254,7 @@ def setting(lands: str, confinement: str = "") -> str:
 
 
 def confinement(rights: Rights) -> str:
-    """Return what a sandbox leaves an agent, '' without one."""
+    """Describe the restrictions of a sandbox, '' without one."""
     if rights.mode is Mode.NONE:
         return ""
     more = "".join(f", in {path_name(str(path))}" for path in rights.write)
@@ -278,7 +277,7 @@ def _next_step(task: Task, briefing: Briefing) -> str:
 
 
 def rework(task: Task, refusal: EarlierRefusal, reporting: Reporting = Reporting.TOOLS) -> str:
-    """Return why the attempt before was refused, what is left of it, and what to do differently."""
+    """Return why the previous attempt was refused, what is left of it, and what to do differently."""
     has_command = refusal.by in (RefusedBy.ACCEPTANCE, RefusedBy.GATE)
     is_persons = refusal.by is RefusedBy.REVIEW
     without_output = NOTHING_PRINTED if refusal.log else "(its log is gone)"
@@ -314,7 +313,7 @@ def _answers(refusal: EarlierRefusal) -> str:
 
 
 def rework_message(task: Task, briefing: Briefing) -> str:
-    """Return the message to the session of the refused attempt, which knows the task and its own work."""
+    """Return the message to the refused attempt's session, which knows the task and its own work."""
     assert briefing.refusal is not None
     most = f" of at most {max(briefing.attempts, task.attempt)}" if briefing.attempts else ""
     parts = [fill("rework_resumed.md", attempt=f"{task.attempt}{most}", left=briefing.left), decided(briefing.decided),
@@ -328,7 +327,7 @@ def _earlier(refusal: EarlierRefusal) -> str:
 
 
 def _reason(refusal: EarlierRefusal) -> str:
-    """Return the reason as the template of its kind has it: in a sentence, or quoted."""
+    """Return the reason as its template needs it: in a sentence, or quoted."""
     if refusal.by is RefusedBy.LOST:
         return mention(refusal.reason.partition("\n")[0], 400)
     if refusal.by is RefusedBy.CONFLICT:
@@ -368,7 +367,7 @@ def _conflicts(files: Sequence[FileConflict]) -> str:
     for each in files:
         lines.append("\n".join([f"- {path_name(each.name)}", *(f"  - {_change(change)}" for change in each.changes)]))
         asked |= {change.node: change.asked for change in each.changes if change.asked}
-    # Indented: a copy of the prompt that an agent commits must not look like a conflict that it left.
+    # Indented: a committed copy of the prompt must not look like an unresolved conflict.
     hunks = [f"{each.name}:\n{indent(each.hunks, '  ')}" for each in files if each.hunks]
     words = fill(
         "conflict_words.md", hunks=quote("\n\n".join(_bounded(hunks, MAX_HUNKS)), MAX_HUNKS + 2000),
@@ -396,7 +395,7 @@ def _list(lines: Iterable[str]) -> str:
 
 
 def resumption(interruption: Interruption, what: str = "The work on this task") -> str:
-    """Return what interrupted the work before, and how far it is; `what` is the subject of the sentence."""
+    """Return what interrupted the earlier work, and how far it got; `what` is the subject of the sentence."""
     return fill(
         "resume.md", how=_how(interruption, what), in_flight="\n".join(map(quote, interruption.in_flight)),
         output=quote(interruption.output, 2000), notes=quote(interruption.notes),
@@ -404,7 +403,7 @@ def resumption(interruption: Interruption, what: str = "The work on this task") 
 
 
 def progress_texts(progress: WorkState) -> dict[str, str]:
-    """Return what is committed and what is not, as the values `commits` and `uncommitted` of a template."""
+    """Return the template values `commits` and `uncommitted`."""
     commits, changes = list(progress.commits), list(progress.uncommitted)
     if progress.more_commits:
         commits.append(f"… and {progress.more_commits} earlier")
@@ -457,9 +456,9 @@ def instructions(files: str, target: str, text: str) -> str:
 
 
 MAX_TOKEN_BYTES = 3.6
-"""Bytes of English and code that a token of a current model has on average, about."""
+"""Average bytes of English and code per token of current models."""
 
 
 def estimate_tokens(text: str) -> int:
-    """Return about how many tokens a text has: by its length, since no tokenizer is at hand."""
+    """Estimate the number of tokens of a text by its length, since no tokenizer is available."""
     return round(len(text.encode(errors="replace")) / MAX_TOKEN_BYTES)

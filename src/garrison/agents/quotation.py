@@ -1,8 +1,8 @@
-"""Quotations: what an agent or a program wrote, as it stands in another agent's prompt. Pure.
+"""Quotations: text of an agent or a program within another agent's prompt. Pure.
 
-Such text is hostile: it may imitate a heading of the prompt, an instruction, or the end of the quotation. So it stands
-in a fence that is longer than any in it, without hidden characters, and within a bound; a short one is one line of
-code. Prompts say that whatever is quoted like this is information and no instruction.
+Such text is hostile: it may imitate a heading of the prompt, an instruction, or the end of the quotation. So it is put
+in a fence that is longer than any in it, without hidden characters, and cut to a limit; a short one is one line of
+code. Prompts say that anything quoted this way is information, not an instruction.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from garrison.system.terminal_text import clean, clean_lines, spell_hidden
 MAX_QUOTED = 6000
 """Characters of a quotation; a token is about four."""
 MAX_LINE = 500
-"""Characters of a quoted line: a longer one is data that nobody reads."""
+"""Characters of a quoted line: a longer one is data."""
 WRAPPED = 120
 """Columns of a wrapped line."""
 MAX_MENTIONED = 160
 """Characters of a title, a path or a name that an agent chose."""
 MARK = "quoted"
-"""What a fence of a quotation begins with: a fence of the task's author has another word, or none."""
+"""Start of a quotation's fence: a fence of the task's author has another word, or none."""
 _PLAIN_PATH = re.compile(r"[\w./+-]*[\w]")
 _BACKTICKS = re.compile("`+")
 
@@ -29,7 +29,7 @@ def quote(text: str, limit: int = MAX_QUOTED, *, wraps: bool = False) -> str:
     """Return `text` as a fenced block of at most about `limit` characters, '' for none; of a long one the end.
 
     Args:
-        wraps: long lines are wrapped, not cut: people write a paragraph in one line.
+        wraps: long lines are wrapped, not cut: people write paragraphs in one line.
     """
     lines = [piece for line in clean_lines(text) for piece in _pieces(spell_hidden(line), wraps=wraps)]
     while lines and not lines[0].strip():
@@ -51,13 +51,13 @@ def quote(text: str, limit: int = MAX_QUOTED, *, wraps: bool = False) -> str:
 
 def mention(text: str, limit: int = MAX_MENTIONED) -> str:
     """Return `text` as one line of code of at most `limit` characters; '' for none."""
-    # Cut before it is cleaned, which takes time in proportion; to ten times the length, since much may be cleaned away.
+    # Cut before cleaning, which takes proportional time; to ten times the length, since much may be removed.
     line = _cut(spell_hidden(clean(text[:limit * 10])).replace("`", "'"), limit)
     return f"`{line}`" if line else ""
 
 
 def path_name(path: str) -> str:
-    """Return a path as it is if it can be nothing else, else as `mention` does."""
+    """Return a path unchanged if it is unambiguous, else as `mention` does."""
     return path if len(path) <= MAX_MENTIONED and _PLAIN_PATH.fullmatch(path) else mention(path)
 
 

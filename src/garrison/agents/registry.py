@@ -64,7 +64,7 @@ OF = "of"
 
 
 class SessionProfile(Value, Profile):
-    """An agent that runs another agent's model as a session; what depends on the model is asked of that one's profile.
+    """An agent that runs another agent's model as a session; the other profile answers what depends on the model.
     """
 
     name: str
@@ -73,7 +73,7 @@ class SessionProfile(Value, Profile):
 
     @classmethod
     def read(cls, config: AgentTable) -> SessionProfile:
-        """Read the options and the agent that it runs; UsageError if that is itself."""
+        """Read the options and the agent that it runs; UsageError if that is the agent itself."""
         table = config.table
         options = table.read(SessionOptions, others=(OF, *PROFILE_KEYS, *PROFILE_RIGHTS))
         of = table.value(OF, as_text, "claude")
@@ -95,11 +95,11 @@ class SessionProfile(Value, Profile):
 
 _OWN_KINDS: Mapping[str, type[Profile]] = {"command": CommandProfile, "session": SessionProfile}
 _EXTRA_KINDS: Mapping[str, str] = {"claude": "agent.claude", "acp": "agent.acp"}
-"""Kind → what an extra registers its profile under (`plugins.OWN`)."""
+"""Kind → name under which an extra registers its profile (`plugins.OWN`)."""
 
 
 def kind_of_profile(kind: str) -> type[Profile]:
-    """Return the class of the profiles of a kind; that of packages' kinds for any that is not garrison's."""
+    """Return the profile class of a kind; the packages' class for kinds that are not garrison's."""
     if kind in _EXTRA_KINDS:
         found: type[Profile] = load(PluginGroup.PARTS, _EXTRA_KINDS[kind])
         return found
@@ -130,12 +130,12 @@ def find_profile(name: str, home: Path) -> Profile:
 
 
 def model_profile(name: str, home: Path) -> Profile:
-    """Return the profile whose model an agent runs: its own, or that of the agent which its session runs."""
+    """Return the profile whose model an agent runs: its own, or the one of the agent that its session runs."""
     return _model_of(find_profile(name, home), home)
 
 
 def installed_agents(home: Path, path: str) -> list[str]:
-    """Return the agents that could do a task in words here: configured ones, Claude, presets whose program exists."""
+    """Return the agents that could do a text task here: configured ones, Claude, presets whose program exists."""
     found = [name for name, profile in profiles(home).items()
              if name not in _NO_TASKS and _model_of(profile, home).is_installed(path)]
     return [*found, *(preset.name for preset in PRESETS if preset.name not in found and preset.find(path))]
@@ -157,7 +157,7 @@ def agent(name: str, home: Path, role: str = WORKER, attributes: Mapping[str, An
 
 
 def check_validator(name: str, home: Path) -> None:
-    """Refuse an agent that cannot validate, or whose library is missing, before a run begins."""
+    """Refuse an agent that cannot validate, or whose library is missing, before a run starts."""
     agent(name, home, VALIDATOR)
     check_library(find_profile(name, home), f"validator {name}")
 
@@ -171,7 +171,7 @@ def can_validate(name: str, home: Path) -> bool:
 
 
 def reporting_of(name: str, home: Path, attributes: Mapping[str, object]) -> Reporting:
-    """Return how an agent reports how its task ended."""
+    """Return how an agent reports the end of its task."""
     profile = find_profile(name, home)
     return Reporting.TOOLS if _is_session(profile, attributes) else profile.reporting
 
@@ -187,12 +187,12 @@ def session_options(name: str, node: str, attributes: Mapping[str, object], home
     profile = find_profile(name, home)
     if not _is_session(profile, attributes, f"node {node}"):
         return None
-    _model_of(profile, home).start_session(profile.name, SessionOptions())  # refuses a model that cannot be called so
+    _model_of(profile, home).start_session(profile.name, SessionOptions())  # refuses an unsuitable model
     return read_options(node, attributes, _session_defaults(profile))
 
 
 def has_session(name: str, home: Path) -> bool:
-    """Return whether an agent works in a session that takes messages: Claude's, or an ACP agent's."""
+    """Return whether an agent works in a session that accepts messages: Claude's, or an ACP agent's."""
     return model_profile(name, home).has_session
 
 
@@ -202,19 +202,19 @@ def limits_of(name: str, node: str, attributes: Mapping[str, object], home: Path
 
 
 def turns_of(name: str, node: str, attributes: Mapping[str, object], home: Path) -> int | None:
-    """Return how many responses a node's agent may make in an attempt; None: any number."""
+    """Return the limit of a node's agent's responses in an attempt; None: no limit."""
     return model_profile(name, home).turns_of(node, attributes)
 
 
 def does_tasks(name: str, home: Path) -> bool:
-    """Return whether an agent does a node's task by itself, as neither the node's own command nor a script does."""
+    """Return whether an agent does a node's task by itself, unlike the node's own command or a script."""
     return model_profile(name, home) not in [_built_in(each, None) for each in _NO_TASKS]
 
 
 def followers_of(name: str, home: Path, stated: Iterable[str] | None) -> tuple[str, ...]:
-    """Return the agents that continue when an agent cannot: those `stated`, else those of its profile.
+    """Return the agents that take over when an agent cannot continue: `stated` ones, else its profile's.
 
-    UsageError for one that does not exist, and for `command`, which does no task of its own.
+    UsageError for a missing one, and for `command`, which does no task by itself.
     """
     if stated is None:
         config = next((each for each in read_config(home).agents() if each.name == name), None)
@@ -237,15 +237,15 @@ MODEL_CHOICE = frozenset({
 
 
 def follower_attributes(attributes: Mapping[str, object]) -> dict[str, object]:
-    """Return a node's attributes as they apply to an agent that follows its first one, whose model they do not name."""
+    """Return a node's attributes for an agent after its first one, without the first one's model."""
     return {name: value for name, value in attributes.items() if name not in MODEL_CHOICE}
 
 
 def variables_of(name: str, home: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that an agent's profile sets for its program; UsageError for one that cannot be filled in.
 
-    For a key or base URL of a model API, which decides its network, the variables are filled in from `env`. Other
-    values may name what the network decides, so they are filled in where the agent starts.
+    Keys and base URLs of model APIs, which determine its network, are filled in from `env`. Other values may depend on
+    the network, so they are filled in where the agent starts.
     """
     model = model_profile(name, home)
     if not model.fills_variables:
@@ -267,7 +267,7 @@ def check_variables(name: str, home: Path, environ: Mapping[str, str], passed: I
         return
     env = dict(environ) if passed is None else child_environment(environ, {*passed, *model.env})
     own = model.variables
-    apis = [api for api, _, _ in find_keys({**env, **own})]  # the network of the agent has their variables
+    apis = [api for api, _, _ in find_keys({**env, **own})]  # the agent's network has their variables
     env |= dict.fromkeys((name for api in apis for name in api.url_variables), "set")
     env |= dict.fromkeys((name for text in (*own.values(), *model.argv) for name in references(text)
                           if name.startswith(OWN) or name.lower().endswith("_proxy")), "set")
@@ -277,8 +277,8 @@ def check_variables(name: str, home: Path, environ: Mapping[str, str], passed: I
 
 
 def log_in_of(name: str, home: Path, env: Mapping[str, str], environ: Mapping[str, str]) -> OutsideKey | None:
-    """Return the log-in for the network of an agent that is to work with it from outside: the home's, or that of its
-    own program; None for any other agent, and for one that has a key.
+    """Return the log-in that an agent's network uses from outside: the home's, or its own program's; None for any other
+    agent, and for one with a key.
 
     Args:
         env: variables of the agent.
@@ -288,12 +288,12 @@ def log_in_of(name: str, home: Path, env: Mapping[str, str], environ: Mapping[st
 
 
 def check_access(name: str, home: Path, environ: Mapping[str, str], passed: Iterable[str] | None = None) -> None:
-    """Refuse a Claude agent that has neither a key nor a log-in; the arguments are those of `check_variables`."""
+    """Refuse a Claude agent without a key or log-in; arguments as for `check_variables`."""
     model_profile(name, home).check_access(name, home, environ, None if passed is None else set(passed))
 
 
 def _check_preset_access(preset: Preset, home: Path, environ: Mapping[str, str]) -> None:
-    if any(environ.get(key) for key in (*preset.env, *preset.urls)):  # a server of one's own may want no key
+    if any(environ.get(key) for key in (*preset.env, *preset.urls)):  # a private server may need no key
         return
     log_in = log_in_of(preset.name, home, {}, environ)
     if log_in is not None and log_in.variables(time.time()):
@@ -302,8 +302,8 @@ def _check_preset_access(preset: Preset, home: Path, environ: Mapping[str, str])
     if path is None:
         raise Refused(f"agent {preset.name} has {preset.access(environ)}")
     if read_rights(home, Role.AGENT, preset.name, environ).mode is not Mode.NONE:
-        raise Refused(f"agent {preset.name} has no key, and its log-in {path} is of an account, which has to be inside "
-                      f"its sandbox: set {' or '.join(preset.env)} where you launch, or write a profile that shows it "
+        raise Refused(f"agent {preset.name} has no key, and its log-in {path} belongs to an account and must be in its "
+                      f"sandbox: set {' or '.join(preset.env)} where you launch, or write a profile that shows it "
                       "(docs/agents.md, log-ins)")
 
 
@@ -321,7 +321,7 @@ def required_variables(names: set[str], home: Path) -> list[str]:
 
 
 def check_node(name: str, node: str, attributes: Mapping[str, object], home: Path) -> None:
-    """Refuse invalid attributes of a node's agent before a run begins."""
+    """Refuse invalid attributes of a node's agent before a run starts."""
     session_options(name, node, attributes, home)
     model = model_profile(name, home)
     model.check_node(node, attributes)
@@ -329,20 +329,20 @@ def check_node(name: str, node: str, attributes: Mapping[str, object], home: Pat
 
 
 def check_library(profile: Profile, where: str) -> None:
-    """Refuse an agent of a kind whose library is not installed; the refusal begins with `where`."""
+    """Refuse an agent of a kind whose library is not installed; the refusal starts with `where`."""
     if profile.extra:
         extras.require(profile.extra, where)
 
 
 def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Iterable[str] | None = None) -> None:
-    """Refuse an agent whose program does not exist, or is not shown in its sandbox, whose profile names a variable that
-    is not set, or that has no access to its model; `environ` has its PATH and HOME.
+    """Refuse an agent whose program is missing or hidden in its sandbox, whose profile names a variable that is not
+    set, or without access to its model; `environ` has its PATH and HOME.
 
     A relative path with a slash is not checked: it is in the node's worktree, perhaps only after the set-up.
     `passed` is as for `check_variables`.
     """
     check_variables(name, home, environ, passed)
-    if passed is not None:  # else nothing is launched, and a pipeline is judged wherever its writer is
+    if passed is not None:  # otherwise nothing is launched, and a pipeline may be checked on another machine
         check_access(name, home, environ, passed)
     profile = model_profile(name, home)
     program = profile.program
@@ -374,8 +374,8 @@ def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Ite
 
 
 def describe_program_inside(name: str, home: Path, rights: Rights) -> str:
-    """Return where the program of an agent comes from in its container, in a line; '' if its profile states none, or
-    the rights no image, which the launch may still have to build.
+    """Describe where the program of an agent comes from in its container; '' if its profile has no program, or the
+    rights have no image, which the launch may still have to build.
 
     Refused if neither the image has it nor the rights show it.
     """
@@ -389,18 +389,18 @@ def describe_program_inside(name: str, home: Path, rights: Rights) -> str:
         return f"agent {name}: {program} is mounted from this machine"
     if found := container.find_program(container.at_launch(rights.image), program):
         return f"agent {name}: {found} comes from the image"
-    raise Refused(f"agent {name} runs {program}, which the image {rights.image} has not; add it to the image, or "
-                  f"show the machine's: its whole path in argv, and in read = [...] of [agents.{name}] in "
+    raise Refused(f"agent {name} runs {program}, which the image {rights.image} lacks; add it to the image, or "
+                  f"show the machine's: its full path in argv, and in read = [...] of [agents.{name}] in "
                   f"{config_path(home)}")
 
 
 def _is_stated(program: str) -> bool:
-    """Return whether a program is known before the run: not one of a node's worktree or command."""
+    """Return whether a program is known before the run: not in a node's worktree or command."""
     return bool(program) and "{" not in program and ("/" not in program or program.startswith("/"))
 
 
 def installation_of(program: Path) -> Path:
-    """Return the folder that a program needs to be shown: all of its packages, else its own folder. Pure."""
+    """Return the folder to show for a program: all of its packages, else its own folder. Pure."""
     for folder in program.parents:
         if folder.name == "node_modules":
             return folder
@@ -428,13 +428,13 @@ def _model_of(profile: Profile, home: Path) -> Profile:
 # ---- config.toml
 
 _NO_TASKS = ("command", "scripted")
-"""Built-in agents that do no task in words."""
+"""Built-in agents that do not do text tasks."""
 _BUILT_IN = (*_NO_TASKS, "claude")
-"""Agents that there are without a configuration."""
+"""Agents that exist without a configuration."""
 
 
 def _built_in(name: str, file: ConfigFile | None) -> Profile:
-    """Return an agent that there is without a profile; `file` has what `[agents]` says of every agent."""
+    """Return an agent that exists without a profile; `file` has the settings of `[agents]` for every agent."""
     if name == "command":
         return SHELL
     if name == "scripted":
@@ -446,13 +446,13 @@ def _built_in(name: str, file: ConfigFile | None) -> Profile:
 
 
 def _read_preset(preset: Preset, defaults: Mapping[str, object]) -> Profile:
-    """Return the profile of a preset, for a home that has none of its name."""
+    """Return the profile of a preset, for a home without a profile of that name."""
     file = Table.parse(f"preset {preset.name}", preset.profile().encode())
     return _read_profile(parse_agent(file.below("agents", preset.name)), defaults)
 
 
 def _read_profile(config: AgentTable, defaults: Mapping[str, object]) -> Profile:
-    """Read a profile by its kind, with what `[agents]` says of every agent; a plug-in's is checked by who uses it."""
+    """Read a profile by its kind, with the settings of `[agents]` for every agent; a plug-in's is checked on use."""
     kind = kind_of_profile(config.kind)
     stated = {"turns": AgentsConfig().turns, **defaults}
     shared = {name: stated[key] for name, key in kind.shared_settings().items() if key in stated}

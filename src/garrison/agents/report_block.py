@@ -25,9 +25,9 @@ _TRAILING_COMMA = re.compile(r",(?=\s*[}\]]\s*(?:[,}\]]|\Z))")
 
 
 def find_report(message: str, asked: Container[str] | None = ()) -> dict[str, object] | None:
-    """Return the report in the last block of a message as report.json has it; None without a block.
+    """Return the report in the last block of a message, as in report.json; None without a block.
 
-    ValueError if the block is none. `asked` are the words that edges of the node ask for.
+    ValueError if the block is invalid. `asked` are the words that edges of the node test for.
     """
     blocks = _BLOCK.findall(message)
     if not blocks:
@@ -45,7 +45,7 @@ def find_report(message: str, asked: Container[str] | None = ()) -> dict[str, ob
 
 
 def _load(block: str) -> object:
-    """Return what a block holds; models leave commas before a closing bracket."""
+    """Parse a block; models leave commas before a closing bracket."""
     try:
         return json.loads(block)
     except ValueError:
@@ -54,10 +54,10 @@ def _load(block: str) -> object:
 
 
 def find_verdict(message: str) -> dict[str, object] | None:
-    """Return a validator's verdict in the block of a message as report.json has it; None without a block.
+    """Return a validator's verdict in the block of a message, as in report.json; None without a block.
 
-    ValueError if the block is none, or if there are several that differ: what a validator quotes may hold one that the
-    agent wrote whose work it judges.
+    ValueError if the block is invalid, or if several differ: a validator's quotation may contain a block of the judged
+    agent.
     """
     blocks = {block.strip() for block in _BLOCK.findall(message)}
     if not blocks:

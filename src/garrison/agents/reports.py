@@ -1,9 +1,9 @@
-"""Reports: what an attempt's agent has told its orchestrator through its socket, and the answers it waits for.
+"""Reports: an attempt's reports from its agent through its socket, and the answers that it waits for.
 
 The phase is kept in memory: an agent does not outlive its orchestrator, and a successor reports again. Result, notes
-and answers are kept in files of the attempt, which the agent cannot write, since a successor needs them: the result
-only of an agent that had ended. A question has the id of its text and of its count, so that a successor's agent that
-asks it again gets the answer that came meanwhile.
+and answers are stored in files of the attempt that the agent cannot write, since a successor needs them: the result
+only of an agent that had ended. A question's id comes from its text and count, so that a successor's agent that asks it
+again gets the answer given since.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 NOTES, ANSWERS, RESULT = "socket-notes.txt", "socket-answers.json", "socket-result.json"
 """Files in the attempt's folder."""
 MAX_QUESTIONS = 8
-"""Questions that an agent may have open at once."""
+"""Most open questions of an agent."""
 MAX_ASKED = 200
-"""Questions that an agent may ask in one incarnation."""
+"""Most questions of an agent in one incarnation."""
 _QUESTION_ID = re.compile(r"[0-9a-f]{12}\.[0-9]+")
 """Form of the ids of questions asked here; those of a session's questions have no dot."""
-_NO_RESULT = "this agent reports its result in another way; notes, phases and questions are taken here"
+_NO_RESULT = "this agent reports its result in another way; only notes, phases and questions are accepted here"
 
 
 class AgentReports:
     """Reports of the agent of one incarnation; `folder` is the attempt's.
 
     Args:
-        can_ask: somebody can be asked; not in an ad-hoc run, which has no guardian.
+        can_ask: the user can be asked; not in an ad-hoc run, which has no guardian.
     """
 
     def __init__(self, folder: Path, *, can_ask: bool = True) -> None:
@@ -86,7 +86,7 @@ class AgentReports:
         return Reply()
 
     def recall(self) -> None:
-        """Take the result that was reported to an earlier incarnation, whose agent had ended."""
+        """Adopt the result that was reported to an earlier incarnation, whose agent had ended."""
         found: AgentReport | None = read_json(self._folder / RESULT)
         self.result = found or {}
 
@@ -99,7 +99,7 @@ class AgentReports:
         return next((PendingQuestion(id_, text) for id_, text in self._open.items()), None)
 
     def answer(self, question: str, text: str) -> bool:
-        """Keep the answer to a question asked here, if only by a predecessor's agent; return False for another one."""
+        """Store the answer to a question asked here, even by a predecessor's agent; return False for another one."""
         if not _QUESTION_ID.fullmatch(question):
             return False
         self._answers[question] = text
@@ -110,9 +110,9 @@ class AgentReports:
 
     def _ask(self, text: str) -> Reply | str:
         if not self._can_ask:
-            return Reply("nobody can be asked: this run has no guardian")
+            return Reply("no one can be asked: this run has no guardian")
         if (open_id := next((id_ for id_, asked in self._open.items() if asked == text), None)) is not None:
-            return open_id  # its client has gone and asks again, or another one wants to know the same
+            return open_id  # its client has disconnected and asks again, or another one asks the same
         if len(self._open) >= MAX_QUESTIONS or self._counts.total() >= MAX_ASKED:
             return Reply("too many questions; wait for the answers")
         self._counts[text] += 1
@@ -126,7 +126,7 @@ class AgentReports:
     def _ask_later(self, text: str) -> Reply:
         """Pass a question to the agent's session, which ends its turn and gets the answer as its next prompt."""
         if not self._can_ask:
-            return Reply("nobody can be asked: this run has no guardian")
+            return Reply("no one can be asked: this run has no guardian")
         if self.ask_later is None:
             return Reply("this agent is not a session: it waits for its answers")
         self.ask_later(text)
@@ -153,10 +153,10 @@ class ValidatorReports:
         self._path = folder / RESULT
 
     def handle(self, request: Request) -> Reply:
-        """Take a verdict; nothing else is a validator's to say."""
+        """Accept a verdict, and nothing else, from a validator."""
         if not isinstance(request, VerdictRequest):
-            return Reply("a validator gives a verdict; nothing else is taken here")
-        if self._path.exists():  # what it says later, nobody asked for
+            return Reply("a validator only gives a verdict; nothing else is accepted here")
+        if self._path.exists():  # anything later was not requested
             return Reply("you have given your verdict already; the first one stands. End your turn.")
         atomic.write(self._path, json.dumps(request.report).encode())
         return Reply()

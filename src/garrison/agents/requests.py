@@ -9,7 +9,7 @@
 
     {"ok": true} · {"ok": true, "answer": "…"} · {"ok": false, "error": "…"}
 
-There is no other request: an agent cannot command a run. A request is hostile until it is parsed.
+There are no other requests: an agent cannot control a run. A request is hostile until it is parsed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from garrison.agents.base import AgentReport
 
 MAX_TEXT = 4000
-"""Characters of a note or a question: as many as a hook keeps."""
+"""Most characters of a note or a question: as many as a hook keeps."""
 PHASES = ("planning", "executing", "impl_complete")
-"""Phases that are an agent's to report; the later ones are reached by landing."""
+"""Phases that an agent may report; later ones are reached by landing."""
 
 
 class ReportRequest(Value):
@@ -58,7 +58,7 @@ class QuestionRequest(Value):
 
 
 class VerdictRequest(Value):
-    """A validator's verdict, as report.json has it."""
+    """A validator's verdict, as in report.json."""
 
     report: Mapping[str, object]
 
@@ -85,7 +85,7 @@ class Reply(Value):
 def parse_request(line: bytes, asked: Container[str] | None = ()) -> Request:
     """Return the request in a line; ValueError names what is wrong with it.
 
-    `asked` are the words that edges of the node ask for, as in `result.parse_report`.
+    `asked` are the words that edges of the node test for, as in `result.parse_report`.
     """
     if len(line) > MAX_BYTES:
         raise ValueError(f"a request has at most {MAX_BYTES >> 20} MiB")
@@ -101,11 +101,11 @@ def parse_request(line: bytes, asked: Container[str] | None = ()) -> Request:
 
 
 def _report(body: Mapping[str, object], asked: Container[str] | None) -> Request:
-    # Escaped surrogates are valid JSON, but no file and no journal takes them.
+    # Escaped surrogates are valid JSON, but cannot be written to a file or journal.
     _require_text(json.dumps(body, ensure_ascii=False))
     report = parse_report(body, asked)
     if not report:
-        raise ValueError("a report says something: status, notes, context_updates, preferred_label, …")
+        raise ValueError("a report needs content: status, notes, context_updates, preferred_label, …")
     return ReportRequest(report)
 
 
@@ -116,7 +116,7 @@ def _note(body: Mapping[str, object], _asked: Container[str] | None) -> Request:
 def _phase(body: Mapping[str, object], _asked: Container[str] | None) -> Request:
     phase = body.get("phase")
     if phase not in PHASES:
-        raise ValueError(f"an agent's phase is one of {', '.join(PHASES)}")
+        raise ValueError(f"an agent's phase must be one of {', '.join(PHASES)}")
     return PhaseRequest(str(phase))
 
 

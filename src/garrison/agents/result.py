@@ -4,14 +4,13 @@ A command agent writes it as one JSON object to GARRISON_RESULT_FILE; every key 
 
     {"status": "success | partial_success | nothing_to_do | retry | fail | skipped",   (alias `outcome`)
      "preferred_label": "ship",            label of the edge to follow   (alias `preferred_next_label`)
-     "suggested_next_ids": ["deploy"],     nodes to go to where no edge decides
-     "context_updates": {"tests.red": 3},  values that conditions, prompts and later nodes read   (alias `context`)
-     "notes": "…", "failure_reason": "…",  (alias `reason`)
-     "failure_class": "deterministic"}     a failure of this class is not retried
+     "suggested_next_ids": ["deploy"],     nodes to go to if no edge decides "context_updates": {"tests.red": 3},
+     values that conditions, prompts and later nodes read   (alias `context`) "notes": "…", "failure_reason": "…",
+     (alias `reason`) "failure_class": "deterministic"}     a failure of this class is not retried
 
-Another status is read as everywhere (`pipeline.outcome`): a word that an edge of the node asks for
-(`needs_review`) is routed, any other is a failure. A known key of the wrong type makes the whole object
-invalid; unknown keys are ignored.
+Other statuses are handled as everywhere (`pipeline.outcome`): a word that an edge of the node tests for
+(`needs_review`) is routed, any other is a failure. A known key of the wrong type makes the whole object invalid;
+unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -34,17 +33,16 @@ ALIASES: Mapping[str, str] = {"outcome": "status", "preferred_next_label": "pref
                               "context": "context_updates", "reason": "failure_reason"}
 TEXTS = ("status", "preferred_label", "notes", "failure_reason", "failure_class")
 NOTHING_TO_DO = "nothing_to_do"
-"""Status of an agent that found done already what it was asked for; its notes say what proves it."""
+"""Status of an agent that found its task already done; its notes contain the proof."""
 LANDING = frozenset({SUCCESS, PARTIAL, SKIPPED, NOTHING_TO_DO})
-"""Statuses with which an agent's branch may land, or needs not to."""
+"""Statuses for which an agent's branch may land, or need not."""
 MAX_BYTES = 1 << 20
 """Maximum size of a result file."""
 
 
 def parse_report(body: Any, asked: Container[str] | None = ()) -> AgentReport:
-    """Return the known keys of a report without empty ones; ValueError names what is wrong.
-
-    `asked` are the words that edges of the node ask for, as in `read_word`.
+    """Return the known keys of a report without empty ones; ValueError names the problem. `asked` are the words that
+    edges of the node test for, as in `read_word`.
     """
     if not isinstance(body, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004  # a file's content, not an argument's type
@@ -71,7 +69,7 @@ def parse_report(body: Any, asked: Container[str] | None = ()) -> AgentReport:
 
 
 def read_report(path: Path, asked: Container[str] | None = ()) -> AgentReport:
-    """Return the report in a result file, empty if there is none; ValueError names what is wrong with the file.
+    """Return the report in a result file, empty if there is none; ValueError names the problem.
 
     `asked` as in `parse_report`.
     """
@@ -97,8 +95,7 @@ def to_pipeline_outcome(report: Mapping[str, Any], *, succeeded: bool, reason: s
     retry.
 
     Args:
-        reason: why it failed.
-        failure_class: class of the failure if the agent names none.
+        reason: why it failed. failure_class: class of the failure if the agent names none.
         updates: context values; the agent's own take precedence.
     """
     word = report.get("status", "")
@@ -126,7 +123,7 @@ KEYS = ("verdict", "reason", "criteria")
 
 
 def verdict_problem(arguments: Mapping[str, object]) -> str:
-    """Return why a verdict does not count, since it lacks a part or contradicts itself; '' if it does."""
+    """Return why a verdict is incomplete or contradictory; '' if it is valid."""
     criteria = arguments.get("criteria")
     if arguments.get("verdict") not in ("pass", "fail") or not str(arguments.get("reason") or "").strip():
         return "say verdict=pass or verdict=fail, and a reason"

@@ -37,7 +37,7 @@ def script_for(node: str, environ: dict[str, str]) -> list[dict[str, object]]:
     path = Path(named) if named else Path(folder) / f"{node}.yaml" if folder else None
     if path is None or not path.is_file():
         return DEFAULT
-    import yaml  # not at the top: every orchestrator reads the profile above on its way to its agent
+    import yaml  # not at the top: every orchestrator imports this module for the profile above
 
     steps = yaml.safe_load(path.read_text())
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):

@@ -1,7 +1,7 @@
 """Session options: whether an agent runs as a session, and how. Pure.
 
-Attributes of nodes and profiles are read here, and invalid ones refused, before a run begins. Every orchestrator needs
-this, but only one of a session needs `session_agent`.
+Attributes of nodes and profiles are read here, and invalid ones refused, before a run starts. Every orchestrator needs
+this module, but only a session's needs `session_agent`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from garrison.values import Value
 SCRIPTED = "scripted"
 """Name of the agent, in addition to those of Claude, whose model can be called turn by turn."""
 ORDER = "session_order.json"
-"""File alongside a session's prompt that contains everything else its program needs."""
+"""File next to a session's prompt with everything else that its program needs."""
 
 
 def _calls(value: object) -> int:
@@ -29,7 +29,7 @@ class SessionOptions(Value):
     """Path in the node's worktree; None: the shipped graph."""
     heartbeat_graph: str | None = setting(None, as_text)
     initiative: int = setting(0, _calls)
-    """Model calls that its heartbeat turns may make; 0: it never acts on its own."""
+    """Model calls that its heartbeat turns may make; 0: it never acts by itself."""
 
 
 def is_session(attributes: Mapping[str, object], where: str) -> bool:

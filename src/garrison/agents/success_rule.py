@@ -1,9 +1,9 @@
-"""Success rule: what a program has to leave for its work to count, beyond its exit code.
+"""Success rule: what a program's output must contain for success, beyond the exit code.
 
     success = {exit = [0, 2], stdout_not = "^FATAL", json = "is_error == false"}
 
-The output is an agent's, and counts as hostile: only its end is searched, in its own process that has two seconds,
-since a regular expression may take for ever on a text made for it.
+The output comes from an agent and counts as hostile: only its end is searched, in a separate process with a limit of
+two seconds, since a regular expression may take forever on a crafted text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_SEARCHED = 256 << 10
 """Characters at the end of the output that are searched."""
 SEARCH_SECONDS = 2.0
 _MAX_CANDIDATES = 50
-"""Lines at the end of the output that are tried as the begin of an object."""
+"""Lines at the end of the output that are tried as the start of an object."""
 _MAX_QUOTED = 120
 _SEARCH = """\
 import re, sys
@@ -32,7 +32,7 @@ found = re.search(pattern, text, re.MULTILINE)
 if found:
     sys.stdout.buffer.write(("x" + found[0][:1000]).encode(errors="replace"))
 """
-"""Prints what the pattern finds, after an `x`."""
+"""Prints the match of the pattern, after an `x`."""
 
 
 def _exit_codes(value: object) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ def _pattern(value: object) -> str:
     try:
         re.compile(value)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"a regular expression, and is none: {error}") from error
+        raise ValueError(f"a regular expression, but is invalid: {error}") from error
     return value
 
 
@@ -60,24 +60,24 @@ def _condition(value: object) -> str:
         keys = keys_of(parse_condition(value)) if value else ()
     except UsageError as error:
         raise ValueError(f"a condition: {error}") from error
-    if "outcome" in keys:  # so is `ok` alone: a word for a status
+    if "outcome" in keys:  # `ok` alone would be a status word
         raise ValueError("a condition on a key of the object, as in ok == true or context.outcome == done; it asks for "
                          "the outcome of a node")
     return value
 
 
 class SuccessRule(Value):
-    """What a program's end and output must be; the default is exit code 0."""
+    """Required exit code and output of a program; the default is exit code 0."""
 
     exit: tuple[int, ...] = setting((0,), _exit_codes)
     """Exit codes of success."""
     stdout_not: str = setting("", _pattern)
-    """Regular expression that nothing it prints may match, '' for none."""
+    """Regular expression that its output must not match, '' for none."""
     json: str = setting("", _condition)
     """Condition on the last JSON object that it prints, '' for none; its grammar is that of an edge's condition."""
 
     def objection(self, output: str, result: Mapping[str, object] | None = None) -> str:
-        """Return which rule refuses what a program printed, and why; '' if none does.
+        """Return which rule the output of a program violates, and why; '' for none.
 
         Args:
             result: the object that ended its stream, if it has one.
@@ -96,7 +96,7 @@ EXIT_ZERO = SuccessRule()
 
 
 def last_object(output: str) -> dict[str, object] | None:
-    """Return the JSON object with which an output ends, alone or over several lines; None if there is none."""
+    """Return the JSON object at the end of an output, on one or several lines; None if there is none."""
     for text in _candidates(output[-MAX_SEARCHED:]):
         try:
             found, _ = json.JSONDecoder().raw_decode(text)
@@ -108,7 +108,7 @@ def last_object(output: str) -> dict[str, object] | None:
 
 
 def _candidates(output: str) -> Iterator[str]:
-    """Yield the ends of an output that begin, at the start of a line, like an object; the shortest first."""
+    """Yield the suffixes of an output that look like an object from the start of a line, shortest first."""
     end = len(output)
     for _ in range(_MAX_CANDIDATES):
         start = output.rfind("\n{", 0, end)
@@ -121,8 +121,8 @@ def _candidates(output: str) -> Iterator[str]:
 
 
 def _search(pattern: str, text: str) -> str:
-    """Return what speaks against a text in which the pattern may not occur."""
-    # In another process: a search that backtracks holds the GIL, and with it this process's heartbeats.
+    """Return the objection to a text that must not match the pattern."""
+    # In another process: a backtracking search holds the GIL, and so blocks this process's heartbeats.
     done = run([sys.executable, "-I", "-S", "-c", _SEARCH, pattern], SEARCH_SECONDS, text=text.encode(errors="replace"))
     if done.timed_out:
         return f"success.stdout_not = {pattern!r} took longer than {SEARCH_SECONDS:.0f} s on its output; simplify it"

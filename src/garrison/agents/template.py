@@ -1,12 +1,12 @@
 """Templates of prompts: the files in prompts/*.md, filled with values. Pure but for reading the files.
 
-A template is written as if all that it may say were known. What is not known leaves it again:
+A template is written as if all values were known. These parts are removed if values are missing:
 
-- a paragraph in a line of which a value is empty;
-- a paragraph whose values stand in lines of their own, if all of those are empty; else only the empty lines;
+- a paragraph with an empty value within a line;
+- a paragraph whose values are on separate lines, if all of them are empty; else only the empty lines;
 - a heading (a paragraph of one line that begins with `#`) with nothing below it.
 
-Values are inserted as they are: what looks like a placeholder in one is none.
+Values are inserted literally: a placeholder in a value is not expanded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALONE = re.compile(r"\s*\$\{?(\w+)\}?\s*")
 
 
 def fill(name: str, folder: Path = FOLDER, /, **values: str) -> str:
-    """Return a template with its values, without what is not known; it ends with one line feed."""
+    """Fill a template with its values, without the missing parts; it ends with one line feed."""
     kept: list[tuple[str, int]] = []
     for paragraph in _paragraphs(folder / name):
         text, level = _fill_paragraph(paragraph, values), _heading_level(paragraph)

@@ -1,15 +1,15 @@
-"""What keeps agents from working: one table of classes for sessions and programs alike, and how their words are read.
+"""Failures that stop agents: one table of classes for sessions and programs, and how their messages are parsed.
 
-A class says whether its end is waited for, and with which pauses; when another agent continues instead (`failover`);
-what it means for the restart policy; and its words in `status`. Sessions (`conversation.policy`) and programs
-(`command`) act on the table. The API's own answer tells which class a failure has, where the run's proxy has seen it
-(`judge`); else a status tells it, the name that an API or a CLI gives it, or its text.
+A class says whether to wait for its end, and with which pauses; when another agent takes over (`failover`); what it
+means for the restart policy; and its text in `status`. Sessions (`conversation.policy`) and programs (`command`) act on
+the table. The API's own answer determines the class of a failure, if the run's proxy has seen it (`judge`); else a
+status, the name that an API or a CLI gives it, or its text.
 
-For a *program* only the end of its output counts, and only if it failed: its output is an agent's, which may speak
-about limits for a hundred reasons (its task is a rate limiter, a test has `429` in its name). `find_witness` therefore
-looks for an error as clients print it, from the end, and stops at the first line that names another reason.
+For a *program* only the end of its output counts, and only if it failed: its output is an agent's, which may mention
+limits for many reasons (its task is a rate limiter, a test has `429` in its name). `find_witness` therefore searches
+from the end for an error as clients print it, and stops at the first line that names another reason.
 
-Everything here is pure, `now` is an argument, but for the look at this machine's time zone.
+Everything here is pure, with `now` as an argument, except for reading this machine's time zone.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from garrison.records.budget import Shortfall
 
 SAME_DAY = 20 * 3600.0
-"""Seconds up to which a time of day says when a wait ends."""
+"""Longest wait in seconds whose end is shown as a time of day."""
 
 
 class TroubleKind(StrEnum):
-    """Classes of what keeps an agent from working; the values stand in records."""
+    """Classes of failures that stop an agent; the values are stored in records."""
 
     RATE_LIMIT = "rate_limit"
     QUOTA = "quota"
-    """What the account may use is used up: for a day or a month, or until the user raises it."""
+    """The account's quota is used up: for a day or a month, or until the user raises it."""
     OVERLOADED = "overloaded"
     SERVER = "server"
     NETWORK = "network"
     VANISHED = "vanished"
-    """The agent's program is gone that was there when the run was launched: an update replaces it, mostly."""
+    """The agent's program has disappeared since the launch: usually an update is replacing it."""
     BROKEN = "broken"
-    """The program is there and cannot be run, or lacks a part of itself: an update is under way, perhaps."""
+    """The program exists but cannot be run, or a part is missing: perhaps an update is in progress."""
     AUTHENTICATION = "authentication"
     BILLING = "billing"
     BUDGET = "budget"
@@ -54,7 +54,7 @@ class TroubleKind(StrEnum):
     """Calls of other sessions may cost what is left of a budget."""
     CONTEXT = "context"
     HISTORY = "history"
-    """The API refuses the session's own messages: each further request of it would be refused as well."""
+    """The API refuses the session's own messages: each further request would also be refused."""
     UNKNOWN_SESSION = "unknown_session"
     INVALID = "invalid"
     MAX_TURNS = "max_turns"
@@ -65,38 +65,38 @@ class TroubleKind(StrEnum):
     CRASH = "crash"
     HANG = "hang"
     LOOP = "loop"
-    """The session goes round (`conversation.loop_detector`)."""
+    """The session is looping (`conversation.loop_detector`)."""
     START = "start"
     """The program does not start."""
     PROTOCOL = "protocol"
-    """An ACP agent breaks the protocol."""
+    """An ACP agent violates the protocol."""
 
 
 class FailoverRule(StrEnum):
-    """When another agent continues, if one is named."""
+    """When another agent takes over, if one is named."""
 
     AT_ONCE = "at once"
     PATIENT = "after patience"
-    """Once the wait for its end is longer than the patience, or the agent has been given up."""
+    """Once the wait for its end exceeds the patience, or the agent has been given up."""
     GIVEN_UP = "given up"
-    """Once the agent has been given up: it is tried again by itself before."""
+    """Once the agent has been given up, after its own retries."""
     NEVER = "never"
 
 
 class Handling(Value):
-    """What follows a class of trouble."""
+    """Reaction to a class of failures."""
 
     failover: FailoverRule
     backoff: Backoff | None = None
-    """Pauses after which the same agent is tried again by itself; None: it is not."""
+    """Pauses before automatic retries of the same agent; None: no retries."""
     death: str = death_classes.CRASH
     """Its class in the restart policy."""
     words: str = ""
-    """What `status` calls it, '' for what is no interruption."""
+    """Its name in `status`, '' if it is no interruption."""
     max_total: int | None = None
-    """Failures of one attempt after which it has failed, whatever progress it made in between: each costs a call."""
+    """Most such failures of one attempt, despite progress in between: each costs a call."""
     max_seconds: float | None = None
-    """Longest wait for its end in seconds, None for none: then the attempt fails, a program's too."""
+    """Longest wait for its end in seconds, after which the attempt fails; None for no limit."""
 
 
 TABLE: Mapping[TroubleKind, Handling] = {
@@ -116,7 +116,7 @@ TABLE: Mapping[TroubleKind, Handling] = {
                                    "waits for the budget"),
     TroubleKind.AUTHENTICATION: Handling(FailoverRule.AT_ONCE, None, death_classes.AUTHENTICATION),
     TroubleKind.BILLING: Handling(FailoverRule.AT_ONCE, None, death_classes.BILLING),
-    # The next agent would spend what the user has limited, or ask another model for what the first one refused.
+    # The next agent would spend what the user has limited, or make another model do what the first one refused.
     TroubleKind.BUDGET: Handling(FailoverRule.NEVER, None, death_classes.BUDGET),
     TroubleKind.REFUSED: Handling(FailoverRule.NEVER),
     TroubleKind.MAX_TURNS: Handling(FailoverRule.NEVER),
@@ -129,7 +129,7 @@ TABLE: Mapping[TroubleKind, Handling] = {
     TroubleKind.START: Handling(FailoverRule.AT_ONCE),
     TroubleKind.PROTOCOL: Handling(FailoverRule.AT_ONCE),
 }
-"""Class → what follows it; every class has its line."""
+"""Class → reaction; every class has a line."""
 CLASSES: Mapping[str, str] = {kind: each.death for kind, each in TABLE.items() if each.death != death_classes.CRASH
                               or kind is TroubleKind.CRASH}
 """Class of a failure → its class in the restart policy; any other is a crash there."""
@@ -140,16 +140,16 @@ WHAT_TO_DO: Mapping[str, str] = {
     TroubleKind.BILLING: "the account cannot pay: resolve that with the provider",
     TroubleKind.BUDGET: "the budget is used up: raise it in config.toml or the graph",
 }
-"""Failure of a session → instruction for the person who has to act before it can continue."""
+"""Failure of a session → instruction for the user, who must act before it can continue."""
 TRANSIENT: Mapping[str, Backoff] = {kind: each.backoff for kind, each in TABLE.items() if each.backoff is not None}
-"""Classes that pass without help, with their pauses."""
+"""Classes that end by themselves, with their pauses."""
 LIMITS = frozenset({TroubleKind.RATE_LIMIT, TroubleKind.QUOTA})
 """Classes that end at a time that may be known."""
 OUTAGES = LIMITS | {TroubleKind.OVERLOADED, TroubleKind.SERVER, TroubleKind.NETWORK}
-"""Classes that keep every agent of an account from working (`agents.outages`)."""
+"""Classes that stop every agent of an account (`agents.outages`)."""
 _WITNESSED = OUTAGES | {TroubleKind.AUTHENTICATION, TroubleKind.BILLING, TroubleKind.CONTEXT, TroubleKind.HISTORY,
                         TroubleKind.INVALID, TroubleKind.CRASH, TroubleKind.HANG}
-"""Classes of which the API's own answer knows more than the agent's program."""
+"""Classes for which the API's own answer is more precise than the agent's program."""
 MAX_WAIT = 8 * 86_400.0
 """Longest wait for a reset that a record names, in seconds: a weekly limit plus one day."""
 MAX_RESET = 7 * 86_400.0
@@ -161,7 +161,7 @@ def ruling(kind: str) -> death_classes.Ruling:
 
 
 class _Pattern(str):
-    """Pattern without regard to case, compiled at its first use: most processes that load the table read no text."""
+    """Case-insensitive pattern, compiled on first use: most processes that load the table parse no text."""
 
     __slots__ = ()
 
@@ -212,7 +212,7 @@ _NETWORK = (r"connection (?:error|refused|reset|closed|timed out|aborted)|econn(
 _AUTHENTICATION = (r"authentication[_ ](?:error|failed)|invalid (?:x-)?api.?key|incorrect api key|api key not valid|"
                    r"permission_error|not logged in|please run /login|"
                    r"oauth token (?:has )?(?:been )?(?:expired|revoked)")
-# The first match counts, so the narrower class comes first: messages about a quota also speak of limits and of billing.
+# The first match counts, so the narrower class comes first: messages about a quota also mention limits and billing.
 _BY_TEXT = tuple((kind, _Pattern(pattern)) for kind, pattern in (
     (TroubleKind.UNKNOWN_SESSION, r"no conversation found|session .{0,60}not found"),
     (TroubleKind.CONTEXT, _CONTEXT),
@@ -232,22 +232,22 @@ _REFINED: Mapping[TroubleKind, frozenset[TroubleKind]] = {
     TroubleKind.RATE_LIMIT: frozenset({TroubleKind.QUOTA}),
     TroubleKind.SERVER: frozenset({TroubleKind.OVERLOADED}),
     TroubleKind.TOO_LONG: frozenset({TroubleKind.CONTEXT})}
-"""Class by status or name → what the words alongside it may say more exactly; they never say another thing."""
+"""Class by status or name → classes that the message may narrow it to."""
 _BY_ERROR: Mapping[str, TroubleKind] = {
     "max_output_tokens": TroubleKind.TOO_LONG, "authentication_failed": TroubleKind.AUTHENTICATION,
     "billing_error": TroubleKind.BILLING, "rate_limit": TroubleKind.RATE_LIMIT,
     "model_not_found": TroubleKind.INVALID, "invalid_request": TroubleKind.INVALID,
     "error_max_turns": TroubleKind.MAX_TURNS, "error_max_budget_usd": TroubleKind.BUDGET,
     "budget": TroubleKind.BUDGET, "refusal": TroubleKind.REFUSED}
-"""Class by the CLI's name of a failure, in its result or in the message before it."""
+"""Class by the CLI's name of a failure, in its result or the message before it."""
 _MAX_TEXT = 4_000
-"""Characters of a message that are looked at."""
+"""Characters of a message that are parsed."""
 _BUDGET = _Pattern("garrison: budget used up")
 """Answer of garrison's proxy, which refuses calls beyond a budget."""
 
 
 def kind_of_shortfall(shortfall: Shortfall) -> TroubleKind:
-    """Return the class of money that is missing for a call: used up, or only reserved by others."""
+    """Return the class of missing money for a call: used up, or only reserved by others."""
     return TroubleKind.RESERVED if shortfall.is_reserved else TroubleKind.BUDGET
 
 
@@ -255,9 +255,8 @@ def classify(status: int | None, text: str, error: str = "") -> TroubleKind:
     """Return the class of an API failure, for Claude, ACP agents and the proxy alike.
 
     Args:
-        status: HTTP status, None if not known: then the text may name one.
-        text: the message that came with it.
-        error: the CLI's own name of the failure.
+        status: HTTP status, None if unknown: then the text may name one. text: its message. error: the CLI's own name
+            of the failure.
     """
     text = text[:_MAX_TEXT]
     # Our own proxy's refusal: by status it would be the provider's billing, and another agent would take over.
@@ -274,11 +273,10 @@ def classify(status: int | None, text: str, error: str = "") -> TroubleKind:
 
 
 def judge(kind: str, answer: ApiAnswer | None) -> TroubleKind | None:
-    """Return the class of a failure by the API's own last answer; None if that says nothing about it.
+    """Return the class of a failure by the API's own last answer; None if that does not determine it.
 
     Args:
-        kind: class by what the agent's program has said, or an ending that is no failure: then only what passes by
-            itself counts.
+        kind: class by the agent's program, or an ending that is no failure: then only temporary classes count.
     """
     if answer is None:
         return None
@@ -299,11 +297,11 @@ def _status_in(found: re.Match[str]) -> int:
 
 
 def classify_text(text: str) -> TroubleKind | None:
-    """Return the class of a failure of an API by the words of its message alone, None for none of the known."""
+    """Return the class of an API failure only by its message, None if unknown."""
     return next((kind for kind, pattern in _BY_TEXT if pattern.search(text[:_MAX_TEXT])), None)
 
 
-# ---- the last words of a program
+# ---- the last output of a program
 
 _STATUS = _Pattern(
     r"(?:api error|\bhttp(?:/[\d.]+)?|\bstatus(?:[ _]?code)?|\berror(?:[ _]code)?|\bcode|server (?:returned|answered))"
@@ -320,15 +318,15 @@ _REACH = _Pattern(rf"{_NETWORK}|stream disconnected|error sending request")
 _MODEL = _Pattern(r"\bapi\b|api(?:connection|timeout|status)?error|anthropic|openai|claude|codex|gemini|googleapis|"
                     r"openrouter|mistral|deepseek|groq|litellm|bedrock|vertex|chatgpt|\bx\.ai\b|\bllm\b|\bmodels?\b|"
                     r"ollama|stream (?:error|disconnected)")
-"""Says that a line is about a model's API."""
+"""Marks a line as being about a model's API."""
 _LOOPBACK = _Pattern(r"\blocalhost\b|\b127\.\d+\.\d+\.\d+|\[?::1\b|\b0\.0\.0\.0\b")
 _ANOTHER_MATTER = re.compile(r"^\W*(?:I|We) [a-z]|\bassert|\bexpected\b|\bexpect\(|::test|\btest_\w|\btests?[/\\]|"
                              r"\b\d+ (?:tests? )?failed|^\W*(?:not ok|ok|FAIL(?:ED)?|PASS(?:ED)?)\b|"
                              r"\.(?:py|[jt]sx?|rs|go|c|cc|cpp|java):\d+:")
-"""Lines of compilers and of tests: what they quote is no trouble of the agent's."""
+"""Lines of compilers and tests: what they quote is no failure of the agent."""
 _EMPTY = _Pattern(r"^[\W_]*$|^\s*at\s|^\s*File \"|^\s*node:|^Node\.js v|^── |^\s*[\w$'\"-]+:\s.*,$|^\s*\d+: 0x|"
                     r"^\W*request id\b|^\W*tokens? used|^\s*\^+|^\s*\d[\d,]*$")
-"""Lines that say nothing: frames of a stack, brackets, and what clients print below an error."""
+"""Lines without information: stack frames, brackets, and what clients print below an error."""
 _OTHER_FAILURE = _Pattern(r"\b(?:error|failed|failure|fatal|exception|traceback|panic(?:ked)?|denied|not found|cannot|"
                             r"undefined|unexpected|mismatch|conflict|abort(?:ed)?)\b|\w(?:Error|Exception)\b")
 _GENERIC = _Pattern(r"^\W*(?:(?:npm|fatal|error|ERR!|warn\w*)\W+)*(?:the |a |an )?(?:command|process|program|agent|run|"
@@ -339,28 +337,29 @@ _AN_ERROR = _Pattern(r"\berrors?\b|Error\b|exception|\bfatal\b|\bfailed\b|^\W*(?
                        r"usage|rate|429|529|too many|overloaded|quota|resource|stream|exceeded|unexpected status|"
                        r"the model|model|api|http|limit)")
 _EARLY = 40
-"""Characters of a line in which its cause stands, unless it calls itself an error: prose mentions it later."""
+"""Characters at the start of a line that contain its cause, unless it is marked as an error: prose mentions it
+later."""
 _MAX_LINES, _MAX_LINE, _MAX_OTHERS = 80, 2_000, 3
 
 
 class Witness(Value):
-    """What a program's last words say."""
+    """Failure in a program's last output."""
 
     kind: TroubleKind
     line: str
     around: str
-    """The line with what follows and precedes it, where a client may say until when."""
+    """The line with its neighbours, where a client may say until when."""
 
 
 def find_witness(output: str, *, is_agent: bool = True, hosts: Collection[str] = (), is_told: bool = False,
                  ) -> Witness | None:
-    """Return what the last words of a program that has failed say about its model's API; None for nothing.
+    """Return the failure of its model's API in the last output of a failed program; None for none.
 
     Args:
         output: the end of what it printed.
         is_agent: it is an agent's own program. Any other command may fail to connect to anything.
         hosts: `host:port` of its model's API, as its environment names it.
-        is_told: the output is the message of an error event, which speaks of nothing but its model's API.
+        is_told: the output is the message of an error event, which is always about its model's API.
     """
     hosts = ("",) if is_told else hosts
     lines = [line[:_MAX_LINE] for line in output.splitlines()][-_MAX_LINES:]
@@ -373,7 +372,7 @@ def find_witness(output: str, *, is_agent: bool = True, hosts: Collection[str] =
             around = "\n".join((*lines[at:at + 8], *lines[max(0, at - 3):at]))
             return Witness(kind, line.strip(), around)
         others += 1
-        # A later failure of another kind is why it ended: the agent may have survived the limit that it mentions above.
+        # It ended because of a later failure of another kind: the agent may have survived the limit mentioned above.
         if others > _MAX_OTHERS or (_OTHER_FAILURE.search(line) and not _GENERIC.search(line)):
             return None
     return None
@@ -389,7 +388,7 @@ def _classify_line(line: str, is_agent: bool, hosts: Collection[str]) -> Trouble
     about_model = _MODEL.search(line) is not None or any(host in line for host in hosts)
     if (found := _STATUS.search(line)) and (is_error or found.start() <= _EARLY):
         status = _status_in(found)
-        # These are hardly ever another server's than the model's; a 500 may be any, such as that of the task.
+        # These rarely come from a server other than the model's; a 500 may come from any, such as the task's.
         if status in (429, 529):
             return _STATUSES[status]
         if status >= 500 and about_model:
@@ -434,7 +433,7 @@ _ZONES = {"utc": 0, "gmt": 0, "z": 0, "pst": -8, "pdt": -7, "mst": -7, "mdt": -6
           "edt": -4, "bst": 1, "cet": 1, "cest": 2, "eet": 2, "eest": 3, "ist": 5.5, "jst": 9, "kst": 9, "aest": 10,
           "aedt": 11}
 _PAST = timedelta(minutes=30)
-"""How long ago a time without a date may be: a message is read a moment after it was printed."""
+"""Largest age of a time without a date: a message is read a moment after it was printed."""
 
 
 def read_reset(text: str, now: float, zone: tzinfo = UTC) -> float | None:
@@ -454,7 +453,7 @@ def read_reset(text: str, now: float, zone: tzinfo = UTC) -> float | None:
 
 
 def _read_reset(text: str, now: float, zone: tzinfo) -> float | None:
-    # From the exact to the vague: a message that names a moment often names a duration or a day as well.
+    # From exact to vague: a message that names a time often also names a duration or a day.
     if found := _EPOCH.search(text):
         return float(found[1])
     today = datetime.fromtimestamp(now, zone)
@@ -483,7 +482,7 @@ def _short(unit: str) -> str:
 
 
 def _clock(found: re.Match[str], today: datetime) -> float:
-    """Return the moment that a clock time means: the next one, unless it has just passed."""
+    """Return the time of a clock time: the next one, unless it has just passed."""
     assert today.tzinfo is not None
     local = today.astimezone(_zone_of(found["zone"], today.tzinfo))
     if found["named"]:
@@ -531,11 +530,11 @@ def _zone_of(name: str | None, default: tzinfo) -> tzinfo:
 
 
 def read_told(status: int | None, error: str, message: str) -> Witness | None:
-    """Return what the error event at the end of a program's stream says; None if that is no trouble of its API.
+    """Return the failure in the error event at the end of a program's stream; None if it is not about its API.
 
     Args:
         status: HTTP status, None if it names none.
-        error: name that the program gives the failure, '' for none.
+        error: the program's name for the failure, '' for none.
         message: its text.
     """
     line = next((line.strip() for line in message.splitlines() if line.strip()), "")
@@ -552,6 +551,6 @@ def hosts_of(environment: Mapping[str, str]) -> Sequence[str]:
 
 
 def describe_moment(at: float, now: float) -> str:
-    """Return a time in words, with its day if it is not soon; both in seconds since 1970. Pure."""
+    """Format a time, with its day if it is not soon; both in seconds since 1970. Pure."""
     moment = datetime.fromtimestamp(at, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S UTC}" if at - now > SAME_DAY else f"{moment:%H:%M:%S UTC}"

@@ -1,6 +1,6 @@
 """Variables in a profile's texts: `${NAME}`, or `${NAME:-default}`, as a shell has them. Pure.
 
-An agent may read what garrison tells by variables, such as its model's base URL, from a file or its own option.
+An agent may need what garrison passes in variables, such as its model's base URL, in a file or an option.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
 _BRACED = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
 _NAMED = re.compile(r"(?:\$\{|\{env:)([A-Za-z_][A-Za-z0-9_]*)")
 OWN = "GARRISON_"
-"""Beginning of the names of variables that garrison itself sets where an agent runs."""
+"""Prefix of variables that garrison itself sets for an agent."""
 
 
 def references(text: str) -> list[str]:
@@ -23,7 +23,7 @@ def references(text: str) -> list[str]:
 
 
 def expand(text: str, env: Mapping[str, str], where: str) -> str:
-    """Return a text with its variables replaced; UsageError, beginning with `where`, for one that is not set."""
+    """Return a text with its variables replaced; UsageError, starting with `where`, for one that is not set."""
     def value(found: re.Match[str]) -> str:
         name, default = found.groups()
         if env.get(name):

@@ -26,7 +26,7 @@ def main(words: list[str]) -> int:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", int(rows), int(columns), 0, 0))
         with socket.socket(fileno=int(number)) as line:
             limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))  # for other senders' descriptors in flight
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))  # others may have many in flight
             socket.send_fds(line, [b"\0"], [master])
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         os.close(master)

@@ -1,10 +1,10 @@
-"""Attempt whose session can be suspended: its programs, started one after the other, and the waits in between.
+"""Attempt whose session can be suspended: its programs, started one after another, and the waits in between.
 
-The program of a `SuspendableAttempt` ends whenever the session has to wait (a question, a rate limit, a refused key)
-and records why. `policy` decides what follows; the session has no process while it waits. The user may take the session
-over meanwhile: the program is stopped, and restarted when they leave.
+The program of a `SuspendableAttempt` ends whenever the session must wait (a question, a rate limit, a refused key) and
+records why. `policy` decides what follows; the session has no process while it waits. The user may take over the
+session: the program is stopped, and restarted when they leave.
 
-The programs of a `ConnectedAttempt` are connections (`claude`, `acp`), resumed by the session's id. Those of
+The programs of a `ConnectedAttempt` are connections (`claude`, `acp`), resumed by the session's id. The programs of
 `session_agent.SessionAttempt` run a garrison session, which resumes at the node in progress.
 """
 
@@ -45,9 +45,9 @@ class SuspendableAttempt(Work):
     """An attempt's session in one incarnation of its orchestrator."""
 
     makes_files = True
-    """False if it has files only once it has waited."""
+    """False if it has files only after it has waited."""
     shares_outages = True
-    """False for a program that calls no model's API itself."""
+    """False for a program that does not call a model's API itself."""
 
     def __init__(self, assignment: Assignment, now: float, *, wall: Callable[[], float] = time.time) -> None:
         self.assignment, self._wall = assignment, wall
@@ -59,7 +59,7 @@ class SuspendableAttempt(Work):
         self.outcome: WorkResult | None = None
         self._stopping = self._taken_over = False
         self._held = ""
-        """What it waits for, if that blocks other agents of its account as well."""
+        """What it waits for, if that also blocks other agents of its account."""
         self.outages = SharedOutages(Path(assignment.environment["GARRISON_HOME"]), assignment.account, self._model(),
                                      assignment.task.node, wall) if assignment.account and self.shares_outages else None
         # A new incarnation means that the user has resolved the failure; if not, the CLI refuses again.
@@ -97,8 +97,7 @@ class SuspendableAttempt(Work):
         if self.program is not None:
             if self.outages is not None:
                 self.outages.look(self.assignment.folder)
-            # The lock of the takeover is how the user's command asks for the session; that waits until the program is
-            # gone.
+            # The user's command requests the session by taking the takeover lock, and waits until the program is gone.
             if not self._taken_over and holder.person_of(self.files) is not None:
                 self._taken_over = True
                 self.program.stop(now)
@@ -118,7 +117,7 @@ class SuspendableAttempt(Work):
             self.program.stop(now)
 
     def process(self) -> tuple[int, int] | None:
-        """Return the program's process, or that of the takeover by the user who works in its place."""
+        """Return the process of the program, or of the user's takeover."""
         return self.program.process() if self.program is not None else holder.process_of_person(self.files)
 
     def wake_at(self) -> float | None:
@@ -126,7 +125,7 @@ class SuspendableAttempt(Work):
         if self.program is not None:
             due = self.program.wake_at()
             is_trial = self.outages is not None and self.outages.is_trying
-            # Everybody of the account waits for a trial, and no event but its files tells that the API has answered it.
+            # All agents of the account wait for a trial, and only its files show that the API has answered it.
             return min(due or math.inf, time.monotonic() + 1.0) if is_trial else due
         if self.outages is not None and self._held:
             return time.monotonic() + self.outages.wake_after()
@@ -139,7 +138,7 @@ class SuspendableAttempt(Work):
 
     @property
     def trouble(self) -> Trouble | None:
-        """Return what keeps the agent from working, once its program has ended for it."""
+        """Return why the agent cannot work, once its program has ended because of it."""
         if self.program is not None or self._taken_over:
             return None
         seen = self.outages.seen if self.outages is not None and self._held and self.outcome is None else None
@@ -170,7 +169,7 @@ class SuspendableAttempt(Work):
             self._tell_others(self.outages, self.endings[-1] if len(self.endings) > before else None)
 
     def _tell_others(self, outages: SharedOutages, ending: ConnectionEnd | None) -> None:
-        """Tell the other agents of the account how the program ended."""
+        """Report the program's ending to the other agents of the account."""
         if ending is not None and ending.kind in OUTAGES and self.decision.step is NextStepKind.WAIT \
                 and self._is_of_api():
             outages.record(ending, self.decision.until)
@@ -181,7 +180,7 @@ class SuspendableAttempt(Work):
             outages.end()
 
     def _waiting_for(self) -> str:
-        """Return what it waits for before its program may begin, '' for nothing."""
+        """Return what it waits for before its program may start, '' for nothing."""
         own = questions.waiting_for(self.files, self.endings, self.decision, self._wall())
         self._held, step = "", self.decision.step
         is_own = step is NextStepKind.WAIT and self.endings[-1].kind in OUTAGES
@@ -235,7 +234,7 @@ class ConnectedAttempt(SuspendableAttempt):
         super().__init__(assignment, now, wall=wall)
 
     def _order(self, decision: NextStep) -> tuple[ConnectionOrder, Mapping[str, str]]:
-        """Return the order of the next connection, and variables that are set for it alone."""
+        """Return the order of the next connection, and variables set only for it."""
         raise NotImplementedError
 
     def _model(self) -> str:
@@ -246,7 +245,7 @@ class ConnectedAttempt(SuspendableAttempt):
         return self.files.session_id or None
 
     def _find_mender(self) -> str:
-        """Return the session of the refused attempt before, if it can continue with that in this one; '' for none."""
+        """Return the previous refused attempt's session, if this attempt can continue it; '' for none."""
         refused, is_first = self.assignment.refused, self.role == WORKER and self.session is None
         return AttemptFiles(refused).find_mender() if is_first and refused is not None else ""
 
@@ -254,7 +253,7 @@ class ConnectedAttempt(SuspendableAttempt):
         """Record a connection's order and its prompt, and start it; an orphaned program on its session ends first."""
         holder.end_orphan(self.files)
         job, variables = self._order(decision)
-        # Recorded before it is sent: a prompt that no program got is in the record, but none is missing.
+        # Recorded before it is sent: the record may contain a prompt that was never delivered, but none is missing.
         self.files.add_prompt(decision.prompt.value, job.prompt, job.system_prompt, incarnation=job.incarnation,
                               at=self._wall())
         write_json(self.files.order, asdict(job))
@@ -301,11 +300,11 @@ class ConnectedAgent(Generic[SettingsT]):
         self.name, self.settings, self.role = name, settings, role
 
     def _open(self, assignment: Assignment, settings: SettingsT, now: float) -> ConnectedAttempt:
-        """Start an attempt with the settings that hold for it."""
+        """Start an attempt with its settings."""
         raise NotImplementedError
 
     def start(self, assignment: Assignment, now: float) -> ConnectedAttempt:
-        """Start, or continue where an earlier incarnation was; UsageError if the node's attributes are invalid."""
+        """Start, or continue an earlier incarnation's work; UsageError if the node's attributes are invalid."""
         if self.role == VALIDATOR:  # the node's attributes configure its worker, not its validator
             return self._open(assignment, self.settings.read_only(can_run=assignment.can_run), now)
         task = assignment.task

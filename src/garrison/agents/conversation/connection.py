@@ -1,14 +1,14 @@
-"""Connection: a process that runs an agent's program for one prompt of a session, and records what becomes of it.
+"""Connection: a process that runs an agent's program for one prompt of a session, and records how it ends.
 
 It decides nothing about the attempt: it writes how it ended to `endings.jsonl` and exits, and the orchestrator decides
-what follows (`attempt`). It dies with its orchestrator, and the program with it. What is common to every kind of agent
+what follows (`attempt`). It dies with its orchestrator, and the program with it. The common part of every kind of agent
 is here, in this order:
 
-1. `run` records what a dead predecessor has left, waits until no other process runs the session and until a start slot
-   is free, and has the program opened.
-2. `_converse` sends the prompt, and another one for what the user has said meanwhile. The kind passes each event to
-   `_write` (or, for usage, to `usage.jsonl`) and to `_observe`, which notices a session that goes round.
-3. `_turn_ended` finds out how a turn has ended: by a report, a question, a failure, or without a word about its task.
+1. `run` records the leftovers of a dead predecessor, waits until no other process runs the session and a start slot is
+   free, and opens the program.
+2. `_converse` sends the prompt, and another one for new messages of the user. The kind passes each event to `_write`
+   (or, for usage, to `usage.jsonl`) and to `_observe`, which detects a looping session.
+3. `_turn_ended` finds out how a turn has ended: by a report, a question, a failure, or none of these.
 4. `_ending` names the end of the connection, by the API's own answer if the run's proxy has seen it;
    `run_connection` records it.
 """
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 _LOCK_TIMEOUT = 30.0
 """Seconds to wait for an earlier incarnation's connection to release the session."""
 _STOP_TIMEOUT = 0.5
-"""Seconds by which our signal to stop may arrive later than that of the program."""
+"""Seconds by which our stop signal may arrive later than the program's."""
 _MAX_LAST = 400
-"""Characters of an agent's last words that are kept where it made no report."""
+"""Characters of an agent's last message that are kept if it made no report."""
 _SHOWN_REPEATS = 4
-"""Identical calls in a row from which on `status` shows them."""
+"""Consecutive identical calls from which `status` shows them."""
 
 
 _EARLIER = {"incarnation": "life", "worktree": "tree", "role": "part"}
-"""Names in the order of an ACP agent by an orchestrator that runs since before an update."""
+"""Names in the order of an ACP agent from an orchestrator started before an update."""
 OrderT = TypeVar("OrderT", bound=ConnectionOrder)
 
 
@@ -66,14 +66,14 @@ class SessionConnection(Generic[OrderT]):
     """One connection to a session."""
 
     program: ClassVar[str]
-    """What people call the agent's program."""
+    """The agent's program in messages."""
     failures: ClassVar[tuple[type[Exception], ...]]
     """Errors of the program, which `_failed` names."""
 
     def __init__(self, job: OrderT, starts: int, loops: LoopDetector, executable: str, path: str | None = None) -> None:
         self.job, self.files, self._starts = job, AttemptFiles(job.attempt_folder), starts
         self._executable, self._path = executable, path
-        """The program, and the PATH on which it is looked for."""
+        """The program, and the PATH to search for it."""
         self._prompt, self._loops = job.prompt, loops
         self._stop, self._started = asyncio.Event(), asyncio.Event()
         self._recorder = AttemptRecorder(self.files, job.incarnation)
@@ -92,7 +92,7 @@ class SessionConnection(Generic[OrderT]):
         raise NotImplementedError
 
     async def _open(self) -> ConnectionEnd | None:
-        """Start the program and its session; return the ending if they cannot begin."""
+        """Start the program and its session; return the ending if they cannot start."""
         raise NotImplementedError
 
     async def _turn(self, prompt: str) -> ConnectionEnd:
@@ -104,7 +104,7 @@ class SessionConnection(Generic[OrderT]):
         raise NotImplementedError
 
     async def _failed(self, error: Exception) -> ConnectionEnd:
-        """Return the ending that an error of the program means."""
+        """Return the ending for an error of the program."""
         raise NotImplementedError
 
     def _prepare(self) -> ConnectionEnd | None:
@@ -113,32 +113,32 @@ class SessionConnection(Generic[OrderT]):
 
     @property
     def _is_in_call(self) -> bool:
-        """Return whether a tool call is under way, which may change the report."""
+        """Return whether a tool call is in progress, which may change the report."""
         return False
 
     def _take_report(self, _message: str = "") -> Mapping[str, object] | None:
-        """Return the agent's report, which is in report.json then; ValueError if what it gave for one cannot be read.
+        """Return the agent's report, which is then in report.json; ValueError if its report is unreadable.
 
         Args:
-            message: its last words, which may hold the report.
+            message: its last message, which may contain the report.
         """
         report: Mapping[str, object] | None = read_json(self.files.report)
         return report
 
     def _text_of(self, told: Undelivered) -> str:
-        """Return the prompt that tells what the user has said during the last turn."""
+        """Return the prompt with the user's messages during the last turn."""
         return told.text
 
     def _asks(self, said: str) -> str:
-        """Return what a worker asks the user with its last words; '' for nothing."""
+        """Return the question to the user in a worker's last message; '' for none."""
         return questions.plain_question(said) if self.job.role == WORKER else ""
 
     # ---- from start to end
 
     async def run(self) -> ConnectionEnd:
         """Run the connection to its end."""
-        # Before anything is awaited: a stop while we wait for the lock or a start slot ends us with an ending, and
-        # without one it would count as a crash.
+        # Before anything is awaited: a stop while we wait for the lock or a start slot must record an ending, or it
+        # would count as a crash.
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         self._show_trouble("")
@@ -150,17 +150,17 @@ class SessionConnection(Generic[OrderT]):
             return await self._failed(error)
 
     def _left_over(self) -> ConnectionEnd | None:
-        """Return the ending that a predecessor died before it had recorded."""
+        """Return the ending that a predecessor died before recording."""
         if report := self._take_report():
             return self._reported(report)
         question = self._open_question()
         return self._ending(policy.QUESTION, question) if question else None
 
     async def _lock_session(self) -> ConnectionEnd | None:
-        """Wait until no other process runs the session; return the ending if that takes too long, or we are to stop."""
+        """Wait until no other process runs the session; return the ending if that takes too long or we must stop."""
         until = time.monotonic() + _LOCK_TIMEOUT
         while not self._stop.is_set() and time.monotonic() < until:
-            # Tried again and again, since a blocking flock could not be given up for a stop.
+            # Polled, since a blocking flock could not be abandoned for a stop.
             self._lock = LifeLock.try_acquire(self.files.lock)
             if self._lock is not None:
                 return None
@@ -179,7 +179,7 @@ class SessionConnection(Generic[OrderT]):
                 await self._close()
 
     async def _converse(self) -> ConnectionEnd:
-        """Send the prompt, and another one for what the user has said meanwhile; return how the last turn ended."""
+        """Send the prompt, and another one for new messages of the user; return how the last turn ended."""
         self._told = told = messages.pending(self.files)
         ending = await self._turn(f"{self._prompt}\n\n{told.text}" if told else self._prompt)
         while ending.kind == policy.SILENT and (told := messages.pending(self.files)):
@@ -188,13 +188,13 @@ class SessionConnection(Generic[OrderT]):
         return ending
 
     def _confirm(self) -> None:
-        """Count what the user said as delivered, once the agent has answered."""
+        """Count the user's message as delivered, once the agent has answered."""
         if self._told is not None:
             messages.confirm(self.files, self._told)
             self._told = None
 
     def _observe(self, event: Event) -> str:
-        """Return why the session goes round, '' while it does not; show what repeats."""
+        """Return why the session is looping, '' if it is not; show what repeats."""
         reason = self._loops.observe(event)
         if event["kind"] == "tool_result" and (self._loops.repeated >= _SHOWN_REPEATS or self._shows_repeats):
             self._shows_repeats = self._loops.repeated >= _SHOWN_REPEATS
@@ -209,7 +209,7 @@ class SessionConnection(Generic[OrderT]):
         """Return how a turn ended: by a report, a question or a failure, or without any of them.
 
         Args:
-            said: its last words.
+            said: its last message.
         """
         unreadable = ""
         try:
@@ -228,16 +228,16 @@ class SessionConnection(Generic[OrderT]):
         return replace(silent, unreadable=unreadable) if silent.kind == policy.SILENT else silent
 
     def _open_question(self) -> str:
-        """Return the question that ends the turn; '' for none, or for one for whose answer the program waits."""
+        """Return the question that ends the turn; '' for none, or if the program itself waits for the answer."""
         question = read_json(self.files.question)
         return questions.unanswered(self.files) if question and not question.get("call") else ""
 
     # ---- endings
 
     def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> ConnectionEnd:
-        """Return how the connection ends: by its report, else as the recorder judges what the program says. A failure
-        after the report is no reason to repeat the work."""
-        # What a connection that is stopped or crashes has reported is found by the next one (`_left_over`).
+        """Return how the connection ends: by its report, else by the recorder's judgement of the program's output. A
+        failure after the report is no reason to repeat the work."""
+        # The report of a connection that is stopped or crashes is found by the next one (`_left_over`).
         if kind not in (policy.STOPPED, TroubleKind.CRASH) and not self._is_in_call and (report := self._take_report()):
             return self._reported(report)
         return self._recorder.ending(kind, reason, resets_at=resets_at, answered=self._answered)
@@ -247,11 +247,11 @@ class SessionConnection(Generic[OrderT]):
                              None, self._answered)
 
     async def _program_ended(self, end: End, said: str, kind: str) -> ConnectionEnd:
-        """Return the ending of a program that has ended by itself.
+        """Return the ending of a program that exited by itself.
 
         Args:
             said: the end of its error output.
-            kind: class of an exit with an error, by these words.
+            kind: class of an exit with an error, by that output.
         """
         if end.signal == signal.SIGTERM:  # a stop signals the program and us; ours may arrive later
             with contextlib.suppress(TimeoutError):
@@ -263,7 +263,7 @@ class SessionConnection(Generic[OrderT]):
                                  progress=self._answered)
         if end.kind is EndKind.LOST:
             return self._ending(TroubleKind.CRASH, f"{self.program} closed its output")
-        # A program that has answered was there: its own words say what ended it.
+        # A program that has answered was not missing: its own output says why it ended.
         if not self._answered and (gone := self._vanished(was_run=end.kind is not EndKind.NOT_RUN)):
             return gone
         if end.kind is EndKind.NOT_RUN:
@@ -271,13 +271,13 @@ class SessionConnection(Generic[OrderT]):
         return self._ending(kind, f"{self.program} ended with exit code {end.code}: {said or 'it said nothing'}")
 
     def _vanished(self, *, was_run: bool) -> ConnectionEnd | None:
-        """Return the ending of a program that has failed at its start and is gone, None if it is there: an update
-        replaces it, so it is waited for."""
+        """Return the ending for a program that failed to start and is missing, None if it exists: an update replaces
+        it, so wait for it."""
         program = self._executable
         if shutil.which(program, path=self._path) is None:
-            return self._ending(TroubleKind.VANISHED, f"{program} is not there any more; waiting until it is back")
+            return self._ending(TroubleKind.VANISHED, f"{program} is missing; waiting until it is back")
         before = self.files.read_endings()[-1:]
-        if not was_run and before and before[0].kind == TroubleKind.VANISHED:  # it was gone when we were started
+        if not was_run and before and before[0].kind == TroubleKind.VANISHED:  # it was missing when we were started
             return self._ending(TroubleKind.VANISHED, f"{program} cannot be run yet; waiting until it can")
         return None
 
@@ -289,7 +289,7 @@ class SessionConnection(Generic[OrderT]):
         atomic.write(self.files.waiting, what.encode(), durable=False)
 
     def _show_trouble(self, what: str) -> None:
-        """Show in `status` what goes wrong while the session works; '' for nothing."""
+        """Show a problem of the working session in `status`; '' for none."""
         if what:
             atomic.write(self.files.trouble, what.encode(), durable=False)
         else:
@@ -300,7 +300,7 @@ def run_connection(connection: Callable[[OrderT], SessionConnection[OrderT]], or
                    argv: list[str] | None) -> int:
     """Run a connection by the order in the file that the command line names; exit 0 once its ending is on disk."""
     path = Path((sys.argv[1:] if argv is None else argv)[0])
-    # A connection without its orchestrator would work on while the successor's connection waits for the lock.
+    # A connection without its orchestrator would continue while the successor's connection waits for the lock.
     die_with_parent()
     job = from_data(order, {_EARLIER.get(name, name): value for name, value in (read_json(path) or {}).items()})
 
@@ -317,5 +317,5 @@ def run_to_ending(files: AttemptFiles, run: Callable[[], Coroutine[object, objec
     except OSError as error:  # such as a full disk: a later connection continues
         with contextlib.suppress(OSError):
             os.write(1, f"the connection ends: {error}\n".encode(errors="replace"))
-        os._exit(1)  # what is not flushed would print a traceback
+        os._exit(1)  # unflushed output would print a traceback
     return 0

@@ -2,33 +2,33 @@
 
 | file | content | written by |
 |---|---|---|
-| `session.json` | the session, those before it, and which other one it continues (`SessionRecord`) | orchestrator; an
+| `session.json` | the session, earlier ones, and which other one it continues (`SessionRecord`) | orchestrator; an
   ACP agent's connection |
-| `order.json` | the job of the present connection | orchestrator |
-| `prompts.jsonl` | each connection's first message, with the system prompt if that is another one | orchestrator |
+| `order.json` | the job of the current connection | orchestrator |
+| `prompts.jsonl` | each connection's first message, with the system prompt if it changed | orchestrator |
 | `process.json` | pid and start ticks of the CLI | connection |
 | `stream.jsonl` | every event, with time and incarnation | connection |
 | `usage.jsonl` | tokens and costs (`records.costs`) | connection |
-| `windows.json` | what the windows of a subscription have left (`records.costs`) | connection |
+| `windows.json` | what is left of a subscription's windows (`records.costs`) | connection |
 | `endings.jsonl` | how each connection ended (`policy.ConnectionEnd`) | connection, else orchestrator |
 | `report.json` | the agent's `report_result` or `report_verdict` | connection |
 | `question.json`, `answer.json` | the last question and its answer (`questions`) | connection; orchestrator |
 | `lifted.json` | the user's answer to a failure that only the user can resolve | orchestrator |
 | `permissions.json` | tool calls that the user has allowed or refused (`questions`) | connection |
-| `messages.jsonl`, `delivered.json` | what the user told the session, and how much of it has arrived (`messages`) |
+| `messages.jsonl`, `delivered.json` | the user's messages to the session, and how many were delivered (`messages`) |
   `garrison tell`; connection |
-| `unreported` | exists if the agent ended without a report and its work alone was judged | orchestrator |
+| `unreported` | exists if the agent ended without a report and only its work was judged | orchestrator |
 | `waiting` | one line: what it waits for, while it waits | orchestrator, connection |
 | `config/` | the CLI's configuration folder while it has no sandbox | the CLI |
-| `trouble` | one line: what goes wrong while it works, such as an overloaded API | connection |
-| `outage.json` | what it waits for with all agents of its account (`outages.Outage`) | orchestrator |
+| `trouble` | one line: a problem while it works, such as an overloaded API | connection |
+| `outage.json` | what all agents of its account wait for (`outages.Outage`) | orchestrator |
 | `reserved.json` | US dollars that the call in progress may cost (`records.budget`) | connection |
 | `transcripts/` | a copy of the CLI's transcripts (`transcripts`) | connection, `garrison takeover` |
 | `session.lock` | held while a CLI runs on the session | connection, `garrison takeover` |
-| `conversation.txt`, `answers.json` | of an agent that runs as a garrison session: the model's last prompt; the answers
-  its calls of `ask_guardian` were given | `node.session_attempt` |
+| `conversation.txt`, `answers.json` | of an agent that runs as a garrison session: the model's last prompt;
+  the answers to its calls of `ask_guardian` | `node.session_attempt` |
 | `../session/` | of such an agent: the garrison session | `node.session_attempt` |
-| `../takeover.json` | the person who took the session over, locked meanwhile; there its change wakes the orchestrator |
+| `../takeover.json` | the user's takeover, locked while it lasts; a change there wakes the orchestrator |
   `garrison takeover` |
 """
 
@@ -48,7 +48,7 @@ from garrison.values import Value, fields_of
 
 
 class _File:
-    """Path below the attempt's folder, made when it is asked for: a view of a thousand nodes asks for few of each."""
+    """Path below the attempt's folder, computed on demand: a view of a thousand nodes needs few of each."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -62,17 +62,17 @@ class SessionRecord(Value):
 
     id: str
     begun: int = 1
-    """Which connection of the attempt began it."""
+    """Number of the attempt's connection that started it."""
     past: str = ""
     """Session of an earlier node that this one continues as its own session."""
     answered: bool = False
-    """Set once it has said or done anything: one that died before may not have got its prompt."""
+    """Set once it has written or done anything: one that died earlier may not have got its prompt."""
     earlier: int = 0
     """Sessions of the attempt before it."""
     lost: int = 0
     """Earlier sessions that the agent failed to continue."""
     mends: bool = False
-    """Set if it is that of the refused attempt before, which continues."""
+    """Set if it is the session of the previous refused attempt, which continues."""
 
 
 class AttemptFiles:
@@ -114,22 +114,22 @@ class AttemptFiles:
         atomic.make_directory(self.folder)
 
     def read_session(self) -> SessionRecord | None:
-        """Return the present session; None if none has begun."""
+        """Return the current session; None if none has started."""
         body = read_json(self.session)
         return from_data(SessionRecord, body) if body else None
 
     def write_session(self, record: SessionRecord) -> None:
-        """Record the present session."""
+        """Record the current session."""
         write_json(self.session, fields_of(record))
 
     @property
     def session_id(self) -> str:
-        """Return the id of the present session; '' for none."""
+        """Return the id of the current session; '' for none."""
         record = self.read_session()
         return record.id if record is not None else ""
 
     def find_mender(self) -> str:
-        """Return the id of the session that can continue with the refusal of its work; '' if a fresh one should."""
+        """Return the id of the session that can continue after the refusal of its work; '' to use a fresh one."""
         record = self.read_session()
         calls = [each for each in read_usage(self.usage) if each.kind == "call"] if self.usage.exists() else []
         last = calls[-1] if calls else None

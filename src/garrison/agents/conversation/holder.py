@@ -1,4 +1,4 @@
-"""Holder of a session: the program that runs it, or the user who has taken it over; there is never more than one.
+"""Holder of a session: the program that runs it, or the user who has taken it over; never more than one.
 
 Two programs would write to the same transcript without noticing, so the recorded one must be gone before a session is
 resumed. A takeover holds a lock while it runs, so the orchestrator continues however the takeover ends.
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 _STEPS = ((signal.SIGTERM, 3.0), (signal.SIGKILL, 2.0))
 """Signals to an orphan, and the seconds to wait after each: on TERM the CLI ends its tools and saves its transcript."""
 _CLAIM_TIMEOUT = 1.0
-"""Seconds for a lock that only seems held, because another process tests it, to be free again."""
+"""Seconds until a lock that another process only tests is free again."""
 _SUSPEND_TIMEOUT = 30.0
 """Seconds for the session to be suspended."""
 _MAX_CONVERSATION = 64 << 20
-"""Bytes of a conversation that can be taken over."""
+"""Most bytes of a conversation that can be taken over."""
 
 
 # ---- its program
@@ -52,7 +52,7 @@ def end_orphan(files: AttemptFiles) -> None:
     recorded = read_json(files.process)
     if recorded is None:
         return
-    # After a reboot the recorded pid, even with its start ticks, may be somebody else's.
+    # After a reboot the recorded pid, even with its start ticks, may belong to another process.
     for number, seconds in _STEPS if processes.same_boot(str(recorded.get("boot", ""))) else ():
         if not processes.send(recorded["pid"], recorded["ticks"], number):
             break
@@ -71,12 +71,12 @@ class Person(Value):
     since: str = ""
 
     def describe(self) -> str:
-        return f"while it is held by a person (takeover, process {self.pid}, since {self.since})" if self.pid else \
-            "while it is held by a person"
+        return f"while it is taken over (process {self.pid}, since {self.since})" if self.pid else \
+            "while it is taken over"
 
 
 def person_of(files: AttemptFiles) -> Person | None:
-    """Return the person who has taken the session over, if any."""
+    """Return the takeover of the session, if any."""
     if not is_held(files.takeover):
         return None
     body = read_json(files.takeover)
@@ -93,7 +93,7 @@ def session_of(node: str, files: AttemptFiles) -> str:
     """Return the session that can be taken over; NotFound or Refused if there is none."""
     session = files.session_id
     if not session:
-        raise NotFound(f"{node} has no session yet; `garrison status` shows what it does")
+        raise NotFound(f"{node} has no session yet; `garrison status` shows its state")
     endings = files.read_endings()
     if (endings and endings[-1].kind == policy.REPORTED) or files.result.exists():
         raise Refused(f"{node} has reported its result; there is nothing left to take over")
@@ -106,7 +106,7 @@ def conversation_of(node: str, files: AttemptFiles) -> str:
         raise Refused(f"{node} has reported its result; there is nothing left to take over")
     conversation = untrusted.read_text(files.folder, files.conversation.name, _MAX_CONVERSATION)
     if not conversation:
-        raise NotFound(f"{node} has asked its model nothing yet; `garrison status` shows what it does")
+        raise NotFound(f"{node} has not called its model yet; `garrison status` shows its state")
     return conversation
 
 
@@ -120,7 +120,7 @@ def taken_over(node: str, files: AttemptFiles, since: str, wait: Callable[[], No
         wait: called while the session is being suspended.
         lock_file: lock of the session, which only one process may run.
     """
-    # The claim comes first: by it the orchestrator knows that it has to end its program, which holds the other lock.
+    # The claim comes first: it tells the orchestrator to end its program, which holds the other lock.
     claim = _lock(files.takeover, _CLAIM_TIMEOUT)
     if claim is None:
         person = person_of(files)
@@ -132,7 +132,7 @@ def taken_over(node: str, files: AttemptFiles, since: str, wait: Callable[[], No
     session = None
     try:
         wait()
-        # Both programs append to one transcript; the lock is free only once the agent's has ended.
+        # Both programs append to one transcript; the lock is free only once the agent's program has ended.
         session = _lock(lock_file, _SUSPEND_TIMEOUT)
         if session is None:
             raise Refused(f"the session of {node} was not suspended within {_SUSPEND_TIMEOUT:.0f} s; nothing was "

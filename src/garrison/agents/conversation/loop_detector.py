@@ -1,13 +1,12 @@
-"""Loop detector: notice a session that goes round, by what its tool calls bring. Pure.
+"""Loop detector: notice a looping session by the results of its tool calls. Pure.
 
-Not the calls are compared, which a model varies endlessly (descriptions, comments, names of files), but what they
-bring. A call brings something new if its result has a line that no earlier one had (numbers, ids, and the words of the
-call itself and of short ones before it apart), or if it leaves a worktree that was not there before. To put a change
-back, an empty commit, a note, or a file outside the worktree is nothing new. A result without a word is judged by its
-call.
+It does not compare calls, which a model varies endlessly (descriptions, comments, file names), but their results. A
+call brings something new if its result has a line that no earlier one had (ignoring numbers, ids, and the words of the
+call itself and of earlier short ones), or if it leaves a new state of the worktree. Reverting a change, an empty
+commit, a note, or a file outside the worktree is nothing new. A result without words is judged by its call.
 
-Calls in a row that bring nothing new are counted, one that has the same result for the third time twice, unless it took
-long: to wait for a build is no loop.
+Consecutive calls without anything new are counted; one with the same result for the third time counts twice, unless it
+took long: waiting for a build is no loop.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MAX_REPEATS = 12
-"""Times in a row that the same call may bring nothing new, where an agent has no setting of its own."""
+"""Default limit of consecutive identical calls that bring nothing new."""
 MAX_LINES = 200_000
-"""Lines of results that are remembered; what a session has said before them is forgotten."""
+"""Most lines of results that are remembered; older ones are forgotten."""
 _CHECKS = 4
-"""How often a session that makes no call is looked at before it is found idle: a look costs some milliseconds."""
+"""Checks of a session without calls before it counts as idle: a check costs some milliseconds."""
 _OFTEN = 3
-"""Times that a call has had the same result from which on it counts twice."""
+"""Number of identical results from which a call counts twice."""
 _LONG = 20.0
 """Seconds of a call that waits for something."""
 _ID = re.compile(r"\b(?=\w*\d)(?=\w*[a-zA-Z])\w{7,}\b|\d+")
-"""Numbers, hashes and ids: what differs between two runs of the same thing."""
+"""Numbers, hashes and ids, which differ between two runs of the same thing."""
 _COMMENT = re.compile(r"(?:^|\s)#.*", re.MULTILINE)
 _SHORT, _MAX_SAID = 300, 5000
-"""Characters of a short call, and the words of such that are remembered."""
+"""Characters of a short call, and the number of words of such calls that are remembered."""
 _WORD = re.compile(r"[^\W_]+")
 _NOTING = ("save_notes", "update_phase", "TodoWrite")
-"""Tools, whatever their server, that only say something about the work."""
+"""Tools, of any server, that only talk about the work."""
 
 
 class _ToolCall(NamedTuple):
@@ -48,9 +47,9 @@ class _ToolCall(NamedTuple):
 
     tool: str
     arguments: str
-    """What it was called with, without description, comments and numbers."""
+    """Its arguments, without description, comments and numbers."""
     is_search: bool
-    """Its result has the words of the call because they were found."""
+    """Its result contains the words of the call because they were found."""
     words: str
     """The call in one line."""
     begun: float
@@ -60,11 +59,9 @@ class LoopDetector:
     """Verdict on the calls and responses of one connection.
 
     Args:
-        repeats: times in a row that the same call may bring nothing new, one less than twice as many that different
-            calls may; None: for ever.
-        idle: responses without a new worktree after which it is idle; None: never.
-        state: returns what differs whenever the content of the worktree does; None if that is not known.
-        clock: seconds.
+        repeats: how often in a row the same call may bring nothing new; different calls may one less than twice as
+            often; None: forever. idle: responses without a new worktree after which it is idle; None: never. state:
+            returns a value that differs whenever the content of the worktree does; None if unknown. clock: seconds.
     """
 
     def __init__(self, repeats: int | None, idle: int | None, state: Callable[[], object],
@@ -72,18 +69,18 @@ class LoopDetector:
         self.repeats, self.idle, self._state, self._clock = repeats, idle, state, clock
         self._calls: dict[str, _ToolCall] = {}
         self._lines: set[bytes] = set()
-        """Digests of the lines of all results, without what differs between two runs."""
+        """Digests of the lines of all results, without what differs between runs."""
         self._said: set[str] = set()
-        """Words of earlier short calls, such as the message of a commit: to read them again is nothing new."""
+        """Words of earlier short calls, such as a commit message: reading them again is nothing new."""
         self._results: Counter[bytes] = Counter()
         """How often each call has had the same result."""
         self._trees = {state()} if repeats is not None or idle is not None else set()
         self._score = self._responses = 0
         self.repeated = 0
-        """Calls in a row that brought nothing new."""
+        """Consecutive calls that brought nothing new."""
 
     def observe(self, event: Mapping[str, Any]) -> str:
-        """Take an event; return in words why the session goes round, '' if it does not."""
+        """Process an event; return why the session is looping, '' if it is not."""
         kind = event["kind"]
         if kind == "tool":
             self._calls[event["id"]] = _ToolCall(str(event["name"]), _essence(event["input"]),
@@ -132,8 +129,7 @@ class LoopDetector:
             found.add(_digest(f"{call.tool}\0{call.arguments}"))
         is_new = not found <= self._lines
         if len(self._lines) > MAX_LINES:
-            # A bound on memory. The session then has a second chance with everything it repeats, which costs some
-            # calls.
+            # Limits memory. The session then gets a second chance to repeat everything, which costs some calls.
             self._lines.clear()
         self._lines |= found
         return is_new and not call.tool.endswith(_NOTING)
@@ -148,7 +144,7 @@ class LoopDetector:
 
 
 def _essence(arguments: object) -> str:
-    """Return what a call is made with, without its description, comments and numbers."""
+    """Return the arguments of a call, without its description, comments and numbers."""
     if isinstance(arguments, dict):
         arguments = [_COMMENT.sub("", value) if isinstance(value, str) else value
                      for name, value in sorted(arguments.items()) if name != "description"]

@@ -1,10 +1,10 @@
 """Messages of the user to a running session (`garrison tell`): delivered at its next turn, with its next tool result.
 
-A session that has no process gets them with its first message; one that ends its turn gets a turn for them. A garrison
-session gets them as its CLI does, from its own program. An ACP agent, whose turn takes no messages, gets them at the
-turn's end; a report is set aside for them.
+A session without a process gets them with its first message; one that ends its turn gets a new turn for them. A
+garrison session gets them from its own program, like a CLI. An ACP agent, whose turn accepts no messages, gets them at
+the turn's end; a report is set aside for them.
 
-Alongside the result of a call a session also gets the instructions of the folder that it looked into.
+With the result of a call, a session also gets the instructions of the folder that it accessed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def post(files: AttemptFiles, text: str, at: str) -> None:
 
 
 class Undelivered(Value):
-    """Messages that a session has not got."""
+    """Undelivered messages of a session."""
 
     said: tuple[str, ...]
     count: int
-    """How many messages there are, with those that were delivered."""
+    """Number of all messages, including delivered ones."""
 
     @property
     def text(self) -> str:
@@ -45,11 +45,11 @@ class Undelivered(Value):
 
 
 def pending(files: AttemptFiles) -> Undelivered | None:
-    """Return the messages that the present session has not got; None without any.
+    """Return the undelivered messages of the current session; None without any.
 
-    A session that begins, since the one before it could not continue or another agent does, gets all of the attempt.
+    A new session, after one that could not continue or from another agent, gets all messages of the attempt.
     """
-    # Messages to earlier agents count as well: what the user said holds for whoever does the task.
+    # Including messages to earlier agents: they apply to any agent of the task.
     messages = [str(line["text"]) for folder in session_holders(files.attempt)
                 for line in read_lines(AttemptFiles(folder).messages)]
     record = (read_json(files.delivered) or {}) if messages else {}
@@ -59,12 +59,12 @@ def pending(files: AttemptFiles) -> Undelivered | None:
 
 
 def confirm(files: AttemptFiles, told: Undelivered) -> None:
-    """Count messages as delivered to the present session."""
+    """Count messages as delivered to the current session."""
     write_json(files.delivered, {"count": told.count, "session": files.session_id})
 
 
 def take(files: AttemptFiles) -> str:
-    """Return the messages that were not delivered, and count them as delivered; '' for none."""
+    """Return the undelivered messages, and count them as delivered; '' for none."""
     told = pending(files)
     if told is None:
         return ""
@@ -73,13 +73,13 @@ def take(files: AttemptFiles) -> str:
 
 
 class FolderInstructions:
-    """Instructions of the repository's folders, each of which a session gets once it looks into the folder."""
+    """Instructions of the repository's folders; a session gets each on first access to the folder."""
 
     def __init__(self, worktree: str, folders: Mapping[str, str]) -> None:
         self._worktree, self._left = worktree, dict(folders)
 
     def enter(self, arguments: Mapping[str, object]) -> str:
-        """Return what a session gets alongside the result of a call, whose arguments may name a file; '' for nothing.
+        """Return the instructions to add to the result of a call, whose arguments may name a file; '' for none.
         """
         path = arguments.get("file_path") or arguments.get("notebook_path") or arguments.get("path")
         if not self._left or not isinstance(path, str):

@@ -2,7 +2,7 @@
 
 A session has as many connections as it needs, each with one process of its agent's program. How they ended is recorded
 in the attempt's folder, so the successor of a dead orchestrator makes the same decision. Deaths are not handled here: a
-connection that was killed ends the orchestrator's incarnation, and its runner's restart policy counts it.
+killed connection ends the orchestrator's incarnation, and its runner's restart policy counts it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class ConnectionEnd(Value):
     progress: bool = False
     """Set if the model answered in this connection, which ends a series of failures."""
     status: int | None = None
-    """HTTP status with which the API refused the last call, if the run's proxy has seen it."""
+    """HTTP status of the API's refusal of the last call, if the run's proxy has seen it."""
     unreadable: str = ""
-    """Why the report of a turn does not count; '' if it gave none."""
+    """Why the report of a turn is invalid; '' if there was none."""
 
 
 class NextStepKind(StrEnum):
@@ -84,7 +84,7 @@ class NextStep(Value):
     step: NextStepKind
     prompt: Prompt = Prompt.CONTINUE
     fresh: bool = False
-    """Begin a new session instead of resuming the present one."""
+    """Start a new session instead of resuming the current one."""
     until: float = 0.0
     """Seconds since 1970."""
     success: bool = False
@@ -93,8 +93,8 @@ class NextStep(Value):
 
 RESUME = NextStep(NextStepKind.CONNECT)
 MAX_RESUMED = 100_000
-"""Tokens of a conversation from which on a refused session is not resumed: to read all of it again costs more than it
-saves, and little room is left."""
+"""Tokens of a conversation from which a refused session is not resumed: reading it all again costs more than it saves,
+and little room is left."""
 
 
 __all__ = [
@@ -115,22 +115,22 @@ COUNTED = frozenset(kind for kind in TRANSIENT if ruling(kind).counts)
 NEEDS_PERSON = frozenset(kind for kind in CLASSES if ruling(kind).follows == "person")
 """Failures that only the user can resolve."""
 MESSAGE_RETRIES = Backoff(1.0, tries=3)
-"""Pauses before a message is tried again for whose answer a caller waits (`decide_message`)."""
+"""Pauses before the retry of a message whose answer a caller waits for (`decide_message`)."""
 MAX_MESSAGE_WAIT = 60.0
-"""Seconds that the API may ask such a caller to wait; if it asks for more, the message fails with the reason."""
-# A crash is no class that passes, but here a new try is a new program, and the caller would do the same by hand.
+"""Longest wait in seconds that the API may ask of such a caller; otherwise the message fails with the reason."""
+# A crash is not temporary, but here a retry is a new program, and the caller would do the same by hand.
 _PASSING = (TRANSIENT.keys() | {TroubleKind.CRASH}) - {TroubleKind.TOO_LONG}
-"""Failures after which such a message is tried again; of one that is too long each try would be paid for."""
+"""Failures after which such a message is retried; for one that is too long each try would be billed."""
 MAX_RETRY_DELAY = 15.0
 """Seconds of the API's own retry delay beyond which a turn ends instead of waiting."""
 MAX_CRASHES = 3
-"""Deaths of an agent's program in a row, without any progress, after which another agent may continue."""
+"""Consecutive deaths of an agent's program without progress after which another agent may take over."""
 UNREPORTED = "it was asked for its report and ended again without one"
-"""Why an attempt has failed whose agent makes no report."""
+"""Reason of an attempt that failed without a report."""
 MAX_HAND_OVERS = 5
-"""Fresh sessions that an attempt may need because its context was full."""
+"""Most fresh sessions of an attempt after a full context."""
 MAX_REFUSED_HISTORIES = 1
-"""Fresh sessions that an attempt may need because the API refuses the messages of the one before."""
+"""Most fresh sessions of an attempt after the API refused the messages of the previous one."""
 
 
 class Failure(NamedTuple):
@@ -139,30 +139,30 @@ class Failure(NamedTuple):
     kind: TroubleKind
     reason: str
     wait: float = 0.0
-    """Seconds after which the program asks again by itself; it has ended its turn if there are none."""
+    """Seconds after which the program retries by itself; None if it has ended its turn."""
     status: int | None = None
     """HTTP status of the API's answer, if known."""
 
     @property
     def is_final(self) -> bool:
-        """Return whether the turn ends by it: because the program does not ask again, or is not to."""
+        """Return whether it ends the turn: because the program does not retry, or must not."""
         return not self.wait or ends_turn(self.kind, self.wait)
 
 
 def ends_turn(kind: str, wait: float = 0.0) -> bool:
-    """Return whether a failure ends the turn although the program would ask again in `wait` seconds: only the user can
+    """Return whether a failure ends the turn although the program would retry in `wait` seconds: only the user can
     help, or that is too long."""
     return kind in NEEDS_PERSON or wait > MAX_RETRY_DELAY
 
 
 def is_waited_for(kind: str) -> bool:
-    """Return whether a session waits for the end of such a failure, which passes or which the user resolves; by any
-    other its attempt has failed."""
+    """Return whether a session waits for the end of such a failure, which is temporary or resolved by the user; any
+    other fails its attempt."""
     return kind in TRANSIENT or kind in NEEDS_PERSON
 
 
 def failure_in(event: Event, last_error: str) -> Failure | None:
-    """Return the failure that an event of a session tells; None for none.
+    """Return the failure that an event of a session reports; None for none.
 
     Args:
         last_error: the program's own name of its latest failure, '' for none.
@@ -185,11 +185,11 @@ def first_decision(session: str | None) -> NextStep:
 
 
 def can_mend(endings: Sequence[ConnectionEnd], *, tokens: int = 0, is_resumed: bool = False) -> bool:
-    """Return whether a session whose work was refused is resumed with that; else a fresh one does the rework.
+    """Return whether a session whose work was refused is resumed; else a fresh one does the rework.
 
     Args:
-        tokens: of its last request and response.
-        is_resumed: it was resumed with a refusal before, so it has failed twice.
+        tokens: of its last request and response. is_resumed: it was already resumed after a refusal, so it has failed
+            twice.
     """
     kinds = [ending.kind for ending in endings]
     has_ended = bool(kinds) and kinds[-1] in (REPORTED, SILENT)
@@ -207,15 +207,15 @@ def decide(endings: Sequence[ConnectionEnd], answered: bool = False) -> NextStep
 
 
 def decide_program(endings: Sequence[ConnectionEnd]) -> NextStep:
-    """Decide what follows the last of the failed runs of an agent's program, which knows no session: another run after
-    a pause that grows up to a cap, as long as the trouble lasts, unless its class bounds that."""
+    """Decide what follows the last failed run of an agent's program without a session: another run after a pause that
+    grows up to a cap, while the failure lasts, unless its class limits that."""
     last = endings[-1]
     backoff = TRANSIENT.get(last.kind)
     if backoff is None:
         return RESUME
     row, limit = list(_row(endings)), TABLE[TroubleKind(last.kind)].max_seconds
     if limit is not None and last.at - row[-1].at >= limit:
-        reason = f"{last.reason}; it was waited for {_length(last.at - row[-1].at)}"
+        reason = f"{last.reason}; waited for {_length(last.at - row[-1].at)}"
         return NextStep(NextStepKind.FINISH, reason=reason)
     pause, words = _pause(endings), TABLE[TroubleKind(last.kind)].words
     if last.kind in LIMITS and last.resets_at and last.resets_at > last.at:
@@ -229,8 +229,8 @@ def decide_program(endings: Sequence[ConnectionEnd]) -> NextStep:
 
 
 def decide_message(failures: Sequence[ConnectionEnd], *, can_resume: bool) -> NextStep:
-    """Decide what follows the failed tries of a message for whose answer a caller waits: another try, which resumes the
-    session, after a short pause; a new session at once if this one would fail each time; or the end.
+    """Decide what follows the failed tries of a message whose answer a caller waits for: a retry that resumes the
+    session after a short pause; a new session at once if this one would always fail; or the end.
 
     Args:
         can_resume: there is a session that the next try would resume.
@@ -268,7 +268,7 @@ def consecutive(endings: Sequence[ConnectionEnd], kinds: Collection[str]) -> int
     """
     count = 0
     for ending in reversed(endings):
-        # Different troubles of one outage alternate (overloaded, not reachable): they are one row.
+        # Different failures of one outage alternate (overloaded, not reachable): they count as one series.
         if ending.kind not in TRANSIENT:
             break
         count += ending.kind in kinds
@@ -278,9 +278,9 @@ def consecutive(endings: Sequence[ConnectionEnd], kinds: Collection[str]) -> int
 
 
 def find_trouble(endings: Sequence[ConnectionEnd], decision: NextStep) -> Trouble | None:
-    """Return what keeps the agent from working, for `failover`: the failure that the decision waits for or ends with.
+    """Return why the agent cannot work, for `failover`: the failure that the decision waits for or ends with.
 
-    A program that dies is started again, so it counts only once it has died several times without any progress.
+    A program that dies is restarted, so it counts only after several deaths without progress.
     """
     if not endings or endings[-1].kind in (REPORTED, QUESTION, SILENT, STOPPED, PERSON):
         return None
@@ -292,7 +292,7 @@ def find_trouble(endings: Sequence[ConnectionEnd], decision: NextStep) -> Troubl
         since, crashes = ending.at, crashes + 1
         if ending.progress:
             break
-    # Its runner restarts it and counts that by itself; here it is only asked whether another agent would do better.
+    # Its runner restarts it and counts that itself; the only question here is whether another agent would do better.
     if last.kind == TroubleKind.CRASH:
         is_given_up = crashes >= MAX_CRASHES and not any(ending.progress for ending in endings[-crashes:])
         return Trouble(last.kind, last.reason, since, given_up=True) if is_given_up else None
@@ -315,11 +315,11 @@ def _after_transient(endings: Sequence[ConnectionEnd]) -> NextStep:
 
 
 def _pause(endings: Sequence[ConnectionEnd]) -> NextStep:
-    """Return the wait after a failure that passes: until its limit is reset, else longer each time."""
+    """Return the wait after a temporary failure: until its limit is reset, else longer each time."""
     last = endings[-1]
     failures_in_row = consecutive(endings, COUNTED if last.kind in COUNTED else {last.kind})
     until = last.at + TRANSIENT[last.kind].delay(failures_in_row)
-    if last.resets_at and last.resets_at > last.at:  # a reset in the past would make this a busy loop
+    if last.resets_at and last.resets_at > last.at:  # a reset in the past would cause a busy loop
         until = min(last.resets_at, last.at + MAX_WAIT)
     return NextStep(NextStepKind.WAIT, until=until, reason=f"{last.kind}: {last.reason}")
 
@@ -349,7 +349,7 @@ def _after_full_context(endings: Sequence[ConnectionEnd], _answered: bool) -> Ne
 
 
 def _after_refused_history(endings: Sequence[ConnectionEnd], _answered: bool) -> NextStep:
-    """Go on in a fresh session: the present one would be refused at each request."""
+    """Continue in a fresh session: the current one would be refused at each request."""
     if sum(1 for ending in endings if ending.kind == TroubleKind.HISTORY) > MAX_REFUSED_HISTORIES:
         return NextStep(NextStepKind.FINISH, reason=f"the API refused the messages of its fresh session as well: "
                                             f"{endings[-1].reason}")
@@ -357,7 +357,7 @@ def _after_refused_history(endings: Sequence[ConnectionEnd], _answered: bool) ->
 
 
 def _after_loop(endings: Sequence[ConnectionEnd], _answered: bool) -> NextStep:
-    """Tell the agent once that it goes round; the second time the attempt has failed."""
+    """Warn the agent once that it is looping; the second time the attempt has failed."""
     if sum(1 for ending in endings if ending.kind == TroubleKind.LOOP) > 1:
         return NextStep(NextStepKind.FINISH, reason=f"loop: {endings[-1].reason}, again after a warning")
     return NextStep(NextStepKind.CONNECT, Prompt.LOOP)
@@ -369,7 +369,7 @@ def _after_unknown_session(endings: Sequence[ConnectionEnd], _answered: bool) ->
 
 def _after_interruption(endings: Sequence[ConnectionEnd], _answered: bool) -> NextStep:
     """Resume after a stop, a death or a takeover; mention a takeover until the model has responded to it."""
-    # A takeover is mentioned until the model has answered once: a prompt that a death cut off has told it nothing.
+    # A takeover is mentioned until the model has answered once: a prompt interrupted by a death may not have arrived.
     for ending in reversed(endings):
         if ending.kind == PERSON:
             return NextStep(NextStepKind.CONNECT, Prompt.PERSON)

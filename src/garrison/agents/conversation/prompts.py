@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from garrison.agents.conversation.policy import ConnectionEnd
 
 MAX_CONVERSATION = 100_000
-"""Bytes of a conversation that are passed to the user's CLI: Linux limits a program's argument to 128 KiB."""
+"""Most bytes of a conversation that are passed to the user's CLI: Linux limits a program's argument to 128 KiB."""
 _CAUSES: Mapping[str, str] = {
     TroubleKind.HANG: "nothing came from the model's service for too long, so the turn was ended",
     TroubleKind.RATE_LIMIT: "the model's service had reached a limit of use",
@@ -43,7 +43,7 @@ _CAUSES: Mapping[str, str] = {
 
 
 def means_of_proof(*, can_run: bool) -> dict[str, str]:
-    """Return how a validator finds its proof, and how it cites that, for its template."""
+    """Return how a validator finds and cites its proof, for its template."""
     if can_run:
         return {"means": ", in the files or by running something",
                 "citation": "a path and what it contains, or a command and what it printed"}
@@ -140,7 +140,7 @@ def _hand_over(assignment: Assignment, files: AttemptFiles) -> str:
 
 
 def left_behind(assignment: Assignment) -> str:
-    """Return what a new session learns about the previous one: its notes and its work."""
+    """Return what a new session needs to know about the previous one: its notes and its work."""
     return fill("hand_over.md", notes=quote(assignment.read_notes()) or "It left none.",
                 **task_prompt.progress_texts(assignment.look()))
 

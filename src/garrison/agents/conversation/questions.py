@@ -1,7 +1,7 @@
 """Questions of an attempt to the user, and what the attempt waits for; every kind of session stores them here.
 
-A question is open until there is an answer with its id. A failure that only the user can resolve also becomes
-a question; its answer resolves it and has its own file, so that it does not replace an answer to the agent.
+A question is open until there is an answer with its id. A failure that only the user can resolve also becomes a
+question; its answer is in a separate file, so that it does not replace an answer to the agent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def ask(files: AttemptFiles, text: str, call: str = "", permission: Sequence[str
         permission: tool and digest of the call that the answer allows or refuses.
     """
     question = read_json(files.question)
-    # Only one question is open at a time: a second one would replace the first, which nobody has answered.
+    # Only one question is open at a time: a second one would replace the unanswered first.
     if question and not call and not is_answered(files):
         text = question["text"] if text in question["text"] else f"{question['text']}\n{text}"
     write_json(files.question, {"id": uuid.uuid4().hex[:12], "text": text, **({"call": call} if call else {}),
@@ -80,8 +80,8 @@ def save_answer(files: AttemptFiles, question: str, text: str) -> None:
 
 
 def keep_answer(files: AttemptFiles, question: PendingQuestion, text: str, at: str) -> None:
-    """Keep the user's answer for later attempts and their validators, once; not one about a failure or a permission,
-    which says nothing about the task."""
+    """Store the user's answer for later attempts and their validators, once; except about a failure or a permission,
+    which does not concern the task."""
     asked, path = read_json(files.question) or {}, files.attempt / ANSWERED
     is_permission = asked.get("id") == question.id and ("permission" in asked or asked.get("call") == "permission")
     if question.id.startswith(_FAILURE) or is_permission or any(
@@ -99,7 +99,7 @@ def settle(files: AttemptFiles, text: str) -> None:
 
 def open_question(files: AttemptFiles, endings: Sequence[ConnectionEnd], decision: NextStep, *,
                   over: bool) -> PendingQuestion | None:
-    """Return the question that the user has to answer while that decision waits.
+    """Return the question that the user must answer while that decision waits.
 
     It is the agent's or, unless the attempt is `over`, one about a failure that only the user can resolve.
     """
@@ -125,7 +125,7 @@ def waiting_for(files: AttemptFiles, endings: Sequence[ConnectionEnd], decision:
     if decision.step is NextStepKind.ASK and not is_answered(files):
         return f"for an answer: {decision.reason}"
     if decision.step is NextStepKind.PARK and not is_resolved(files, endings):
-        return f"for a person: {decision.reason}"
+        return f"for you: {decision.reason}"
     return ""
 
 
@@ -147,9 +147,9 @@ def show_waiting(files: AttemptFiles, output: Path, what: str) -> None:
         log.write(f"── waits {what}\n")
 
 
-# ---- what is asked without the tool
+# ---- questions without the tool
 
-# A question in plain text, at the end of a turn without a report, counts as asked; so does a session that goes round.
+# A question in plain text, at the end of a turn without a report, counts as asked; so does a looping session.
 
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
@@ -157,12 +157,12 @@ _QUESTION_MARK = re.compile(r"[?？](?=[\s\"'”’»)*_`]|\Z)")
 _COULD_NOT = re.compile(r"\b(?:could(?:n['’]t| not)|can(?:['’]t|not| not)|unable to|not able to|"
                         r"did(?:n['’]t| not) manage|failed to|gave up|give up|giving up|not possible)\b", re.IGNORECASE)
 _MAX_AFTER = 500
-"""Characters that may follow the last question of a message, such as its options."""
+"""Most characters after the last question of a message, such as its options."""
 _MAX_SHOWN = 1500
 
 
 def loop_ending(files: AttemptFiles, role: str, reason: str) -> tuple[str, str]:
-    """Return the ending of a looping session: it is warned once; after that the user is asked about a worker."""
+    """Return the ending of a looping session: a warning the first time; then, for a worker, a question to the user."""
     was_told = any(ending.kind == TroubleKind.LOOP for ending in files.read_endings())
     if not was_told or role == VALIDATOR:
         return TroubleKind.LOOP, reason
@@ -171,19 +171,19 @@ def loop_ending(files: AttemptFiles, role: str, reason: str) -> tuple[str, str]:
 
 
 def admits_failure(text: str) -> str:
-    """Return the end of a message in which its author says what it could not do; '' if it says no such thing. Pure."""
+    """Return the end of a message if its author says that something could not be done, else ''. Pure."""
     prose = _FENCED.sub("", text).strip()[-_MAX_SHOWN:]
     return prose if _COULD_NOT.search(prose[-_MAX_AFTER:]) else ""
 
 
 def plain_question(text: str) -> str:
-    """Return what a message asks its reader, '' if it asks nothing: the question's line, then the message. Pure.
+    """Return the question in a message, '' for none: the question's line, then the message. Pure.
 
     What follows the question, such as its options, may be a few lines; code is not searched.
     """
     prose = _FENCED.sub("", text).strip()
     marks = [match.end() for match in _QUESTION_MARK.finditer(prose)]
-    # A question in the middle of a report is rhetoric: one that is meant stands near the end.
+    # A question in the middle of a report is rhetorical: a real one is near the end.
     if not marks or len(prose) - marks[-1] > _MAX_AFTER:
         return ""
     line = prose[prose.rfind("\n", 0, marks[-1]) + 1:].partition("\n")[0].strip()
@@ -196,7 +196,7 @@ def plain_question(text: str) -> str:
 
 # ---- permissions -----------------------------------------------------------------------------------------------------
 
-# Permissions that the person gives: with `permission_mode = "ask"`, a call that is not allowed becomes a question.
+# Permissions by the user: with `permission_mode = "ask"`, a call that is not allowed becomes a question.
 #
 # The turn ends, as after any question, and no process waits. After the answer the agent repeats the call. `yes` allows
 # that call, `always` every call of its tool in the attempt; any other answer refuses it and is passed to the agent.
@@ -226,7 +226,7 @@ class Permissions:
         return _ASKED
 
     def _given(self) -> dict[str, Any]:
-        """Return the tools that are always allowed, and per call '' or the refusal; take the last answer in."""
+        """Return the tools that are always allowed, and per call '' or the refusal, including the last answer."""
         given: dict[str, Any] = read_json(self._files.permissions) or {"tools": [], "calls": {}}
         asked, answered = read_json(self._files.question) or {}, last_answer(self._files)
         if answered is not None and (permission := asked.get("permission")):

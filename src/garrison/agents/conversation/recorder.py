@@ -1,14 +1,14 @@
-"""Recorder: how what an agent answers reaches the records of its attempt, whatever process runs the agent's program.
+"""Recorder: write an agent's output to the records of its attempt, for every process that runs an agent's program.
 
 | answer | file | written by |
 |---|---|---|
 | each event | `stream.jsonl`, and the program's output | `AttemptRecorder.write`; `show` only shows it |
-| what a response costs | `usage.jsonl` | `records.budget.Account` |
+| cost of a response | `usage.jsonl` | `records.budget.Account` |
 | a report, a verdict, notes, a question | `report.json`, the notes, `question.json` | the tool called (`tools`) |
-| why the program ended | `endings.jsonl` | `AttemptFiles.add_ending`, as `AttemptRecorder.ending` judges it |
+| why the program ended | `endings.jsonl` | `AttemptFiles.add_ending`, by `AttemptRecorder.ending` |
 
 Two processes record: `connection` for a session of Claude or an ACP agent, `node.session_attempt` for a garrison
-session, whose own journal has its events. A session of an agent graph has no attempt, so no records but its costs.
+session, whose own journal has its events. A session of an agent graph has no attempt, so it only records its costs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_REASON = 2000
 
 
 class AttemptRecorder:
-    """Records of an attempt, as one process of its session writes them."""
+    """Writer of an attempt's records in one process of its session."""
 
     def __init__(self, files: AttemptFiles, incarnation: int) -> None:
         self._files, self._incarnation, self._began = files, incarnation, time.time()
@@ -45,16 +45,16 @@ class AttemptRecorder:
         show(event)
 
     def note(self, text: str) -> None:
-        """Write something that garrison did."""
+        """Record something that garrison did."""
         self.write({"kind": "note", "text": text})
 
     def ending(self, kind: str, reason: str = "", *, resets_at: float | None = None, answered: bool) -> ConnectionEnd:
-        """Return how the process ends: by the API's own answer if the run's proxy has seen it, else by its own words.
+        """Return how the process ends: by the API's own answer if the run's proxy has seen it, else by its own output.
 
         Args:
             answered: the model has answered in this process.
         """
-        # Only an answer since our start: an older one was an earlier process's, and is recorded as its ending.
+        # Only an answer since our start: an older one belongs to an earlier process, and is recorded as its ending.
         now, status, answer = time.time(), None, read_answer(self._files.attempt / NETWORK, self._began)
         if answer is not None and (seen := judge(kind, answer)) is not None:
             reason = reason if kind == seen and reason else answer.describe()
@@ -62,7 +62,7 @@ class AttemptRecorder:
         if kind not in LIMITS:
             resets_at = resets_at if kind in TRANSIENT else None
         elif resets_at is None:
-            # A subscription's limit is often told by a sentence alone: "You've hit your session limit · resets 5pm".
+            # A subscription's limit is often reported only by a sentence: "You've hit your session limit · resets 5pm".
             resets_at = read_reset(reason, now, local_zone())
         return ConnectionEnd(kind, now, shorten(reason), False, resets_at, answered, status)
 
@@ -71,7 +71,7 @@ def show(event: Mapping[str, object]) -> None:
     """Show an event in the output of this process, which is the attempt's."""
     if text := render(event):
         # Flushed: Python buffers 8 KiB for a file. The output is evidence that the agent is alive, and a kill would
-        # lose the last lines before it, which say why.
+        # lose the last lines, which say why.
         print(clean(text), flush=True)
 
 

@@ -1,8 +1,8 @@
-"""Watch over the start of an agent's program: whether it does anything, until it has answered for the first time.
+"""Watch the start of an agent's program: whether it does anything, until its first answer.
 
-A program that hangs looks like one that is slow, but for its processes: they all sleep, none has run for an instant,
-and none talks to anybody. Under load a process that wants to run is not asleep, and one that waits for a network has a
-socket. So both are left the whole time that a start may take.
+A hung program differs from a slow one in its processes: all sleep, none has run at all, and none has a connection.
+Under load a runnable process does not sleep, and one that waits for the network has a socket. So both get the whole
+time limit of a start.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from garrison.system.processes import ProcessInfo
 
 POLL = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 _SHOWN = 2.0
-"""Seconds without anything done after which that is shown."""
+"""Seconds of inactivity after which it is shown."""
 _SLOW = 10.0
-"""Seconds after which it is shown of a program that works as well."""
+"""Seconds after which it is also shown for a working program."""
 HUNG = 10.0
-"""Seconds without anything done, as seen in as many looks, after which the program counts as hung."""
+"""Seconds of inactivity, with as many checks, after which the program counts as hung."""
 _ASLEEP = frozenset("SIt")
 _PROTOCOLS = ("tcp", "tcp6", "udp", "udp6")
 
 
 class StartWatch:
-    """Looks at the processes below this one while a program starts.
+    """Checks the processes below this one while a program starts.
 
     Args:
         show: shows what is wrong, '' for nothing.
-        waits_for_helpers: whether the program may wait for something that the user has it start, such as an MCP server;
-            how long that takes is not known.
+        waits_for_helpers: whether the program may wait for something that the user makes it start, such as an MCP
+            server, which takes an unknown time.
     """
 
     def __init__(self, show: Callable[[str], None] = lambda _text: None, *, waits_for_helpers: bool = False,
@@ -56,11 +56,11 @@ class StartWatch:
         return time.monotonic() - self._began
 
     def look(self) -> bool:
-        """Look again, POLL after the last time; return whether the program hangs."""
+        """Check again, POLL seconds after the last time; return whether the program hangs."""
         tree = processes.descendants(os.getpid(), self._marker)
         is_asleep = bool(tree) and all(info.state in _ASLEEP for info in tree)
         seen = processes.cpu_fingerprint(os.getpid(), self._marker) if is_asleep else None
-        # It changes with any CPU time and with any process: a program that sleeps between two steps never gets far.
+        # It changes with any CPU time and any process.
         self._looks = self._looks + 1 if seen is not None and seen == self._seen else 0
         self._seen = seen
         idle = self._looks * POLL
@@ -71,13 +71,13 @@ class StartWatch:
         return idle >= self._hung and not self._waits_for_helpers and not _has_peer(tree)
 
     def end(self) -> None:
-        """Show nothing any more."""
+        """Stop showing anything."""
         if self._is_shown:
             self._show("")
 
 
 def _has_peer(tree: Iterable[ProcessInfo]) -> bool:
-    """Return whether a process has a socket of a network open, as one that waits for an answer has."""
+    """Return whether a process has a network socket open, like one that waits for an answer."""
     return any(_sockets(info.pid) & _inodes(info.pid) for info in tree)
 
 
@@ -86,7 +86,7 @@ def _sockets(pid: int) -> set[str]:
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208  # names only
             with suppress(OSError):
-                found.add(os.readlink(f"/proc/{pid}/fd/{name}"))  # noqa: PTH115  # a text, no path
+                found.add(os.readlink(f"/proc/{pid}/fd/{name}"))  # noqa: PTH115  # a text, not a path
     return {link[len("socket:["):-1] for link in found if link.startswith("socket:[")}
 
 
@@ -115,8 +115,8 @@ _MAX_HOLD = 30.0
 @asynccontextmanager
 async def start_slot(home: Path, slots: int, on_wait: Callable[[str], None],
                      stop: asyncio.Event) -> AsyncIterator[asyncio.Event]:
-    """Wait for a slot, unless `stop` is set meanwhile; yield the event that releases the slot."""
-    # Locks and not a counter: whoever dies while it starts gives its slot back.
+    """Wait for a slot, unless `stop` is set first; yield the event that releases the slot."""
+    # Locks instead of a counter: a process that dies while starting releases its slot.
     folder = atomic.make_directory(home / "run")
     lock, waiting = None, False
     while not stop.is_set() and (lock := _try_lock(folder, slots)) is None:

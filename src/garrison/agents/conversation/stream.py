@@ -21,7 +21,7 @@ _MAX_SHOWN = 240
 _TAIL_BYTES = 256 * 1024
 """Bytes at the end of the stream that are read; results are cut, so a pending tool call is nearly always among them."""
 TOOL_TIMEOUT = 900.0
-"""Seconds for which an observer lets a tool call be silent; a little more than the session itself (`client`)."""
+"""Seconds that an observer lets a tool call be silent; slightly more than the session itself (`client`)."""
 
 
 class Begin(TypedDict):
@@ -44,7 +44,7 @@ class Text(TypedDict):
 
 
 class Partial(TypedDict):
-    """Piece of a text that is still being written, if the client asks for pieces; the whole text follows as `Text`."""
+    """Piece of a text that is still being written, if the client requests pieces; the whole text follows as `Text`."""
 
     kind: Literal["partial"]
     text: str
@@ -87,7 +87,7 @@ class RateLimit(TypedDict):
     type: str | None
     """Window of a subscription, such as `five_hour`."""
     used: float | None
-    """Part of it that is used, if that is known."""
+    """Used fraction, if known."""
 
 
 class TokenUsage(TypedDict):
@@ -102,7 +102,7 @@ class TokenUsage(TypedDict):
     last: bool
     """True if it calls no tool, so that it ends its turn."""
     is_full: bool
-    """True if it was cut because the context is full: the CLI would ask for the same again."""
+    """True if it was cut because the context is full: the CLI would repeat the request."""
 
 
 class TurnSummary(TypedDict):
@@ -157,15 +157,15 @@ class CallInFlight(NamedTuple):
 
 
 def tool_in_flight(attempt: Path) -> tuple[str, float] | None:
-    """Return (name, seconds for which it may be silent) of this attempt's last tool call that has no result yet."""
+    """Return (name, seconds it may be silent) of this attempt's last tool call without a result."""
     calls = _calls(attempt, resumed_end_calls=True)
     return (calls[-1].name, TOOL_TIMEOUT) if calls else None
 
 
 def calls_in_flight(attempt: Path) -> list[CallInFlight]:
-    """Return the tool calls that were cut off when this attempt's session was interrupted last.
+    """Return the tool calls that the last interruption of this attempt's session cut off.
 
-    A session that was resumed, and interrupted again before its model had spoken, still has those of before.
+    A session that was interrupted again before its model answered still has the earlier ones.
     """
     return _calls(attempt, resumed_end_calls=False)
 
@@ -179,7 +179,7 @@ def _calls(attempt: Path, *, resumed_end_calls: bool) -> list[CallInFlight]:
         except ValueError:  # the first line of the tail is cut, the last may be torn
             continue
         kind = event.get("kind") if isinstance(event, dict) else None
-        # Once the model of a resumed session speaks, it has seen what became of the calls that were cut off.
+        # Once the model of a resumed session answers, it has seen the results of the interrupted calls.
         if kind == "result" or (has_begun and kind in _SPOKEN) or (kind == "begin" and resumed_end_calls):
             calls.clear()
         has_begun = kind == "begin" or (has_begun and kind not in _SPOKEN)
@@ -191,7 +191,7 @@ def _calls(attempt: Path, *, resumed_end_calls: bool) -> list[CallInFlight]:
 
 
 _SPOKEN = frozenset({"text", "thinking", "tool"})
-"""Kinds of events in which the model has said something."""
+"""Kinds of events with output of the model."""
 
 
 def _render_begin(event: Mapping[str, Any]) -> str:

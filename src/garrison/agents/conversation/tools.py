@@ -1,7 +1,7 @@
 """Tools that garrison offers an agent, as MCP tools of the server `garrison`: report, notes, questions, verdict.
 
 `report_result` is the only way to success: a session that ends without it is asked once, then its attempt has failed.
-Each tool writes one file of the attempt, nothing more. Loads no SDK: `client` turns the functions into MCP tools.
+Each tool only writes one file of the attempt. It loads no SDK: `client` turns the functions into MCP tools.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def tools_of(role: str, files: AttemptFiles, notes: Path, output: Mapping[str, o
 
 
 def descriptions(role: str = WORKER) -> list[Function]:
-    """Return the tools of a role for their names and schemas; their calls are made elsewhere (`mcp_server`)."""
+    """Return the tools of a role, only for their names and schemas; `mcp_server` makes the calls."""
     from garrison.agents.conversation.files import AttemptFiles
 
     return tools_of(role, AttemptFiles(Path()), Path())
 
 
 def report_result(files: AttemptFiles, output: Mapping[str, object] | None = None) -> Function:
-    """Return the tool with which a worker reports how its task ended; `output` is the schema of what it delivers."""
+    """Return the tool for a worker's report; `output` is the schema of its result."""
     def call(**arguments: Any) -> str:
         _require_unreported(files)
         report = check_report(arguments)
@@ -87,7 +87,7 @@ def report_result(files: AttemptFiles, output: Mapping[str, object] | None = Non
 
 
 def save_notes(path: Path) -> Function:
-    """Return the tool with which an agent leaves notes for its successor in a file."""
+    """Return the tool that saves an agent's notes for its successor in a file."""
     def call(text: object = None, **_unknown: object) -> str:
         notes = str(text or "").strip()
         if not notes:
@@ -101,7 +101,7 @@ def save_notes(path: Path) -> Function:
 
 
 def ask_guardian(files: AttemptFiles | None) -> Function:
-    """Return the tool with which an agent asks the user.
+    """Return the tool that asks the user.
 
     The question ends its turn, and the answer is its next message. Without `files` the caller of the tools waits for
     the answer, which is the tool's result.
@@ -122,7 +122,7 @@ def ask_guardian(files: AttemptFiles | None) -> Function:
 
 
 def report_verdict(files: AttemptFiles) -> Function:
-    """Return the tool with which a validator gives its verdict."""
+    """Return the tool for a validator's verdict."""
     def call(**arguments: object) -> str:
         _require_unreported(files)
         if problem := verdict_problem(arguments):
@@ -142,7 +142,7 @@ def report_verdict(files: AttemptFiles) -> Function:
 
 
 def _check_output(given: object, schema: Mapping[str, object]) -> object:
-    """Return the output if it has the schema; UsageError, with the first thing that is wrong, if not."""
+    """Return the output if it matches the schema; UsageError with the first mismatch if not."""
     import jsonschema  # type: ignore[import-untyped]  # comes with the SDK, and few sessions need it
 
     try:
@@ -153,18 +153,18 @@ def _check_output(given: object, schema: Mapping[str, object]) -> object:
 
 
 def _require_unreported(files: AttemptFiles) -> None:
-    """Refuse a second report: what came after the first was not asked for, and nobody has judged by it."""
+    """Refuse a second report: nothing after the first was requested or judged."""
     if report := read_json(files.report):
         raise UsageError(f"you have reported already ({report['status']}); the first report stands. End your turn.")
 
 
 def check_report(arguments: dict[str, object]) -> dict[str, object]:
-    """Return the content of report.json; UsageError if the arguments of `report_result` do not make a report."""
+    """Return the content of report.json; UsageError if the arguments of `report_result` are not a valid report."""
     status, summary = arguments.get("status"), str(arguments.get("summary") or "").strip()
     if status not in STATUSES or not summary:
         raise UsageError(f"say status={', status='.join(STATUSES[:-1])} or status={STATUSES[-1]}, and a summary")
     evidence = arguments.get("evidence") or []
-    # The one claim that lands nothing and that no gate tests; so it needs proof that a validator can read.
+    # This claim lands nothing and no gate tests it, so it needs proof that a validator can read.
     if status == NOTHING_TO_DO and not evidence:
         raise UsageError("say in evidence which lines of which files prove that nothing has to be done")
     try:
@@ -176,7 +176,7 @@ def check_report(arguments: dict[str, object]) -> dict[str, object]:
 
 
 def to_agent_report(report: object) -> AgentReport:
-    """Return what report.json says for the pipeline; empty without a report."""
+    """Return the part of report.json for the pipeline; empty without a report."""
     if not isinstance(report, dict):
         return {}
     fields = {name: report[name] for name in ("status", *FOR_THE_PIPELINE) if name in report}
@@ -185,8 +185,8 @@ def to_agent_report(report: object) -> AgentReport:
 
 # ---- end of a turn ---------------------------------------------------------------------------------------------------
 
-# After a report or a question, a session does nothing more until it has an answer. A model may continue for minutes,
-# and do what it had asked leave for. So each tool call after that is refused, and the turn ends once the tools of the
+# After a report or a question, a session must do nothing more until it has an answer. A model may continue for minutes,
+# and do what it had asked permission for. So each later tool call is refused, and the turn ends once the tools of the
 # response have run: no further request is made.
 
 
@@ -195,7 +195,7 @@ _AFTER_QUESTION = frozenset(f"mcp__{SERVER}__{name}" for name in ("ask_guardian"
 
 
 class SessionReports:
-    """Report or question of an attempt's session, which ends its turn, as its files tell."""
+    """Report or question of an attempt's session that ends its turn, from its files."""
 
     def __init__(self, files: AttemptFiles) -> None:
         self._files = files
@@ -208,7 +208,7 @@ class SessionReports:
         return "the question is asked" if questions.unanswered(self._files) else ""
 
     def refuse(self, tool: str, _arguments: Mapping[str, Any]) -> str:
-        """Return why a tool call is refused; '' if it may be made."""
+        """Return why a tool call is refused; '' if it is allowed."""
         if report := read_json(self._files.report):
             return f"refused: you have reported already ({report['status']}). The first report stands; end your turn."
         if tool not in _AFTER_QUESTION and questions.unanswered(self._files):

@@ -1,4 +1,4 @@
-"""Trouble of a session, for people: what goes wrong while it works, and what has interrupted it in its attempt."""
+"""Problems of a session, for views: current ones, and interruptions of its attempt."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from garrison.agents.conversation.policy import ConnectionEnd
 
 _WORDS: Mapping[str, str] = {**{kind: each.words for kind, each in TABLE.items() if each.words}, SILENT: "no report"}
-"""Ending of a connection that is trouble → its words."""
+"""Ending of a connection that is a problem → its description."""
 
 
 class TroubleWait(Value):
-    """What the agent of an attempt waits for without help."""
+    """What the agent of an attempt waits for by itself."""
 
     what: str
     since: float
-    """When it first failed of that, in seconds since 1970."""
+    """When it first failed because of it, in seconds since 1970."""
     until: float | None
-    """When that is over, if it is known."""
+    """When it ends, if known."""
     shared: str = ""
-    """Names the outage for which all agents of its account wait; '' if it waits for itself."""
+    """The outage that all agents of its account wait for; '' if only this one waits."""
 
 
 def current_wait(attempt: Path) -> TroubleWait | None:
-    """Return what the agent of an attempt waits for by itself now; None if it works, or waits for the user."""
+    """Return what the agent of an attempt now waits for by itself; None if it works or waits for the user."""
     files = AttemptFiles(attempt)
     if files.waiting.exists() and (outage := read_outage(files.outage)) is not None:
         return TroubleWait(outage.describe(), outage.since, outage.until, f"{outage.kind}:{outage.since:.0f}")
@@ -48,25 +48,25 @@ def current_wait(attempt: Path) -> TroubleWait | None:
 
 
 def was_hindered(attempt: Path) -> bool:
-    """Return whether an attempt has ended because its agent could not work, which says nothing about the work."""
+    """Return whether an attempt has ended because its agent could not work, which is no verdict on the work."""
     endings = AttemptFiles(attempt).read_endings()
     return bool(endings) and endings[-1].kind in TRANSIENT.keys() - {TroubleKind.TOO_LONG}
 
 
 def list_troubles(attempt: Path) -> list[str]:
-    """Return what has interrupted the session of an attempt, oldest first, each in one line."""
+    """Return the interruptions of an attempt's session, oldest first, one line each."""
     return [_describe(ending) for folder in session_holders(attempt)
             for ending in AttemptFiles(folder).read_endings() if ending.kind in _WORDS]
 
 
 def current_trouble(attempt: Path) -> str:
-    """Return what goes wrong with the session of an attempt that works, in one line; '' for nothing."""
+    """Return the current problem of a working attempt's session in one line; '' for none."""
     files = AttemptFiles(attempt)
     return untrusted.read_text(files.folder, files.trouble.name).strip() or summarize(files.read_endings())
 
 
 def summarize(endings: Sequence[ConnectionEnd]) -> str:
-    """Return how often a session was interrupted, and by what last; '' for never, and once it has reported. Pure."""
+    """Return how often a session was interrupted, and the last cause; '' for never, and once it has reported. Pure."""
     troubles = [ending for ending in endings if ending.kind in _WORDS]
     if not troubles or endings[-1].kind == REPORTED:
         return ""

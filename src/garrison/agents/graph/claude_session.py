@@ -1,7 +1,7 @@
-"""Claude as a session of an agent graph: one client, one question at a time, no tools unless the node names any.
+"""Claude as a session of an agent graph: one client, one question at a time, tools only if the node names any.
 
 A session that died is resumed by its id, and sessions cost: their calls are recorded and limited by a `Purse`, if the
-caller has one. A failure that only the user can resolve, and a long wait that the API asks for, end a turn at once.
+caller has one. A failure that only the user can resolve, and a long wait requested by the API, end a turn at once.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SERVER = "desk"
 METADATA: Mapping[str, tuple[type, ...]] = {
     "functions": (list,), "cwd": (str,), "tools": (list,), "max_turns": (int,), "env": (dict,), "cli": (str,),
     "stale": (int, float), "budget": (int, float), "output_schema": (dict,)}
-"""Key of a node's metadata that configures its session → types of the value; other keys are the user's own."""
+"""Key of a node's metadata that configures its session → types of the value; other keys are free."""
 STALE = 240.0
-"""Seconds of silence outside of tool calls after which a turn fails, unless the metadata say otherwise."""
+"""Seconds of silence outside tool calls after which a turn fails, unless the metadata say otherwise."""
 _STDERR_LOOKS, _STDERR_PAUSE = 20, 0.02
-"""Looks for error output when the CLI could not be started, and seconds between them."""
+"""Number of checks for error output when the CLI could not be started, and seconds between them."""
 _LOOK_AGAIN = 0.2
-"""Seconds after which a session that waits for the money that others have reserved looks again."""
+"""Seconds between two checks of a session that waits for others' reservations."""
 
 
 class ClaudeSession:
@@ -74,7 +74,7 @@ class ClaudeSession:
         try:
             await self._client.connect()
         except Exception as error:
-            for _ in range(_STDERR_LOOKS):  # it is read alongside this
+            for _ in range(_STDERR_LOOKS):  # it is read concurrently
                 if self._client.stderr:
                     break
                 await asyncio.sleep(_STDERR_PAUSE)
@@ -85,12 +85,12 @@ class ClaudeSession:
         self._process = processes.ProcessId(found.pid, found.ticks) if found is not None else None
 
     async def ask(self, content: str) -> AsyncIterator[Event]:
-        """Run one turn and yield its events; AgentFailure if it failed, or may not begin."""
+        """Run one turn and yield its events; AgentFailure if it failed or may not start."""
         await self._enter_purse()
         try:
             async with aclosing(self._client.turn(content)) as events:
                 async for event in events:
-                    # Not before: a CLI that dies first has no transcript, and to resume it would fail.
+                    # Not earlier: a CLI that dies before this has no transcript, and resuming it would fail.
                     self._taken = True
                     if self._usage is not None:
                         self._usage.record(event)
@@ -129,7 +129,7 @@ class ClaudeSession:
         return _over_budget(shortfall.reason) if shortfall is not None else None
 
     async def _enter_purse(self) -> None:
-        """Reserve the first call of a turn; wait while calls of others in progress may cost what is left."""
+        """Reserve the first call of a turn; wait while other calls in progress may cost what is left."""
         while self._purse is not None and (shortfall := self._purse.reserve(self._id)) is not None:
             if not shortfall.is_reserved:
                 raise _over_budget(shortfall.reason)
@@ -145,7 +145,7 @@ def _over_budget(exceeded: str) -> AgentFailure:
 
 
 def options_of(spec: SessionSpec, metadata: Mapping[str, Any], session: str) -> ClaudeAgentOptions:
-    """Return the SDK's options for a node whose metadata have been checked."""
+    """Return the SDK's options for a node with checked metadata."""
     environment = cli_environment(ClaudeSettings(cli=metadata.get("cli")))
     environment |= {str(name): str(value) for name, value in metadata.get("env", {}).items()}
     schema = metadata.get("output_schema")

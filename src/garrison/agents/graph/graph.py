@@ -51,7 +51,7 @@ def claude(spec: SessionSpec, purse: Purse | None = None) -> Session:
 
 def graph_settings(home: Path) -> tuple[ClaudeSettings, dict[str, object]]:
     """Return (settings, metadata) for a Claude node of an agent graph, with the home's settings and log-in; UsageError
-    if the agent `claude` is of another kind."""
+    if the agent `claude` has another kind."""
     from garrison.agents.claude import cli_process
     from garrison.agents.claude.profile import ClaudeProfile
     from garrison.agents.registry import find_profile
@@ -65,13 +65,13 @@ def graph_settings(home: Path) -> tuple[ClaudeSettings, dict[str, object]]:
 
 
 class AgentGraph:
-    """Agents and their control edges; an async context manager that ends every session it started.
+    """Agents and their control edges; an async context manager that ends every session it has started.
 
     Ids and control types are single lines, since they are used in prompts.
 
     Args:
         connect: makes the sessions (default: Claude through its SDK).
-        purse: records and limits what Claude's sessions cost, for `garrison cost`.
+        purse: records and limits the cost of Claude's sessions, for `garrison cost`.
         clock: returns UTC times, for tests.
         sleep: waits between retries, for tests.
     """
@@ -184,7 +184,7 @@ class AgentGraph:
         await self.sessions.stop(self.get_node(node_id))
 
     async def restart_agent(self, node_id: str) -> None:
-        """End the session if there is one and start a new one, with the present prompt and no memory."""
+        """End the session if there is one and start a new one, with the current prompt and no memory."""
         await self.sessions.restart(self.get_node(node_id))
 
     async def stop_all(self) -> None:
@@ -239,7 +239,7 @@ class AgentGraph:
 
     @classmethod
     def load(cls, path: Path | str, **options: Any) -> AgentGraph:
-        """Read a graph that `save` wrote; no agent of it runs, and every prompt is computed again.
+        """Read a graph that `save` wrote; none of its agents runs, and every prompt is computed again.
 
         NotFound, RecordCorrupt or NewerSchema if that is impossible. `options` are those of the constructor.
         """
@@ -265,7 +265,7 @@ class AgentGraph:
         return graph
 
     def to_networkx(self) -> Any:
-        """Return a `networkx.DiGraph` with the same attributes; an undirected edge is there in both directions."""
+        """Return a `networkx.DiGraph` with the same attributes; an undirected edge is added in both directions."""
         nx = _networkx()
         converted = nx.DiGraph(name=self.name)
         for node in self.nodes.values():
@@ -318,7 +318,7 @@ save_graph, load_graph = AgentGraph.save, AgentGraph.load
 
 
 class _Saved(Value):
-    """A graph as its file has it."""
+    """A graph in its file format."""
 
     name: str
     nodes: list[Node]

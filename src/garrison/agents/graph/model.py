@@ -1,11 +1,9 @@
 """Data model of an agent graph: nodes, edges, messages, an agent's status, its session's protocol, and the errors.
 
-    initializing -> active        the first message, or start_agent
-    initializing -> error         a try to start it failed
-    active -> stopped             stop_agent, or the graph is closed
-    active -> error               a try to send a message failed, or its process has died
-    stopped | error -> active     the next try or message, start_agent, restart_agent
-    error -> stopped              stop_agent
+    initializing -> active        the first message, or start_agent initializing -> error         a try to start it
+    failed active -> stopped             stop_agent, or the graph is closed active -> error               a try to send
+    a message failed, or its process has died stopped | error -> active     the next try or message, start_agent,
+    restart_agent error -> stopped              stop_agent
 
 A model, program or test that serves as an agent's session implements `Session`. A session is connected, asked and
 closed by the same task, one question at a time. It yields the events of `conversation.stream` (those of kind `text`
@@ -49,8 +47,8 @@ class AgentFailure(AgentGraphError):
         status: the API's HTTP status, if known.
         error: the CLI's name of the failure.
         wait: seconds that the API asks to wait before another call.
-        needs_person: set if only the user can resolve it, such as by a log-in.
-        kind: its class; None: as status, name and message say.
+        needs_person: set if only the user can resolve it, such as by a log-in. kind: its class; None: derived from
+            status, name and message.
     """
 
     def __init__(self, message: str, status: int | None = None, error: str = "", wait: float = 0.0, *,
@@ -94,12 +92,12 @@ class Node:
     effective_prompt: str = ""
     """Prompt with which its session last started; empty before the first start."""
     prompt_dirty: bool = True
-    """True if the next activation has to compute the prompt again."""
+    """True if the next activation must compute the prompt again."""
     attempts: int = 0
     """Tries of the last activation or message."""
     last_error: str | None = None
     error_count: int = 0
-    """Activations and messages since the last success whose tries all failed."""
+    """Activations and messages since the last success for which every try failed."""
 
     @property
     def original_system_prompt(self) -> str:
@@ -172,7 +170,7 @@ class Session(Protocol):
     """One agent's conversation."""
 
     async def connect(self) -> None:
-        """Start the session; `close` releases whatever it holds, even if this fails half-way."""
+        """Start the session; `close` releases its resources, even if this fails halfway."""
         ...
 
     def ask(self, content: str) -> AsyncIterator[Event]:
@@ -186,11 +184,11 @@ class Session(Protocol):
 
 @runtime_checkable
 class LiveSession(Session, Protocol):
-    """Session whose process can die, and which a new process can then continue."""
+    """Session whose process can die, which a new process can continue."""
 
     @property
     def session_id(self) -> str | None:
-        """Return the id by which it can be resumed; None before it has taken a message."""
+        """Return the id to resume it; None before its first message."""
         ...
 
     @property
@@ -199,4 +197,4 @@ class LiveSession(Session, Protocol):
 
 
 Connect = Callable[[SessionSpec], Session]
-"""Creates a session object; cheap, since it starts nothing yet."""
+"""Creates a session object; cheap, since it starts nothing."""

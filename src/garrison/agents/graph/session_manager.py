@@ -1,12 +1,12 @@
-"""Session manager of an agent graph: start a session with its agent's first message, ask it, retry, stop it.
+"""Session manager of an agent graph: start a session at its agent's first message, ask it, retry, stop it.
 
 A session lives in one task from `connect` to `close`, because the client's cancel scopes must be left by the task that
-entered them. Calls for the same agent run one after the other; different agents never wait for each other. A failed
+entered them. Calls for the same agent run one after another; different agents never wait for each other. A failed
 session is closed, and the next try resumes it with the current prompt, so that the agent remembers; one that cannot be
-resumed is started again. Otherwise only `stop` and `restart` make an agent forget.
+resumed is started again. Apart from that only `stop` and `restart` make an agent forget.
 
-Whether a failed call is tried again, and after how long, `conversation.policy.decide_message` decides. Nothing of a
-session is on disk, unlike that of an attempt; `agents.conversation` says why there are both.
+`conversation.policy.decide_message` decides whether and when a failed call is retried. Nothing of a session is on disk,
+unlike an attempt's; `agents.conversation` explains why both exist.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class _Question:
 
 @dataclass
 class _Message:
-    """Message that is tried until it is answered."""
+    """Message that is retried until it is answered."""
 
     content: str | Callable[[], str]
     interrupted: str = ""
-    """Failure of the last try in which it was given to a session."""
+    """Failure of the last try in which a session received it."""
 
     def text(self, *, resumed: bool) -> str:
-        """Return the text of the next try; a session that is resumed in the middle of the turn remembers its part."""
+        """Return the text of the next try; a session that is resumed in mid-turn remembers its part."""
         if not isinstance(self.content, str):
             return self.content()
         if not self.interrupted or not resumed:
@@ -94,7 +94,7 @@ class _Running:
 
 
 class AgentSessionManager:
-    """Starts, asks and stops the sessions of nodes; `prompt_of` returns the effective prompt with which a node starts.
+    """Starts, asks and stops the sessions of nodes; `prompt_of` returns the effective start prompt of a node.
     """
 
     def __init__(self, connect: Connect, prompt_of: Callable[[Node], str], *,
@@ -108,8 +108,8 @@ class AgentSessionManager:
         self._running: dict[str, _Running] = {}
         self._resumable: dict[str, str] = {}
         """Node → id of its last session, which failed or died."""
-        # Two locks for each node: `_locks` is held while its session starts or ends, `_turns` for a whole question, so
-        # that a stop gets through to a session that is answering, and a second question waits.
+        # Two locks per node: `_locks` is held while its session starts or ends, `_turns` for a whole question, so that
+        # a stop reaches a session that is answering, and a second question waits.
         self._locks: dict[str, asyncio.Lock] = {}
         self._turns: dict[str, asyncio.Lock] = {}
 
@@ -118,7 +118,7 @@ class AgentSessionManager:
         return running is not None and running.connected
 
     def observe(self, node: Node) -> None:
-        """Record in the node that its session's process has died, if it has."""
+        """Record in the node whether its session's process has died."""
         running = self._running.get(node.id)
         if running is not None and running.ready.done() and not running.alive and node.status is AgentStatus.ACTIVE:
             node.last_error = "its process has died; the next message resumes its session"
@@ -156,8 +156,8 @@ class AgentSessionManager:
         A node that must answer as JSON data (`output_schema`) answers with the data as JSON.
 
         Args:
-            content: the message; or a function that returns for each try a message that contains everything, which then
-                begins a session without memory.
+            content: the message; or a function that returns, for each try, a message with all context, which starts a
+                session without memory.
             listener: called with every event.
         """
         message = _Message(content)
@@ -176,7 +176,7 @@ class AgentSessionManager:
             await self._start(node)
 
     async def stop_all(self, nodes: dict[str, Node]) -> None:
-        """End all sessions concurrently; a failure of one is logged and does not keep the others running."""
+        """End all sessions concurrently; a failure of one is logged and does not affect the others."""
         ids = [node_id for node_id in {*self._running, *self._sessions} if node_id in nodes]
         results = await asyncio.gather(*(self.stop(nodes[node_id]) for node_id in ids), return_exceptions=True)
         for node_id, result in zip(ids, results, strict=True):
@@ -197,7 +197,7 @@ class AgentSessionManager:
         await self._retry(node, lambda: self._try_start(node))
 
     async def _try_start(self, node: Node) -> None:
-        """Try once to start the session, or to resume the last one; drop whatever a failed try leaves behind."""
+        """Try once to start the session, or to resume the last one; drop the leftovers of a failed try."""
         await self._drop(node.id, resumable=True)
         if self.ended:
             raise AgentGraphError(f"the graph has ended; agent {node.id!r} was not started")
@@ -206,7 +206,7 @@ class AgentSessionManager:
         self._running[node.id] = running
         running.task = asyncio.create_task(_run_session(running, self._start_timeout), name=f"agent {node.id}")
         try:
-            # Not `await running.ready`: the cancellation of one caller would cancel the future for all who wait for it.
+            # Not `await running.ready`: the cancellation of one caller would cancel the future for all waiters.
             await asyncio.wait({running.ready})
             running.ready.result()
         except BaseException:
@@ -223,10 +223,10 @@ class AgentSessionManager:
         return ran
 
     async def _drop(self, node_id: str, *, resumable: bool = False) -> None:
-        """End the task of a session and forget its client: the next one is created with the prompt of that time.
+        """End the task of a session and forget its client: the next one is created with the prompt current then.
 
         Args:
-            resumable: the next session continues this one, or the one that this one was to continue.
+            resumable: the next session continues this one, or the one that this one should continue.
         """
         running = self._running.pop(node_id, None)
         session = self._sessions.pop(node_id, None)
@@ -236,7 +236,7 @@ class AgentSessionManager:
             self._resumable[node_id] = session.session_id
         if running is None or running.task is None:
             return
-        # Ends an idle session in its own task. One at a question or in `connect` does not come back to the queue.
+        # Ends an idle session in its own task. One that is answering or in `connect` does not return to the queue.
         running.questions.put_nowait(None)
         if running.busy or not running.ready.done():
             running.task.cancel()  # the caller's question fails with the reason
@@ -269,10 +269,10 @@ class AgentSessionManager:
             raise
 
     async def _drop_failed(self, node: Node, running: _Running, message: _Message, error: Exception) -> None:
-        """Drop a failed session, unless another has replaced it meanwhile."""
+        """Drop a failed session, unless another has replaced it."""
         message.interrupted = describe(error)
         async with self._lock(node.id):
-            # Between the failure and the lock a restart may have put another session in its place.
+            # Between the failure and the lock, a restart may have replaced the session.
             if self._running.get(node.id) is running:
                 await self._drop(node.id, resumable=isinstance(message.content, str))
 

@@ -193,7 +193,7 @@ def test_a_pattern_with_blanks_is_one_value(text: str, found: tuple[str, ...]) -
     ({"subagents": {"a": {"promt": "x"}}}, "did you mean prompt"),
     ({"hooks": {"PreTol": []}}, "PreTol is not a setting; there are PreToolUse, PostToolUse, "),
     ({"hooks": {"Stop": [{"run": "x"}]}}, "[agents.x.hooks] Stop=[{'run': 'x'}] should be a list of tables with"),
-    ({"skills": ["not/there"]}, "absolute paths that exist"), ({"thinking": "much"}, "a number of tokens"),
+    ({"skills": ["not/there"]}, "existing absolute paths"), ({"thinking": "much"}, "a number of tokens"),
     ({"output_schema": "{"}, "a JSON schema"), ({"attribution": "maybe"}, "true or false"),
     ({"hooks": 3}, "agents.x.hooks should be a table with PreToolUse, ")])
 def test_invalid_extensions_are_refused_with_their_place(values: dict[str, Any], words: str) -> None:

@@ -229,7 +229,7 @@ def test_a_home_has_one_service_and_needs_settings(place: Place, tmp_path: Path)
     with pytest.raises(Refused, match="a service already runs for"):
         place.service.run()
     lock.release()
-    with pytest.raises(NotFound, match="`garrison host add HOST` sets one up"):
+    with pytest.raises(NotFound, match="run `garrison host add HOST`"):
         HostService(tmp_path / "other", lambda *_: ScriptedWork(None), lambda _: None,
                     SystemClock())  # type: ignore[arg-type, return-value]
 

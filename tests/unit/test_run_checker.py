@@ -247,7 +247,7 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
     "an entry is twice in the history": (Promise.ONCE, "a-1 is 2 times in the history", lambda s: s.git(
         "update-ref", "refs/heads/main", s.commit("again", "abc", s.commits["batch"], s.commits["work a"],
                                                   entries=("a-1",)))),
-    "a node started from the work of another": (Promise.ONCE, "with which a began: no attempt of this", lambda s: s.add(
+    "a node started from the work of another": (Promise.ONCE, "with which a started: no attempt of this", lambda s: s.add(
         "runner-a", "runner-a@r#1", "fact", "a", name="base", value=s.commits["work a"], attempt=1)),
     "an entry was enqueued twice": (Promise.ONCE, "a-1 was enqueued twice", lambda s: s.after(
         s.find("enq", entry="a-1"))),
@@ -317,7 +317,7 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
     # limits
     "an agent was restarted too often": (Promise.LIMITS, "orchestrator-b@r died 5 times in attempt 1", lambda s: [
         s.after(s.find("death")) for _ in range(4)]),
-    "a node was reworked too often": (Promise.LIMITS, "c was begun 5 times", lambda s: [
+    "a node was reworked too often": (Promise.LIMITS, "c was started 5 times", lambda s: [
         s.after(s.find("signal", node="c")) for _ in range(3)]),
     "an attempt went back": (Promise.LIMITS, "c went from attempt 3 back to 1", lambda s: [
         s.after(s.find("node", node="c", status=status), attempt=attempt)

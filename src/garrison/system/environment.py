@@ -68,7 +68,7 @@ TYPED: dict[str, str] = {}
 
 
 def seal_path(typed: dict[str, str] = TYPED) -> None:
-    """Let this process find what it starts in folders alone that mean the same everywhere (`absolute_path`)."""
+    """Let this process find programs only in absolute folders (`absolute_path`)."""
     path = os.environ.get("PATH", "")
     if path != absolute_path(path):
         typed["PATH"] = path
@@ -76,7 +76,7 @@ def seal_path(typed: dict[str, str] = TYPED) -> None:
 
 
 def typed_environment(typed: Mapping[str, str] = TYPED) -> dict[str, str]:
-    """Return this process's variables, with the PATH that the user typed for what is started for agents and gates."""
+    """Return this process's variables, with the user's original PATH, for starting agents and gates."""
     return {**os.environ, **typed}
 
 

@@ -45,7 +45,7 @@ _UNCHANGED = 0xFFFFFFFF << 32
 _STAT_FIELDS = (26, 27, 45, 46, 47, 0, 28)
 """Fields of /proc/PID/stat in the order of that structure: code, data, start of the heap, its end (in none), stack."""
 _AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
-"""Beginnings of the names of variables that a program reads when it starts, and never again."""
+"""Prefixes of variables that a program reads only when it starts."""
 _TERMINAL_SECONDS = 10.0
 """Seconds for another process to give its terminal up."""
 _PATIENCE = 0.2
@@ -217,7 +217,7 @@ def _fork(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, log: Pat
 
 def _become(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, descriptors: tuple[int, int, int],
             mask: set[int | signal.Signals]) -> NoReturn:
-    """Become the program; end with its exit code, or before it begins if that fails.
+    """Become the program; exit with its exit code, or before it starts if that fails.
 
     Args:
         descriptors: of the log, of what tells the parent that it has begun, and of the order to enter a terminal, -1
@@ -275,7 +275,7 @@ def _take_descriptors(output: int, tell: int, order: int) -> tuple[int, int]:
         os.dup2(source, number)
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  # names only
         if int(name) not in (0, 1, 2, tell, order):
-            with suppress(OSError):  # that of the listing itself
+            with suppress(OSError):  # the descriptor of the listing itself
                 os.close(int(name))
     return tell, order
 

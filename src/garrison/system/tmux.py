@@ -186,7 +186,7 @@ class TmuxTerminal:
         process_control.kill_tree(root, pane.marker, grace=grace, only_below=pane.marker == os.environ.get(MARKER))
         if pane.copy is not None:
             processes.exit_code(pane.copy.pid, pane.copy.ticks)  # reap it if it was our own child
-        with suppress(OSError):  # the log is a help; a full disk must not keep a session open
+        with suppress(OSError):  # the log is optional; a full disk must not keep a session open
             self._save_output(session, pane)
         self._remove_pane(pane)
 
@@ -390,7 +390,7 @@ def _check_startable(program: str, env: Mapping[str, str], cwd: Path) -> None:
 
 
 def _is_running(pane: _Pane) -> bool:
-    """Return whether the pane's program runs; tmux overlooks an exit now and then (10 of 100 under load)."""
+    """Return whether the pane's program runs; tmux sometimes misses an exit (10 of 100 under load)."""
     if pane.copy is not None:
         return processes.is_running(pane.copy.pid, pane.copy.ticks)
     process = processes.probe(pane.pid)

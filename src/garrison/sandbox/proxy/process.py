@@ -188,7 +188,7 @@ def take_lock(folder: Path) -> int | None:
 
 
 def main() -> NoReturn:
-    """Be the proxy of a run; exit 0 at once if there is one."""
+    """Run as the proxy of a run; exit 0 at once if there is one."""
     code = 1
     try:
         code = _serve(*map(Path, sys.argv[1:3]))

@@ -33,7 +33,7 @@ MAX_FILES, MAX_CHECKOUT, MAX_LEVELS = 500_000, 8 << 30, 200
 """Limits for the files that commits change, the bytes of their contents in a checkout, and the folders above a file: 70
 objects can be ten million files."""
 MAX_OBJECT = {"commit": 1 << 20, "tag": 1 << 20, "tree": 64 << 20}
-"""Bytes of an object that git reads as a whole, wherever it looks at it."""
+"""Bytes of an object that git reads as a whole."""
 FIRST_MEMORY, FIRST_OUTPUT = 256 << 20, 64 << 20
 """Bytes of memory and output of a first comparison, enough for all but the largest: only where it fails are files
 counted, which takes as long as the repository is large."""
@@ -204,7 +204,7 @@ class _Tally:
 
 def run_git(folder: Path, *arguments: str, text: bytes | None = None, source: IO[bytes] | None = None,
             output: IO[bytes] | _Tally | None = None, extra: Mapping[str, str] | None = None) -> bytes:
-    """Run git in a git directory of garrison's own, without any configuration but its own, within the limits.
+    """Run git in a git directory of garrison, with only its own configuration, within the limits.
 
     GitError if it fails, Excess if it takes too long or writes too much.
     """

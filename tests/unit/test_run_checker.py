@@ -247,7 +247,7 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
     "an entry is twice in the history": (Promise.ONCE, "a-1 is 2 times in the history", lambda s: s.git(
         "update-ref", "refs/heads/main", s.commit("again", "abc", s.commits["batch"], s.commits["work a"],
                                                   entries=("a-1",)))),
-    "a node started from the work of another": (Promise.ONCE, "with which a started: no attempt of this", lambda s: s.add(
+    "a node started from the work of another": (Promise.ONCE, "with which a started: no attempt", lambda s: s.add(
         "runner-a", "runner-a@r#1", "fact", "a", name="base", value=s.commits["work a"], attempt=1)),
     "an entry was enqueued twice": (Promise.ONCE, "a-1 was enqueued twice", lambda s: s.after(
         s.find("enq", entry="a-1"))),

@@ -108,7 +108,7 @@ def test_a_takeover_suspends_the_session_and_its_end_resumes_it(tmp_path: Path) 
     there = LifeLock.try_acquire(programs.files.takeover)
     programs.files.takeover.write_text(json.dumps({"pid": 7, "ticks": 8, "since": "now"}))
     assert (work.poll(0.0), programs.begun, work.process()) == (None, 1, (7, 8))
-    assert "held by a person" in programs.files.waiting.read_text()
+    assert "while it is taken over" in programs.files.waiting.read_text()
     assert (programs.work().process(), programs.begun) == ((7, 8), 1), "a new incarnation does not start it either"
     append_line(programs.files.endings, fields_of(policy.ConnectionEnd(policy.PERSON, 1.0)))
     there.release()

@@ -45,8 +45,8 @@ def runner(incarnation: object) -> dict[str, Any]:
 @pytest.mark.parametrize(("changes", "kinds", "objection"), [
     ({"target": {"role": "runner", "name": "a"}}, (), ""),
     ({"run_id": "r2"}, TYPES, "it belongs to run r2, this is r1"),
-    *(({"attempt": attempt, "source": runner(9)}, BY_ATTEMPT, f"it belongs to attempt {attempt} of a, the current one is 2")
-      for attempt in (0, 1, 3)),
+    *(({"attempt": attempt, "source": runner(9)}, BY_ATTEMPT,
+       f"it belongs to attempt {attempt} of a, the current one is 2") for attempt in (0, 1, 3)),
     *(({"node_id": node}, BY_ATTEMPT, f"this run has no node {node}") for node in ("b", None)),
     *(({"source": runner(older)}, BY_INCARNATION, "runner-a@r1 has a later incarnation (4)")
       for older in (3, None, 0, "3")),

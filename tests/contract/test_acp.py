@@ -108,7 +108,7 @@ def test_it_gets_the_further_mcp_servers_of_its_profile_unless_it_only_judges(st
     stage.play(turn)
     refused = stage.start(AcpAgent("double", settings))
     wait_for("it is refused", lambda: stage.poll(refused) or stage.files.read_endings())
-    assert "it calls no MCP server over http, as mcp_servers.far wants" in stage.files.read_endings()[-1].reason
+    assert "it does not support MCP servers over http (mcp_servers.far)" in stage.files.read_endings()[-1].reason
 
 
 def test_an_agent_that_never_reports_is_asked_once_then_judged_by_its_work(stage: Stage) -> None:

@@ -156,7 +156,7 @@ def test_ssh_signs_with_a_key_that_asks_for_nothing(repo, keys, passphrase):
 def test_a_program_that_waits_for_input_is_ended_with_all_it_started(tmp_path):
     program = tmp_path / "asks"
     write_program(program, f"#!/bin/sh\n(while true; do sleep 1; done; : {tmp_path}) &\nwait\n")
-    with pytest.raises(SigningFailed, match=r"asks did not end within 1 s: it waits for somebody"):
+    with pytest.raises(SigningFailed, match=r"asks did not end within 1 s: it waits for the user"):
         Signer("openpgp", str(program), "key", {}).sign(b"text", 1.0)
     assert not [process for process in processes(str(program)) if process.living]
 

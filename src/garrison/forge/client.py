@@ -53,7 +53,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 LOOKS = 4
-"""Looks for an object after a write that may have made it."""
+"""Searches for an object after a write that may have made it."""
 _VERDICTS = {"APPROVED": ReviewVerdict.APPROVED, "CHANGES_REQUESTED": ReviewVerdict.CHANGES,
              "REQUEST_CHANGES": ReviewVerdict.CHANGES,
              "DISMISSED": ReviewVerdict.DISMISSED, "COMMENTED": ReviewVerdict.COMMENT, "COMMENT": ReviewVerdict.COMMENT}

@@ -48,7 +48,7 @@ NOTHING: Query = MappingProxyType({})
 MAX_PAGES = 20
 PAGE_SIZE = 100
 DEADLINE = 30.0
-"""Seconds that a call may take, all its pages and read-backs together."""
+"""Seconds that a call may take, including all its pages and read-backs."""
 PAUSES = Backoff(0.25)
 """Delays between looks for an object after a write that may have made it."""
 LOG_TAIL = 16_000

@@ -81,7 +81,7 @@ class TmuxServer:
     command_seconds = 10.0
     """Seconds that a tmux command may take."""
     open_seconds = 30.0
-    """Seconds for a command that opens a session; a server that does not answer for so long is replaced."""
+    """Seconds for a command that opens a session; a server that does not answer for that long is replaced."""
     repair_seconds = REPAIR_SECONDS
 
     def __init__(self, run: Path) -> None:
@@ -180,7 +180,7 @@ def socket_path(run: Path, repair_seconds: float = REPAIR_SECONDS) -> Path:
             _check_private(noted.parent)
             return noted
         if (restored := _restore_socket(run, repair_seconds)) is not None:
-            return restored  # the runtime directory was emptied under a living server
+            return restored  # the runtime directory was emptied while the server runs
     folder = _short_folder(hashlib.sha256(os.fsencode(run)).hexdigest()[:16])
     untrusted.write(run, _note(run).name, f"{folder / 'tmux.sock'}\n".encode())
     return folder / "tmux.sock"
@@ -238,8 +238,8 @@ def home_of(pid: int) -> Path | None:
 
 
 def _restore_socket(run: Path, seconds: float) -> Path | None:
-    """Let our living server create its socket again; return its path, None without a server."""
-    for server in _servers(run) if run.is_dir() else ():  # a removed home is not created again
+    """Make our living server recreate its socket; return its path, None without a server."""
+    for server in _servers(run) if run.is_dir() else ():  # a removed home is not recreated
         words = processes.read_argv(server.pid)
         at = words.index(b"-S") + 1 if b"-S" in words else len(words)
         if at >= len(words):

@@ -108,8 +108,8 @@ async def resolve(host: str, port: int, lookups: asyncio.Semaphore | None = None
     """Return the addresses of a host; UpstreamFailed if there is none.
 
     Args:
-        lookups: bounds an agent's share of the threads that look names up. No time limit ends such a thread, so that
-            its place is taken until the name server has answered, or the C library gives up.
+        lookups: limits an agent's share of the look-up threads. No time limit ends such a thread, so its slot stays
+            taken until the name server has answered or the C library gives up.
         seconds: for which the answer is awaited.
     """
     if parse_address(host) is not None:
@@ -136,7 +136,7 @@ def _end_lookup(lookups: asyncio.Semaphore | None, looking: asyncio.Future[objec
 
 async def open_checked(host: str, port: int, rule: HostRule, lookups: asyncio.Semaphore | None = None,
                        lookup_seconds: float = CONNECT_TIMEOUT) -> Stream:
-    """Connect to an allowed host, at an address that was checked; UpstreamRefused or UpstreamFailed if impossible."""
+    """Connect to an allowed host at a checked address; UpstreamRefused or UpstreamFailed if impossible."""
     proxy = user_proxy("https" if port == 443 else "http", host)
     try:
         found = await resolve(host, port, lookups, lookup_seconds)

@@ -63,7 +63,7 @@ def test_the_agent_continues_after_a_takeover(scene, place):
     assert environment["GARRISON_TREE"] == tree
     assert environment["ANTHROPIC_BASE_URL"] == scene.server.url
     assert "GARRISON_LIFE" not in environment, "a process with an agent's marker ends with the agent"
-    wait_for("status shows it", lambda: "held by a person" in place.command("status", "r1").stdout)
+    wait_for("status shows it", lambda: "while it is taken over" in place.command("status", "r1").stdout)
     assert take_over(place).wait(DEADLINE) == 1, "one takeover at a time"
     place.kill_and_await("orchestrator-a")
     (place.root / "leave").touch()
@@ -99,7 +99,7 @@ def test_a_session_agent_resumes_after_a_takeover(scene, place):
     assert 'called write({"path": "a.txt", "text": "a"})' in said, "the history"
     tree = Path(place.identity("orchestrator-a")["worktree"])
     assert (place.root / "cwd").read_text().strip() == str(tree)
-    wait_for("status shows it", lambda: "held by a person" in place.command("status", "r1").stdout)
+    wait_for("status shows it", lambda: "while it is taken over" in place.command("status", "r1").stdout)
     assert take_over(place).wait(DEADLINE) == 1, "one takeover at a time"
     (tree / "left").touch()
     (place.root / "leave").touch()

@@ -98,7 +98,7 @@ def test_the_user_messages_the_agent_takes_over_and_leaves_and_the_session_conti
     wait_for("the program runs", (tree / "seen.txt").exists)
     assert (tree / "seen.txt").read_text() == f"opened {session} known\n"
     assert not [one for one in processes() if "sleep 987" in one.argv and str(place.home) in str(one.environ)]
-    wait_for("status names the takeover", lambda: "held by a person" in place.command("status", "r1").stdout)
+    wait_for("status names the takeover", lambda: "while it is taken over" in place.command("status", "r1").stdout)
     (tree / "leave").touch()
     assert takeover.wait(DEADLINE) == 0
     assert place.finish(child) == 0, place.logs()

@@ -214,7 +214,7 @@ def test_a_forge_that_answers_late_out_of_order_and_twice_loses_and_doubles_noth
 
 def test_a_moved_repository_a_bad_token_and_an_endless_check_block_it_until_they_are_fixed(place: Place) -> None:
     with story(place, "gitlab", check_limit=3) as (run, there):
-        for fault, told in (("moved", "the repository has moved"), ("401", "the token is not valid"),
+        for fault, told in (("moved", "the repository has moved"), ("401", "the token is invalid"),
                             ("403-scope", "the token lacks")):
             there.server.disturb = lambda _, path, fault=fault: fault if ".git/" not in path else ""  # type: ignore[misc]
             run.sync()

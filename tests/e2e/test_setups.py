@@ -137,7 +137,7 @@ def test_lock_files_that_are_not_files_stop_nothing(place: Place) -> None:
                 "absent.lock", "--setup-key", "Cargo.lock")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     notes = [line for line in ended.stderr.splitlines() if line.startswith("note: ")]
-    unused = "so no change of it makes set-up run again; correct setup_key"
+    unused = "so its changes do not make set-up run again; correct setup_key"
     assert notes == [f"note: package-lock.json: it is not a file, or a link out of the repository, {unused}",
                      f"note: uv.lock: it is not a file, or a link out of the repository, {unused}",
                      f"note: absent.lock: it is not in this commit, {unused}"]

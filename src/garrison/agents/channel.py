@@ -77,9 +77,11 @@ class Channel:
     Args:
         listener: the listening socket.
         path: its path.
-        roots: returns the processes whose descendants may send requests. handle: carries out a request and returns its
-            reply; for a question its id. log: receives lines about refusals, each once. asked: words that edges of the
-            node test for. seconds: time for a request, and for reading its reply.
+        roots: returns the processes whose descendants may send requests.
+        handle: carries out a request and returns its reply; for a question its id.
+        log: receives lines about refusals, each once.
+        asked: words that edges of the node test for.
+        seconds: time for a request, and for reading its reply.
     """
 
     def __init__(self, listener: socket.socket, path: Path, roots: Callable[[], Collection[ProcessId]],

@@ -41,8 +41,8 @@ def find_trouble(end: End, output: str) -> Trouble | None:
     """Return why a program that failed without a report could not work; None if unknown.
 
     Args:
-        end: exit code 0 for a program that reports its failure only in its output. output: the end of its output, or
-            why it counts as failed.
+        end: exit code 0 for a program that reports its failure only in its output.
+        output: the end of its output, or why it counts as failed.
     """
     # A signal ended it, or the cause is unknown: its last output is not why.
     if end.code is None or end.code < 0:

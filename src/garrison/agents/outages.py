@@ -115,7 +115,8 @@ def next_outage(known: Outage | None, ending: ProgramEnding, until: float, *, is
 
     Args:
         known: the outage so far, None for none.
-        until: end of the failed agent's own wait. is_trial: it was the trial of this outage.
+        until: end of the failed agent's own wait.
+        is_trial: it was the trial of this outage.
     """
     failures = known.failures + is_trial if known is not None else 1
     if not (ending.resets_at and ending.resets_at > ending.at):
@@ -128,7 +129,8 @@ class SharedOutages:
     """The outages of one agent's account, and its trial.
 
     Args:
-        account: fingerprint of its key or log-in. who: its node, shown to waiting agents.
+        account: fingerprint of its key or log-in.
+        who: its node, shown to waiting agents.
     """
 
     def __init__(self, home: Path, account: str, model: str, who: str, wall: Callable[[], float]) -> None:
@@ -161,8 +163,8 @@ class SharedOutages:
         """Return what a program must wait for before it starts, '' for nothing; then it may be the trial.
 
         Args:
-            own: what the agent would wait for by itself. own_until: until when, in seconds since 1970; 0: it has not
-                hit the outage.
+            own: what the agent would wait for by itself.
+            own_until: until when, in seconds since 1970; 0: it has not hit the outage.
         """
         found, now, self._awaits_trial = self.find(), self._wall(), False
         if found is None:

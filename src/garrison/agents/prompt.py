@@ -136,9 +136,10 @@ def in_place(text: str, goal: str, preamble: str, reason: str, steering: str = "
 
     Args:
         text: the node's own prompt.
-        preamble: the pipeline's account of the run so far, which may start with the goal. reason: why an earlier
-            attempt was not good enough, '' for none. steering: a message of the run's manager. has_account: the
-            preamble also says what is done, besides the goal.
+        preamble: the pipeline's account of the run so far, which may start with the goal.
+        reason: why an earlier attempt was not good enough, '' for none.
+        steering: a message of the run's manager.
+        has_account: the preamble also says what is done, besides the goal.
     """
     head = f"Goal: {goal}" if goal and preamble.startswith(f"Goal: {goal}") else ""
     said = preamble[len(head):].strip()

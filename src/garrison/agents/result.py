@@ -95,7 +95,8 @@ def to_pipeline_outcome(report: Mapping[str, Any], *, succeeded: bool, reason: s
     retry.
 
     Args:
-        reason: why it failed. failure_class: class of the failure if the agent names none.
+        reason: why it failed.
+        failure_class: class of the failure if the agent names none.
         updates: context values; the agent's own take precedence.
     """
     word = report.get("status", "")

@@ -255,8 +255,9 @@ def classify(status: int | None, text: str, error: str = "") -> TroubleKind:
     """Return the class of an API failure, for Claude, ACP agents and the proxy alike.
 
     Args:
-        status: HTTP status, None if unknown: then the text may name one. text: its message. error: the CLI's own name
-            of the failure.
+        status: HTTP status, None if unknown: then the text may name one.
+        text: its message.
+        error: the CLI's own name of the failure.
     """
     text = text[:_MAX_TEXT]
     # Our own proxy's refusal: by status it would be the provider's billing, and another agent would take over.

@@ -383,7 +383,8 @@ def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: CallPric
 
     Args:
         spent: US dollars spent by the node, the run and the home today.
-        held: those that others have reserved in each. running: those reserved for other calls of the same attempt.
+        held: those that others have reserved in each.
+        running: those reserved for other calls of the same attempt.
     """
     least, most = price.usd(price.floor), price.usd(price.output)
     usd = most

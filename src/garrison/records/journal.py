@@ -322,8 +322,8 @@ def append_shared(path: Path, token: str, kind: str, data: dict[str, object], at
     A torn tail is cut first.
 
     Args:
-        epoch: the writer's own; Fenced if the journal has another. None: use the journal's current epoch. take: whether
-            to increase the epoch by one; the caller owns the record's epoch from now on.
+        epoch: the writer's own; Fenced if the journal has another. None: use the journal's current epoch.
+        take: whether to increase the epoch by one; the caller owns the record's epoch from now on.
     """
     atomic.make_directory(path.parent)
     descriptor = atomic.open_or_create(path, os.O_APPEND)

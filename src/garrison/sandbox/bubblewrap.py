@@ -40,9 +40,10 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
     user.
 
     Args:
-        directory: current directory inside; None: the caller's, if it exists. files: descriptors that each process
-            inside may open; 0: as many as its caller. processes: processes allowed inside; 0: as many as its caller may
-            have. user: user and group inside; None: those outside.
+        directory: current directory inside; None: the caller's, if it exists.
+        files: descriptors that each process inside may open; 0: as many as its caller.
+        processes: processes allowed inside; 0: as many as its caller may have.
+        user: user and group inside; None: those outside.
         calls: file with a filter of system calls (`system.seccomp.program`), in force from the first program inside.
     """
     # Limits are set by the shell that opens the filter: another one inside would cost time at each start of a gate or

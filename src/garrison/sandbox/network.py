@@ -243,11 +243,11 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
     """Prepare the network of one confined tree; Refused or UsageError with one line if that is impossible.
 
     Args:
-        mode: what holds the tree: bubblewrap, Landlock or none.
+        mode: what confines the tree: bubblewrap, Landlock or none.
         env: the variables that the tree would have without a sandbox.
         is_lazy: whether the proxy is started at the first connection; a tree that outlives its starter needs it at
             once.
-        begun: a namespace that was begun ahead, to be used unless forwards need another.
+        begun: a namespace that was started in advance, for use unless forwards need another.
         start_seconds: how long the proxy may take to start, unless it is lazy.
     """
     forwards = (*forwards_of(rights.host_ports), *user.forwards) if rights.network is not Network.OPEN else ()

@@ -266,8 +266,8 @@ def capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer: 
     Tracked files that it changed are restored. GarrisonError if it cannot be kept, for example on a full disk.
 
     Args:
-        before: untracked paths, including ignored ones, when it started. layer: its known fields; `kept` if other
-            worktrees may also use it, from `store`.
+        before: untracked paths, including ignored ones, when it started.
+        layer: its known fields; `kept` if other worktrees may also use it, from `store`.
     """
     try:
         return _capture(git, worktree, home, before, layer, store)
@@ -430,7 +430,9 @@ def expired(layers: Sequence[SetupLayer], uses: Mapping[str, float], limits: Set
     """Return the layers to remove. Pure.
 
     Args:
-        layers: most recently used first. uses: folder of each → its last use. shortfall: bytes to free on the disk.
+        layers: most recently used first.
+        uses: folder of each → its last use.
+        shortfall: bytes to free on the disk.
     """
     gone, total = [], 0
     for layer in layers:

@@ -94,7 +94,8 @@ def grant_lease(old: Identity | None, verdict: Verdict | None, request: SpawnReq
     """Return the identity of the next incarnation: `starting`, with the spawner's pid and a deadline.
 
     Raises:
-        AlreadyAlive: an incarnation is alive. Refused: the old one was not replaced first; its children may still run.
+        AlreadyAlive: an incarnation is alive.
+        Refused: the old one was not replaced first; its children may still run.
     """
     if old is not None and verdict is not None:
         if verdict.living:
@@ -456,8 +457,8 @@ def fence(observer: Observer, identity: Identity, reason: str, death_class: str 
     Fenced if a later incarnation has the name by now.
 
     Args:
-        evidence: the basis of a verdict `hung`. observation: the basis of the verdict; None: the incarnation is
-            observed now.
+        evidence: the basis of a verdict `hung`.
+        observation: the basis of the verdict; None: the incarnation is observed now.
     """
     now, observation = observer.clock.utc(), observation or observer.observe(identity)
     _free_record(observer, identity)

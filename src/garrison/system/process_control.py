@@ -52,8 +52,8 @@ def select_targets(root: ProcessId | None, marker: str, rows: Iterable[ProcessRo
 
     Args:
         earlier: targets of an earlier scan of the same sweep, which may be gone by now: a process forked in between
-            without another marker is still recognised by the session that one of them leads. only_below: leave out
-            processes with the marker elsewhere, for a part of an incarnation, such as a job.
+            without another marker is still recognised by the session that one of them leads.
+        only_below: leave out processes with the marker elsewhere, for a part of an incarnation, such as a job.
     """
     by_pid = {row.pid: row for row in rows}
     spared = {1, caller} | _ancestors(caller, by_pid)

@@ -78,7 +78,7 @@ def program(machine: str = "", *, is_landlock: bool = False, refuses_namespaces:
 
     Args:
         is_landlock: also block what namespaces would block, and 32-bit programs, whose calls differ.
-            refuses_namespaces: block user namespaces, and 32-bit programs, if bubblewrap cannot, as in some containers.
+        refuses_namespaces: block user namespaces, and 32-bit programs, if bubblewrap cannot, as in some containers.
     """
     machine = machine or os.uname().machine
     column = list(_ARCHITECTURES).index(machine)

@@ -428,8 +428,9 @@ def attach_argv(session: TerminalSession, socket: str, prefix: str, bindings: Se
     Args:
         prefix: prefix key of our server.
         bindings: `list-keys -T prefix` of our server.
-        environ: the user's environment. size: columns and rows that the window keeps while no client may type: among
-            read-only clients, tmux would use the size of the last, whatever their flags say.
+        environ: the user's environment.
+        size: columns and rows that the window keeps while no client may type: among read-only clients, tmux would use
+            the size of the last, whatever their flags say.
     """
     keys = detach_keys(prefix, bindings, _outer(environ) if environ.get("TMUX") else None)
     window = ["set-option", "-w", "-t", session.session_id, "window-size", "latest", ";"] if write else (

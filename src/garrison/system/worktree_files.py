@@ -47,8 +47,8 @@ def complete_worktree(git: Git, tree: Path, *, force: bool = False,
     """Complete one of our worktrees; return notes for the user. Refused if a submodule cannot be fetched.
 
     Args:
-        force: reset submodules to the tree's commits, whatever they contain. connect: how missing submodules are
-            fetched (`sandbox.network.connect_for`).
+        force: reset submodules to the tree's commits, whatever they contain.
+        connect: how missing submodules are fetched (`sandbox.network.connect_for`).
     """
     git.populate_submodules(tree, force=force, connect=connect)
     return _copy_included(git, tree)

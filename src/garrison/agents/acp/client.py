@@ -168,8 +168,8 @@ class AcpClient:
         argv: the program, in its sandbox if it has one.
         listener: receives the session's events.
         cwd: directory in which it is started.
-        stale: seconds of silence outside tool calls after which a turn fails. inside: the path of this directory in its
-            sandbox.
+        stale: seconds of silence outside tool calls after which a turn fails.
+        inside: the path of this directory in its sandbox.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, listener: SessionListener, *,

@@ -102,8 +102,8 @@ def build_options(*, cwd: str, environment: Mapping[str, str], tools: Sequence[s
     """Return the SDK's options.
 
     Args:
-        tools: the CLI's own tools for the model. allowed: patterns of what it may do without asking; None: use those
-            tools.
+        tools: the CLI's own tools for the model.
+        allowed: patterns of what it may do without asking; None: use those tools.
         servers: further MCP servers by name.
         agents: subagents by name, as fields of the SDK's definition.
         functions: garrison's functions that the model may call, as tools of the MCP server named `server`.
@@ -129,9 +129,10 @@ def to_hooks(refuse: Callable[[str, Mapping[str, Any]], str], end_after: Callabl
     """Return the SDK's hooks.
 
     Args:
-        refuse: returns why a tool call is refused, '' if it is not. end_after: returns why the turn ends after a call
-            of this tool, '' if it continues; such a turn makes no further request once the tools of the response have
-            run. tell: returns what the model gets with the result of a call with these arguments, '' for nothing.
+        refuse: returns why a tool call is refused, '' if it is not.
+        end_after: returns why the turn ends after a call of this tool, '' if it continues; such a turn makes no further
+            request once the tools of the response have run.
+        tell: returns what the model gets with the result of a call with these arguments, '' for nothing.
     """
     async def before(call: Any, _call_id: str | None, _context: Any) -> Any:
         reason = refuse(str(call["tool_name"]), call.get("tool_input") or {})
@@ -190,9 +191,9 @@ class ClaudeClient:
     """One CLI.
 
     Args:
-        stale: seconds of silence outside tool calls after which a turn fails (None: never). max_response: seconds of
-            one response after which it fails, even while the model writes (None: never). partial: also yield texts
-            piece by piece, as they are written.
+        stale: seconds of silence outside tool calls after which a turn fails (None: never).
+        max_response: seconds of one response after which it fails, even while the model writes (None: never).
+        partial: also yield texts piece by piece, as they are written.
     """
 
     def __init__(self, options: ClaudeAgentOptions, *, stale: float | None = None, max_response: float | None = None,
@@ -225,8 +226,8 @@ class ClaudeClient:
         """Start the CLI; `close` releases it even if this fails half-way.
 
         Raises:
-            ProcessError: the CLI has exited with any code, even if one of its processes keeps its output open. Silence:
-                it runs and does not answer.
+            ProcessError: the CLI has exited with any code, even if one of its processes keeps its output open.
+            Silence: it runs and does not answer.
         """
         starting = asyncio.current_task()
         assert starting is not None

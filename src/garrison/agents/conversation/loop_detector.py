@@ -60,8 +60,10 @@ class LoopDetector:
 
     Args:
         repeats: how often in a row the same call may bring nothing new; different calls may one less than twice as
-            often; None: forever. idle: responses without a new worktree after which it is idle; None: never. state:
-            returns a value that differs whenever the content of the worktree does; None if unknown. clock: seconds.
+            often; None: forever.
+        idle: responses without a new worktree after which it is idle; None: never.
+        state: returns a value that differs whenever the content of the worktree does; None if unknown.
+        clock: seconds.
     """
 
     def __init__(self, repeats: int | None, idle: int | None, state: Callable[[], object],

@@ -188,8 +188,8 @@ def can_mend(endings: Sequence[ConnectionEnd], *, tokens: int = 0, is_resumed: b
     """Return whether a session whose work was refused is resumed; else a fresh one does the rework.
 
     Args:
-        tokens: of its last request and response. is_resumed: it was already resumed after a refusal, so it has failed
-            twice.
+        tokens: of its last request and response.
+        is_resumed: it was already resumed after a refusal, so it has failed twice.
     """
     kinds = [ending.kind for ending in endings]
     has_ended = bool(kinds) and kinds[-1] in (REPORTED, SILENT)

@@ -47,8 +47,8 @@ class AgentFailure(AgentGraphError):
         status: the API's HTTP status, if known.
         error: the CLI's name of the failure.
         wait: seconds that the API asks to wait before another call.
-        needs_person: set if only the user can resolve it, such as by a log-in. kind: its class; None: derived from
-            status, name and message.
+        needs_person: set if only the user can resolve it, such as by a log-in.
+        kind: its class; None: derived from status, name and message.
     """
 
     def __init__(self, message: str, status: int | None = None, error: str = "", wait: float = 0.0, *,

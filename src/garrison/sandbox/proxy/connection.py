@@ -48,8 +48,8 @@ class Clients:
         """Prepare.
 
         Args:
-            most: limit of clients; further ones are closed at once. tasks: set of the serving tasks, if other listeners
-                share it.
+            most: limit of clients; further ones are closed at once.
+            tasks: set of the serving tasks, if other listeners share it.
         """
         self._serve, self._most = serve, most
         self.tasks: set[asyncio.Task[None]] = set() if tasks is None else tasks

@@ -171,7 +171,7 @@ class ProxyClient:
     _check_at: float = 0.0
 
     def connect(self, within: float = START_DEADLINE) -> None:
-        """Have the listener served, by a proxy that this starts if there is none; Refused if that is impossible."""
+        """Have the listener served, starting a proxy if there is none; Refused if that is impossible."""
         deadline = time.monotonic() + within
         started: processes.Child | None = None
         while True:

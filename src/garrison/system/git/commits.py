@@ -459,7 +459,8 @@ class Commits(Repository):
 
         Args:
             message: for the reflog.
-            hooks: the user's hooks may run, and refuse. extra: environment variables for these hooks.
+            hooks: the user's hooks may run, and refuse.
+            extra: environment variables for these hooks.
         """
         values = (ref, new) if old is None else (ref, new, old)
         set_ref = partial(self.run, "update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks,
@@ -696,7 +697,8 @@ def exclude_in_checkout(git: Git, checkout: Path, folder: Path, patterns: Sequen
     """Return the variables that keep files out of a program's commits in the user's own checkout, without changing it.
 
     Args:
-        folder: folder of the program, for the list. environ: its variables, whose git settings are kept.
+        folder: folder of the program, for the list.
+        environ: its variables, whose git settings are kept.
     """
     path = folder / EXCLUDE_FILE
     path.write_bytes(_with_own(git, checkout, patterns))

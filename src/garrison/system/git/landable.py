@@ -43,8 +43,8 @@ def explain_refusal(git: Commits, before: str, tree: str, *, foreign: bool = Fal
     GitError if git cannot even read it.
 
     Args:
-        foreign: the tree was not written by our git, so a listing of its paths does not prove its names. missing: also
-            check for missing files, since nothing checks the tree out before it lands.
+        foreign: the tree was not written by our git, so a listing of its paths does not prove its names.
+        missing: also check for missing files, since nothing checks the tree out before it lands.
     """
     added = [change for change in git.changes(before, tree) if change.status != "D"]
     if why := next(filter(None, (explain_name(change.name) for change in added)), ""):

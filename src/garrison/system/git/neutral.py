@@ -168,7 +168,8 @@ def neutralise(settings: Sequence[Setting], trusted: Iterable[tuple[str, str]], 
     Only configured values are overridden, and only if they would differ.
 
     Args:
-        hooks: configured hooks may run. confined: values that replace trusted ones.
+        hooks: configured hooks may run.
+        confined: values that replace trusted ones.
     """
     accepted = set(trusted)
     last: dict[str, str] = {}
@@ -445,8 +446,8 @@ def neutral_variables(path: Path, common: Path | None, home: Path | None, enviro
     """Return the variables that make a git call in `path` neutral; Unneutral if that is impossible.
 
     Args:
-        common: the repository that `path` must belong to; None: unknown. home: the home whose launches say what is
-            trusted in the repository; None: nothing is.
+        common: the repository that `path` must belong to; None: unknown.
+        home: the home whose launches say what is trusted in the repository; None: nothing is.
         outer: for a repository inside a worktree, the common directory whose launches count.
         network: the call needs a transport.
         hooks: the user's hooks may run.

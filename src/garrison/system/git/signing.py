@@ -144,8 +144,8 @@ def find_signer(settings: Mapping[str, str], committer: str, root: Path, environ
     """Return how the user signs commits, None if they do not; SigningFailed if that is impossible here.
 
     Args:
-        settings: what the launch trusts, by key. committer: owner of the key if no `user.signingkey` is set, `Name
-            <address>`.
+        settings: what the launch trusts, by key.
+        committer: owner of the key if no `user.signingkey` is set, `Name <address>`.
         root: the checkout, where agents' work lands: it must contain neither program nor key.
     """
     if settings.get("commit.gpgsign", "false").lower() not in _TRUE:

@@ -405,8 +405,8 @@ class Worktrees(Commits):
 
         Args:
             links: commits that replace submodules, by path.
-            timeout: seconds that reading the files may take, then GitError. when: the commit's date, as git parses it;
-                with a date, the same work gives the same commit.
+            timeout: seconds that reading the files may take, then GitError.
+            when: the commit's date, as git parses it; with a date, the same work gives the same commit.
         """
         git_dir = self.git_dir(path)
         dates = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when} if when else {}

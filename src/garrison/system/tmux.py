@@ -313,7 +313,7 @@ class TmuxTerminal:
             self._remove_pane(pane)
 
     def _remove_pane(self, pane: _Pane) -> None:
-        """Remove the pane's session by id in one command, only on the very server that made it."""
+        """Remove the pane's session by id in one command, only on the server that created it."""
         self._client.lines("if-shell", "-F", f"#{{==:#{{pid}}:#{{start_time}},{pane.server}}}",
                            f"kill-session -t '{pane.session_id}'")
 

@@ -202,7 +202,7 @@ def test_after_a_lost_worker_the_next_offer_starts_at_the_fetched_commit(bench: 
 def test_a_result_that_continues_nothing_fails_the_attempt_and_touches_no_branch(bench: Bench, claim: Claim) -> None:
     foreign = bench.commit("a.txt", "none")
     outcome = bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head=foreign))
-    assert outcome.status == "fail" and "does not build on" in outcome.reason
+    assert outcome.status == "fail" and "does not continue" in outcome.reason
     assert git(bench.repo, "rev-parse", "garrison/r1/work") == bench.base
     assert list(refs(bench.repo, "refs/garrison/incoming").values()) == [foreign]
 

@@ -28,7 +28,7 @@ class EndKind(StrEnum):
 
     EXIT = "exit"
     SIGNAL = "signal"
-    """A signal ended it, or its shell reports that of a command (128 and more)."""
+    """A signal ended it, or its shell reports a command's signal (128 and more)."""
     TIMEOUT = "timeout"
     """It was ended at its time limit."""
     NOT_RUN = "not_run"

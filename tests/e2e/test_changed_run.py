@@ -43,7 +43,7 @@ def test_a_task_is_added_and_one_is_edited_once_though_the_guardian_dies_at_each
     assert "write the end" in git(place.repo, "show", "main:write_the_end.md")
     assert "write another thing" in git(place.repo, "show", "main:two.md")
     assert "write the notes" in git(place.repo, "show", "main:write_the_notes.md")
-    assert "added by a person" in place.command("why", "write_the_notes", "--all").stdout
+    assert "added by the user" in place.command("why", "write_the_notes", "--all").stdout
     verified = place.command("verify", "r1")
     assert verified.returncode == 0 and "\n0 findings" in verified.stdout, verified.stdout
     git(place.root, "init", "-q", str(elsewhere := place.root / "elsewhere"))

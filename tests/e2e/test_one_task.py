@@ -158,7 +158,7 @@ def test_questions_about_a_list_are_asked_in_the_terminal_even_if_the_list_was_p
     screen = Screen(place, "-c", line, program=["/bin/sh"])
     screen.until("1. Now (1)", "2. Later (1)", "which? [number] ")
     screen.type("3\r")
-    screen.until("3 is none of them")
+    screen.until("3 is not one of them")
     screen.type("later\r")
     screen.until("take a rest", "start them? [y/N] ")
     screen.type("y\r")

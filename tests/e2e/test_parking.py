@@ -110,7 +110,7 @@ def test_a_cancelled_node_fails_and_can_be_retried(place: Place) -> None:
     assert place.finish(child) == 1, place.logs()
     told = told_of(place, "a")
     assert (told["status"], told["attempt"]) == ("failed", 1)
-    assert told["doing"] == "cancelled by a person: leads nowhere"
+    assert told["doing"] == "cancelled by the user: leads nowhere"
     assert git(place.repo, "show", "refs/garrison/rescue/r1/a/1:half.txt") == "half"
     place.release("a")
     assert place.finish(place.begin("resume", "r1", "--retry-failed")) == 0, place.logs()

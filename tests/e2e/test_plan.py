@@ -137,7 +137,7 @@ def test_a_goal_of_one_task_becomes_a_run_and_an_edited_graph_is_checked(place: 
     code, last = screen.end()
     assert code == 0 and "works in the background" in last, last
     assert "check_goal" not in (place.home / "runs" / name / "graph.dot").read_text()
-    assert "has begun" in plan(place, "--continue", name, "--graph", str(edited), code=1).stderr
+    assert "has started" in plan(place, "--continue", name, "--graph", str(edited), code=1).stderr
     assert place.command("stop", name).returncode == 0
 
 
@@ -256,4 +256,4 @@ def test_an_acp_planner_corrects_its_plan_and_take_plan_asks_before_it_starts_an
         assert '"Write both"' in (place.home / "runs" / run / "graph.dot").read_text()
         wait_for("it starts", lambda: place.nodes(run))
         assert place.command("stop", run).returncode == 0
-        assert "is of an issue" in plan(place, "--continue", records(place)["id"], code=1).stderr
+        assert "is for an issue" in plan(place, "--continue", records(place)["id"], code=1).stderr

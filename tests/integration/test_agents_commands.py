@@ -95,7 +95,7 @@ def test_cancel_signals_the_runner_idempotently(home: Path, capfd: pytest.Captur
     said, again = [one.signal for one in signals.list_pending(home, Key("runner", "a", "r1")) if one.signal]
     assert said.id == again.id, "the runner acts on it once"
     assert (said.signal_type, said.attempt) == ("GUIDANCE", 1) and told(home) == []
-    assert said.payload == {"action": "cancel", "text": "cancelled by a person: no\x1b[31mt needed"}
+    assert said.payload == {"action": "cancel", "text": "cancelled by the user: no\x1b[31mt needed"}
     err = capfd.readouterr().err
     assert "a is cancelled as soon as run r1 has a runner for it" in err
     assert err.count("warning: --why is now --reason") == 1, "the former name is accepted, with a warning"

@@ -43,7 +43,7 @@ def test_a_command_ends_the_gate_run_of_its_entry_and_the_others_land(world, how
     processor = running(world)
     if how == "hold":
         assert commands.hold(world.queue, one.id).status == "held"
-        assert commands.hold(world.queue, one.id).reason == "held by a person"
+        assert commands.hold(world.queue, one.id).reason == "held by the user"
     elif how == "cancel":
         commands.cancel(world.queue, one.id, "not wanted")
     elif how == "another strategy":

@@ -94,9 +94,9 @@ def test_deaths_by_order_or_of_another_boot_are_not_counted() -> None:
 
 
 @pytest.mark.parametrize(("effect", "text"), [
-    ({"hold": "a", "node": "a", "text": "the API is down"}, "parked by a person: the API is down"),
-    ({"hold": "processor", "text": ""}, "processor parked by a person"),
-    ({"unhold": "a", "node": "a", "lives": {}}, "unparked by a person")])
+    ({"hold": "a", "node": "a", "text": "the API is down"}, "parked by the user: the API is down"),
+    ({"hold": "processor", "text": ""}, "processor parked by the user"),
+    ({"unhold": "a", "node": "a", "lives": {}}, "unparked by the user")])
 def test_a_request_of_the_user_is_explained(effect: dict[str, object], text: str) -> None:
     data = {"id": "s1", "type": "GUIDANCE", "node": None, **effect}
     event = LoggedEvent(AT, "r1", "guardian", "guardian-crew@r1#1", 7, "signal", "a", "", data)

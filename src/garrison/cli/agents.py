@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ENDED = {"validated": "has landed", "failed": "has failed",
          "impl_complete": "is finished and waits to land; `garrison merge-queue cancel NODE` withdraws it"}
 """Status of a node that cannot be parked or cancelled → its description."""
-CANCELLED_BY_PERSON = "cancelled by a person"
+CANCELLED_BY_USER = "cancelled by the user"
 
 
 @click.group(cls=Group)
@@ -302,7 +302,7 @@ def objection_to_cancel(state: RunState, node: str) -> str:
 
 def cancel_signal(runner: Key, attempt: int, reason: str, now: str = "") -> Signal:
     """Return the signal for a runner to cancel that attempt of its node; its id makes it idempotent."""
-    text = f"{CANCELLED_BY_PERSON}: {reason}" if reason else CANCELLED_BY_PERSON
+    text = f"{CANCELLED_BY_USER}: {reason}" if reason else CANCELLED_BY_USER
     return signal_by_person(runner, CancelNode(text), node=runner.name, attempt=attempt,
                             id=f"{runner.run}-{runner.name}-{attempt}-cancelled-by-hand", now=now)
 

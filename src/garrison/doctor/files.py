@@ -119,7 +119,7 @@ def _examine_run(runtime: Runtime, run: str, *, is_launched: bool) -> Iterator[F
 def _read_journal(files: RunFiles) -> None:
     """Read a run's journal; RecordCorrupt if it is empty although nodes have started."""
     if not read_all(files.journal) and any(files.root.glob("nodes/*/*/task.json")) and files.graph.exists():
-        raise RecordCorrupt(files.journal, "it is empty or gone, but the run has begun")
+        raise RecordCorrupt(files.journal, "it is empty or gone, but the run has started")
 
 
 def _try_reading(path: Path, read: Callable[[], object], *, held: bool = False, movable: bool = True,

@@ -33,7 +33,7 @@ def hold(queue: MergeQueue, entry_id: str, reason: str = "") -> MergeEntry:
         if entry.status != "held":
             if entry.status not in WITHDRAWABLE:
                 raise Refused(f"{entry_id} is {entry.status}; only an entry that still waits can be held")
-            queue.append(StatusChanged((entry_id,), "held", reason or "held by a person"), sync=True)
+            queue.append(StatusChanged((entry_id,), "held", reason or "held by the user"), sync=True)
         return queue.entry(entry_id)
 
 
@@ -59,7 +59,7 @@ def approve(queue: MergeQueue, entry_id: str, note: str = "", comments: tuple[Re
             raise Refused(f"attempt {entry.attempt} of {entry.node} cannot land any more: it is {entry.landing} "
                           f"({entry.reason}); `garrison review {entry.node}` shows the latest")
         if entry.awaits_approval:
-            queue.append(StatusChanged((entry_id,), "queued", f"approved by a person{f': {note}' if note else ''}",
+            queue.append(StatusChanged((entry_id,), "queued", f"approved by the user{f': {note}' if note else ''}",
                                        comments=comments), sync=True)
         elif not entry.approval:
             raise Refused(f"{entry_id} is {entry.status} and needs no approval")
@@ -128,7 +128,7 @@ def pause(queue: MergeQueue, reason: str = "") -> Pause:
     """Stop judging and landing until the user resumes; a running gate continues and its verdict is kept."""
     with queue.locked() as state:
         if state.pause is None or not state.pause.is_manual:
-            queue.append(QueuePaused((), PauseReason.ASKED.value, reason or "by a person", ""), sync=True)
+            queue.append(QueuePaused((), PauseReason.ASKED.value, reason or "by the user", ""), sync=True)
         assert queue.state.pause is not None
         return queue.state.pause
 
@@ -138,7 +138,7 @@ def resume(queue: MergeQueue) -> Pause | None:
     with queue.locked() as state:
         pause = state.pause
         if pause:
-            queue.append(QueueResumed("resumed by a person"), sync=True)
+            queue.append(QueueResumed("resumed by the user"), sync=True)
         return pause
 
 

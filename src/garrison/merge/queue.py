@@ -111,7 +111,7 @@ def list_queues(home: Path, report: Callable[[str], None] | None = None,
 
 
 def find_undone(git: Git, state: QueueState, tip: str) -> list[records.LandingsUndone]:
-    """Return records of landings that the target, now at `tip`, has lost, and of those that it has regained.
+    """Return records of landings that the target, now at `tip`, has lost or regained.
 
     Rewritten commits count as present: they have the entry's trailer.
     """

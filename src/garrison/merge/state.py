@@ -386,7 +386,7 @@ def new_entry(record: records.EntryEnqueued, stored: Stored) -> MergeEntry:
 
 
 def _reason_to_hold(record: records.EntryEnqueued) -> str:
-    return WAITING_FOR_APPROVAL if record.approval else "held by a person"
+    return WAITING_FOR_APPROVAL if record.approval else "held by the user"
 
 
 def _apply_amended(state: QueueState, record: records.EntryAmended, stored: Stored) -> None:

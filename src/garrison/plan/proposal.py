@@ -131,7 +131,7 @@ class PlanRules(Value):
 
 
 def read_proposal(answer: str) -> ProposedPlan:
-    """Return the proposal in an answer; ValueError says what is wrong with its shape.
+    """Return the proposal in an answer; ValueError describes a wrong shape.
 
     The last JSON object with `tasks` or `questions` counts: models think aloud before they answer.
     """

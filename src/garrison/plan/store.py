@@ -65,7 +65,7 @@ class PlanRecord(Record):
     """Agent of tasks that name none."""
     stage: PlanStage = stated(PlanStage.PLANNING)
     tries: int = 0
-    """Attempts of the planner that have begun."""
+    """Started attempts of the planner."""
     questions: tuple[str, ...] = ()
     answers: tuple[PlanAnswer, ...] = ()
     notes: tuple[str, ...] = ()

@@ -301,7 +301,7 @@ def _node_changed(record: NodeChanged) -> str:
 
 def _guardian_signal(record: GuardianSignal) -> str:
     if record.graph:
-        return "added by a person" if record.effect else "edited by a person"
+        return "added by the user" if record.effect else "edited by the user"
     if record.effect:
         return f"{_node_changed(record.effect)} (reported by {record.sender.partition('@')[0] or 'nobody'})"
     if record.choice:
@@ -315,8 +315,8 @@ def _guardian_signal(record: GuardianSignal) -> str:
     if record.text and is_own(record.type):
         return f"{record.type} from {record.sender or '?'}: {first_line(record.text)}"
     if record.hold:  # the line's subject is the node, if it is about one
-        return _with_reason(f"{'' if record.node else f'{record.hold} '}parked by a person", record.text)
-    return f"{'' if record.node else f'{record.unhold} '}unparked by a person" if record.unhold else ""
+        return _with_reason(f"{'' if record.node else f'{record.hold} '}parked by the user", record.text)
+    return f"{'' if record.node else f'{record.unhold} '}unparked by the user" if record.unhold else ""
 
 
 def _fact(record: FactRecorded) -> str:

@@ -776,7 +776,7 @@ _QUEUE: Mapping[str, Callable[[MergeEntry, int], str]] = {
     "landing_blocked": _blocked,
     "held": lambda entry, ahead: f"waiting for approval (garrison review {entry.node}){_why_asked(entry)}"
     if entry.approval
-    else "held in the merge queue by a person",
+    else "held in the merge queue by the user",
     "landed": lambda entry, ahead: "landed", "undone": _refused,
     "conflict": _refused, "rejected": _refused, "cancelled": _refused, "superseded": _refused,
 }

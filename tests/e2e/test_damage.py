@@ -197,6 +197,7 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     graph = place.graph(Node("a", before=f"trap '' TERM; {place.hold('a')}"))
     terminal = Screen(place, *place.launch_arguments(graph, "r1"))
     terminal.until("run r1: 1 node onto")
+    place.pid("launch")  # until then Ctrl-C ends the command that becomes the launcher
     terminal.type("\x03")
     terminal.until("stopping run r1 gracefully")
     assert terminal.end()[0] == 130

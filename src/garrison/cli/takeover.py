@@ -219,7 +219,7 @@ def run_program(node: str, agent: str, files: AttemptFiles, settings: AcpSetting
     holder.end_orphan(files)
     words = fill_session(settings.takeover, session_id, assignment.environment, f"[agents.{agent}]: takeover")
     profile = CommandProfile(agent, words, set=settings.set, tty=True)
-    files.add_ending(ConnectionEnd(policy.PERSON, time.time(), "a person took the session over"))
+    files.add_ending(ConnectionEnd(policy.PERSON, time.time(), "the user took the session over"))
     work = CommandAgent(profile).run(replace(assignment, lends_terminal=True), time.monotonic())
     holder.record_process(files, (work.process() or (0, 0))[0], 0)
     try:

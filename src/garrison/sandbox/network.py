@@ -23,6 +23,7 @@ import re
 import shutil
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -468,7 +469,8 @@ class NetNamespace(msgspec.Struct):
     def close(self) -> None:
         """Close the namespace; its listeners stay open."""
         if self.resets is not None:
-            self.resets.close()
+            # The kernel first waits, for about 10 ms, until no processor looks at a packet for it.
+            threading.Thread(target=self.resets.close, daemon=True).start()
             self.resets = None
         for descriptor in (self.network, self.user):
             if descriptor is not None:

@@ -40,7 +40,7 @@ def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSet
     project = transcripts.project_of(cwd)
     if transcripts.prepare(config, files.transcripts, session, project) == "unknown":
         raise Refused(f"the session of {node} has no messages yet; try again in a moment")
-    files.add_ending(ConnectionEnd(policy.PERSON, time.time(), "a person took the session over"))
+    files.add_ending(ConnectionEnd(policy.PERSON, time.time(), "the user took the session over"))
     try:
         return _run(resume_argv(settings, session), env, cwd, lambda pid: holder.record_process(files, pid, 0))
     finally:
@@ -62,7 +62,7 @@ def run_beside(node: str, files: AttemptFiles, settings: ClaudeSettings, env: Ma
     It starts with the conversation so far. The agent does not see what is written in it, only the changed worktree.
     """
     message = prompts.conversation_for_person(holder.conversation_of(node, files))
-    files.add_ending(ConnectionEnd(policy.PERSON, time.time(), "a person worked in its place"))
+    files.add_ending(ConnectionEnd(policy.PERSON, time.time(), "the user worked in its place"))
     return _run([str(cli_process.WRAPPER), *_cli_options(settings), message], env, cwd)
 
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from garrison.cli import launch, pipeline_run, resume, workflows
 from garrison.cli.main import garrison, main
 from garrison.cli.resume import WorkKind
+from garrison.records.run import Launch
 
 NAMES = {"crew-1": WorkKind.LAUNCHED, "lost-1": WorkKind.LAUNCHED, "work-1": WorkKind.PIPELINE,
          "20260131_1f2e": WorkKind.WORKFLOW}
@@ -99,3 +100,14 @@ def test_only_one_visible_command_resumes():
     assert [line for line in lines if line.split()[-1] == "resume"] == ["resume"]
     for word in ("status", "doctor", "answer", "signal"):
         assert [line for line in lines if line.split()[-1] == word] == [word] * (word != "signal")
+
+
+def test_a_launch_interrupted_before_its_launcher_started_names_the_command_that_starts_it(monkeypatch, capsys):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch.launching, "exec_launcher", interrupted)
+    made = Launch("crew-1", "crew", "/repo", "main", "2026-01-31T00:00:00Z", "/trees", "")
+    with pytest.raises(KeyboardInterrupt):
+        launch._start(None, made, [], detach=False)
+    assert capsys.readouterr().err.endswith("`garrison resume crew-1` starts it\n")

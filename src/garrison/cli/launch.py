@@ -167,7 +167,12 @@ def _start(runtime: Runtime, launch_: Launch, options: list[str], *, detach: boo
         serve_page(runtime, launch_.run_id)
     if not detach:
         flush()
-        launching.exec_launcher(runtime, launch_, options, steps)
+        try:
+            launching.exec_launcher(runtime, launch_, options, steps)
+        except KeyboardInterrupt:  # before the launcher takes it as a request to stop
+            run = launch_.run_id
+            print_message(f"interrupted before run {run} started; `garrison resume {run}` starts it")
+            raise
     pid = start_detached(runtime, launch_, options, steps)
     announce_detached(launch_.run_id, pid, as_json="--json" in options)
 

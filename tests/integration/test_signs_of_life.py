@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -30,9 +29,8 @@ from support import DEADLINE, git
 
 
 @pytest.fixture
-def signs(tmp_path: Path, template: Path) -> AgentActivity:
-    tree, repo = tmp_path / "tree", tmp_path / "repo"
-    shutil.copytree(template, repo)  # the template stays as it was, for other tests
+def signs(tmp_path: Path, repo: Path) -> AgentActivity:
+    tree = tmp_path / "tree"
     git(repo, "worktree", "add", "-q", "--detach", str(tree))
     folder = tmp_path / "attempt"
     (folder / "claude" / "transcripts").mkdir(parents=True)

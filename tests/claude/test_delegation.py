@@ -81,7 +81,7 @@ def test_one_delegation_with_a_real_tool(place: Place) -> None:
 def proposing(tool: str, **arguments: str) -> Callable[[Request], Any]:
     """Return a model that lets the scheduler propose a command with one of its tools."""
     def script(asked: Request) -> Any:
-        if "You decide when work happens" in asked.system:
+        if "You control when work happens" in asked.system:
             if asked.step == 0:
                 return say(use(f"mcp__desk__{tool}", **arguments))
             assert "NOT DONE YET" in asked.result

@@ -66,7 +66,7 @@ else:
     child = forks.start(argv, env=env, cwd=folder, log=folder / "log")
 marked = processes.life_marker(child.pid)
 exec(words.get("after", "(folder / 'marked').touch()"))
-while processes.exit_code(child.pid, child.ticks) is None and (not in_tmux or terminal.is_alive(session)):
+while processes.exit_code(child.pid, child.ticks) is None and processes.is_running(child.pid, child.ticks):
     time.sleep(0.01)
 again = open(folder / "lock")
 lock.close()

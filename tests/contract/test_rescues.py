@@ -166,17 +166,17 @@ def test_restoring_touches_nothing_that_is_there(repo: Path, tree: Path, tmp_pat
     rescue_refs.restore_branch(ours, commit, "again")
     assert git(repo, "show", "again:a") == "1"
     for taken in ("again", "main", "again/below"):
-        with pytest.raises(Refused, match="exists already"):
+        with pytest.raises(Refused, match="already exists"):
             rescue_refs.restore_branch(ours, commit, taken)
     for bad in ("-d", "a..b", ""):
         with pytest.raises(UsageError):
             rescue_refs.restore_branch(ours, commit, bad)
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(repo)
-    for there, why in ((tmp_path / "empty", "exists already"), (repo / "inside", "lies in the checkout"),
-                       (tmp_path / "link" / "inside", "lies in the checkout"),
-                       (tree / "inside", "lies in the checkout"),
-                       (repo / ".git" / "x", "lies in the checkout")):
+    for there, why in ((tmp_path / "empty", "already exists"), (repo / "inside", "is inside the checkout"),
+                       (tmp_path / "link" / "inside", "is inside the checkout"),
+                       (tree / "inside", "is inside the checkout"),
+                       (repo / ".git" / "x", "is inside the checkout")):
         with pytest.raises(Refused, match=why):
             rescue_refs.restore_worktree(ours, commit, there)
     rescue_refs.restore_worktree(ours, commit, tmp_path / "new" / "place")

@@ -99,12 +99,14 @@ def foreign_signals_are_refused(place: Place) -> None:
 
 def what_waited_is_obeyed_once(place: Place, child: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
     """Check that without guardian and launcher the runner ends the attempt; the successor takes each signal once."""
+    inbox = place.home / "signals/guardian-crew@r1"
+    wait_for("the guardian has read that the runner of a has ended",
+             lambda: place.identity("runner-a")["status"] == "terminated" and not any(inbox.glob("*.json")))
     place.kill("launch", "guardian-crew")
     child.wait()
     place.release("b")
     wait_for("the runner has enqueued and gone", lambda: place.identity("runner-b")["status"] == "terminated")
     assert place.identity("runner-b")["metadata"]["reason"] == "orphaned"
-    inbox = place.home / "signals/guardian-crew@r1"
     waiting = sorted(inbox.glob("*.json"))
     kinds = [load(path)["signal_type"] for path in waiting]
     assert kinds == ["NODE_COMPLETE", "MERGE_READY"]

@@ -79,7 +79,7 @@ def test_overlap_condition_and_failures(place: Place) -> None:
     add(place, "--if", "test -e no-such-file", name="idle")
     place.command("schedule", "run-now", "idle")
     wait_for("nothing to do", lambda: len(starts(place, "skipped")) == 2)
-    assert "nothing to do: `test -e no-such-file` says so" in starts(place, "skipped")[-1]["why"]
+    assert "nothing to do: `test -e no-such-file` failed (exit code 1)" in starts(place, "skipped")[-1]["why"]
 
     add(place, name="broken")
     path = place.home / "schedules/broken/schedule.json"

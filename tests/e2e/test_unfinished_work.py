@@ -46,7 +46,7 @@ ROWS = {
                  "its work is on the branch feature, not on its own branch: `git merge refs/", "new.txt"),
     "orphan": Row("git checkout -q --orphan alone; git commit -qm alone", "it left its branch garrison/"),
     "amended": Row("echo x > calc.py; git commit -qa --amend -m Mine",
-                   "where its branch began (by amend, rebase or reset): `git reset --soft ", "Mine"),
+                   "where its branch started (by amend, rebase or reset): `git reset --soft ", "Mine"),
     "ignored": Row("mkdir dist; echo x > dist/app.js",
                    "it changed only files that git ignores, which never land: dist/", "app.js"),
     "guard": Row("head -c 11000000 /dev/zero > core.77; head -c 11000000 /dev/zero > big.bin; echo A=1 > .env; "

@@ -164,10 +164,10 @@ def test_twelve_nodes_fit_a_small_terminal_and_waits_come_last(waits: int, last:
     assert len(lines) <= render.SCREEN and all(width(line) <= 80 for line in lines)
     said = text(lines, colours=False)
     assert all(each.node in said for each in long)
-    assert all(f"exit {number}" in said for number in range(3)) and "look: " not in said
+    assert all(f"exit {number}" in said for number in range(3)) and "see: " not in said
     assert said.startswith("old-") and "more: `garrison status --all`" in said
     assert " ".join(said.split()).endswith(last)
-    assert "look: " in text(command.picture([*earlier, view(failed[0])], 80), colours=False)
+    assert "see: " in text(command.picture([*earlier, view(failed[0])], 80), colours=False)
 
 
 def test_the_first_start_of_an_attempt_counts_as_no_restart() -> None:

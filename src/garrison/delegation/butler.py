@@ -1,9 +1,9 @@
 """`AgentOrchestrator`: handle the user's messages and emit events in the order enforced by `models.EventSequence`.
 
 Thin: `prompts` builds the questions, parses the answers and builds the context of a specialist. The crew is an agent
-    graph directed by the butler, so each specialist's prompt names its supervisor; a session starts when its agent is
-    first needed. The butler classifies in a separate session, whose answers must follow a schema. Messages of one
-    conversation are handled one at a time.
+graph directed by the butler, so each specialist's prompt names its supervisor; a session starts when its agent is
+first needed. The butler classifies in a separate session, whose answers must follow a schema. Messages of one
+conversation are handled one at a time.
 """
 
 from __future__ import annotations

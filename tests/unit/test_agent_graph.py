@@ -535,7 +535,6 @@ def test_an_invalid_graph_file_is_refused_in_one_line(tmp_path: Path) -> None:
             AgentGraph.load(path)
 
 
-@pytest.mark.no_cover
 async def test_networkx_round_trip() -> None:
     nx = pytest.importorskip("networkx")
     async with playing() as (graph, _):

@@ -41,7 +41,6 @@ def test_delays_of_the_presets() -> None:
         program_of("a [retry_policy=eager] start -> a -> exit")
 
 
-@pytest.mark.no_cover
 @given(st.sampled_from(list(PRESETS.values())), st.integers(1, 10_000), st.text(max_size=5))
 def test_a_delay_depends_on_the_seed_and_is_at_most_a_minute(policy: RetryPolicy, repetition: int, seed: str) -> None:
     delay = policy.delay(repetition, seed)

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -162,7 +161,6 @@ def test_every_run_ends_and_no_place_finishes_twice(seed: int) -> None:
     assert [step.node for change in run.changes for step in change.finished] == run.state.completed
 
 
-@pytest.mark.no_cover
 @settings(max_examples=40)
 @given(SEEDS)
 def test_the_same_events_give_the_same_state_reloaded_in_between_or_not(seed: int) -> None:
@@ -181,7 +179,6 @@ def test_the_same_events_give_the_same_state_reloaded_in_between_or_not(seed: in
     assert state.to_data() == reloaded(state).to_data() == run.state.to_data()
 
 
-@pytest.mark.no_cover
 @settings(max_examples=40)
 @given(SEEDS)
 def test_lost_attempts_change_only_the_number_of_attempts(seed: int) -> None:
@@ -201,7 +198,6 @@ def test_lost_attempts_change_only_the_number_of_attempts(seed: int) -> None:
     assert run.state.context() == calm.state.context()
 
 
-@pytest.mark.no_cover
 @settings(max_examples=30)
 @given(SEEDS, st.integers(1, 30))
 def test_a_run_resumed_with_more_steps_ends_as_one_with_enough(seed: int, few: int) -> None:
@@ -219,7 +215,6 @@ def test_a_run_resumed_with_more_steps_ends_as_one_with_enough(seed: int, few: i
     assert run.state.context() == enough.state.context()
 
 
-@pytest.mark.no_cover
 @settings(max_examples=25)
 @given(SEEDS, st.sampled_from(STATUSES), st.sampled_from(["", "L1", "[L] L2"]), st.integers(0, 3))
 def test_routing_is_total_and_does_not_depend_on_the_order_of_the_text(seed: int, status: str, label: str,
@@ -237,7 +232,6 @@ def test_routing_is_total_and_does_not_depend_on_the_order_of_the_text(seed: int
         assert one.target == other.target
 
 
-@pytest.mark.no_cover
 @settings(max_examples=40)
 @given(SEEDS, st.booleans())
 def test_a_dag_and_the_same_graph_with_parallels_agree(seed: int, faults: bool) -> None:

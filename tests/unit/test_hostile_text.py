@@ -82,7 +82,6 @@ def _measure(read: Callable[[str], object], text: str, enough: float = 0.0) -> f
     return min(times)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("name", READERS)
 def test_hostile_text_is_read_in_proportion_to_its_length(name: str) -> None:
     read = READERS[name]

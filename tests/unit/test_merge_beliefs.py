@@ -56,7 +56,6 @@ def brier(chance, seed: int, count: int = 400) -> tuple[float, float]:
     return scores[0], scores[1]
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("rate", [0.01, 0.05, 0.2, 0.4])
 def test_without_signal_it_is_hardly_worse_than_the_base_rate(rate: float) -> None:
     scores = [brier(lambda _: rate, seed) for seed in range(8)]
@@ -64,7 +63,6 @@ def test_without_signal_it_is_hardly_worse_than_the_base_rate(rate: float) -> No
     assert sum(ours - base for ours, base in scores) / len(scores) < ALLOWED_LOSS
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("chance", [
     lambda entry: 0.4 if entry.agent == "one" else 0.03,
     lambda entry: 0.5 if "src/a" in entry.folders else 0.04,
@@ -77,7 +75,6 @@ def test_with_signal_it_is_better_than_the_base_rate(chance) -> None:
     assert sum(ours for ours, _ in scores) < 0.95 * sum(base for _, base in scores)
 
 
-@pytest.mark.no_cover
 def test_its_probabilities_mean_what_they_say() -> None:
     """Among entries with an estimate of about p, about p are bad."""
     rng, bins = random.Random(3), {}

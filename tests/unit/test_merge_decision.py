@@ -171,7 +171,6 @@ worlds = st.integers(1, 40).flatmap(lambda count: st.tuples(
 gates = st.sampled_from((1, 2, 3, 4, 8, 16))
 
 
-@pytest.mark.no_cover
 @settings(max_examples=80, deadline=None)
 @given(worlds, gates, st.integers(0, 99))
 @example((2, frozenset(), (("e00", "e01"),)), 1, 0)
@@ -189,7 +188,6 @@ def test_all_are_judged_none_lands_untested_and_none_is_rejected_without_red_run
         assert sum(not gate.green and name in gate.entries for gate in drain.runs) >= 2
 
 
-@pytest.mark.no_cover
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 25), gates, st.integers(0, 999))
 def test_a_flaky_gate_ends_too_and_rejects_only_what_was_red_alone(count, width, seed):
@@ -199,13 +197,11 @@ def test_a_flaky_gate_ends_too_and_rejects_only_what_was_red_alone(count, width,
         assert any(not gate.green and gate.entries == (name,) for gate in drain.runs)
 
 
-@pytest.mark.no_cover
 def test_at_a_twentieth_of_false_reds_at_most_one_in_a_thousand_good_entries_is_rejected():
     rejected = sum(len(Drain(40, flake=0.05, gates=2, seed=seed).run().rejected) for seed in range(60))
     assert rejected <= 0.001 * 40 * 60
 
 
-@pytest.mark.no_cover
 @settings(max_examples=50, deadline=None)
 @given(st.integers(2, 20), st.data(), gates)
 def test_dependencies_land_first_and_what_needs_a_rejected_one_does_not_land(count, data, width):
@@ -234,7 +230,6 @@ def test_with_sets_of_one_entry_each_is_judged_alone_in_its_order(world):
     assert drain.landed == expected
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(("rate", "width", "least"), [
     (0.05, 1, 0.85), (0.1, 1, 0.85), (0.2, 1, 0.85), (0.05, 2, 0.70), (0.1, 2, 0.75), (0.2, 2, 0.75), (0.2, 4, 0.65)])
 def test_a_drain_is_near_the_limit_of_information(rate, width, least):
@@ -248,7 +243,6 @@ def test_a_drain_is_near_the_limit_of_information(rate, width, least):
     assert needed / taken >= least
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.1, 0.2, 0.3, 0.5])
 def test_one_gate_takes_hardly_more_runs_than_the_best_nested_plan(rate):
     """The plan repeats red runs before it rejects, as the queue does; both know the rate, and test the same draws."""
@@ -337,7 +331,6 @@ def test_a_run_that_a_verdict_made_useless_is_cancelled():
 sets = st.sets(st.sampled_from("abcd"), min_size=1, max_size=4).map(lambda each: "".join(sorted(each)))
 
 
-@pytest.mark.no_cover
 @settings(max_examples=200, deadline=None)
 @given(st.lists(sets, max_size=3), st.lists(sets, max_size=2), sets, st.floats(0.02, 0.9), st.floats(0, 0.2))
 @example(["ab"], ["a"], "ab", 0.35, 0.02)

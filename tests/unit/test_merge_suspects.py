@@ -99,7 +99,6 @@ def test_a_log_that_fits_no_entry_and_known_flaky_tests_accuse_none() -> None:
     assert suspect(failures, {"b": ["y.c"]}, failures.tests) == {"b": KNOWN_FLAKY}
 
 
-@pytest.mark.no_cover
 def test_a_hostile_log_is_read_to_a_bound() -> None:
     began = time.process_time()
     failures = find_failures("".join(f"FAILED t{n}.py::x\n{'a/' * 100}b{n}.py:{n}\n" for n in range(3000)))

@@ -227,7 +227,6 @@ LOSSES = st.lists(st.tuples(st.sampled_from("bcdef"), st.sets(st.sampled_from(FI
 WORK = st.dictionaries(st.sampled_from("bcdefxyz"), st.sets(st.sampled_from(FILES)), min_size=1)
 
 
-@pytest.mark.no_cover
 @settings(max_examples=200)
 @given(LOSSES, WORK, st.lists(st.tuples(st.sampled_from("bcdefxyz"), st.sampled_from("bcdefxyz")), max_size=4))
 def test_no_two_entries_wait_for_each_other_and_all_land(losses, work, needs) -> None:

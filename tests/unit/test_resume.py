@@ -106,8 +106,9 @@ def test_a_launch_interrupted_before_its_launcher_started_names_the_command_that
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(launch.launching, "exec_launcher", interrupted)
     made = Launch("crew-1", "crew", "/repo", "main", "2026-01-31T00:00:00Z", "/trees", "")
-    with pytest.raises(KeyboardInterrupt):
-        launch._start(None, made, [], detach=False)
-    assert capsys.readouterr().err.endswith("`garrison resume crew-1` starts it\n")
+    monkeypatch.setattr(launch.launching, "exec_launcher", interrupted)
+    monkeypatch.setattr(launch, "create", lambda *_, **__: made)
+    done = CliRunner().invoke(garrison, ["launch", "crew.dot"])
+    assert isinstance(done.exception, KeyboardInterrupt | SystemExit)
+    assert "`garrison resume crew-1` starts it" in done.output + capsys.readouterr().err

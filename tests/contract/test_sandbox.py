@@ -11,16 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from garrison.ends import End
 from garrison.errors import Refused, Shortage
-from garrison.sandbox import bubblewrap, landlock
+from garrison.sandbox import bubblewrap, file_system, landlock
 from garrison.sandbox.checkout import checkout_place
 from garrison.sandbox.collect import collect, git_mounts
 from garrison.sandbox.confine import confine, leave_session_keyring, processes_inside
@@ -129,24 +127,19 @@ def test_an_escape_succeeds_without_a_sandbox_and_is_refused_inside(
     assert (code, inside, (home / "secret").read_text()) == (0, "", "key\n")
 
 
-@pytest.fixture
-def in_opt() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="garrison-", dir="/opt") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
 @pytest.mark.parametrize("mode", HELD)
 @pytest.mark.parametrize(("home_mode", "is_linked"), [(0o755, True), (0o700, False)])
-@pytest.mark.skipif(not os.access("/opt", os.W_OK), reason="only root may write to /opt")
 def test_a_home_below_a_folder_that_is_shown_is_not(mode: Mode, home_mode: int, is_linked: bool, place: Place,
-                                                   tmp_path: Path, in_opt: Path) -> None:
-    shown, link = in_opt, tmp_path / "users"
+                                                   tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, link = tmp_path / "opt", tmp_path / "users"
     home = shown / "ada"
     home.mkdir(parents=True, mode=home_mode)
     (home / "secret").write_text("key")
     (shown / "tool").write_text("usable")
     link.symlink_to(home)
+    # Not in the real /opt: a private folder that comes and goes there would disturb the sandboxes of other tests.
+    monkeypatch.setattr(file_system, "SYSTEM", (*file_system.SYSTEM, str(shown)))
+    monkeypatch.setattr(file_system, "BELOW_SYSTEM", (*file_system.BELOW_SYSTEM, f"{shown}/"))
     held = with_mode(place, mode)
     look = f"cat {shown}/tool; cat {home}/secret {link}/secret"
     assert "key" in run(place, look, HOME=str(home))[1]

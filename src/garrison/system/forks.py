@@ -83,8 +83,7 @@ _THRESHOLDS = (700, 10, 10)
 
 def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
     """Start a program as `processes.spawn` does, one of garrison's as a copy of this process if possible."""
-    is_ours = tuple(argv[:_OURS]) == module_argv("")[:_OURS]
-    if is_ours and is_possible() and _at_start(os.environ) == _at_start(env):
+    if _can_copy(argv, env):
         forked = _fork(argv, env, cwd, log)
         if forked is not None:
             pid, told = forked
@@ -98,7 +97,7 @@ def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
 
 def start_waiting(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> WaitingCopy | None:
     """Start a copy that waits until it is given a terminal; None if a new interpreter is needed."""
-    if tuple(argv[:_OURS]) != module_argv("")[:_OURS] or not is_possible() or _at_start(os.environ) != _at_start(env):
+    if not _can_copy(argv, env):
         return None
     try:
         listens, order = os.pipe2(os.O_CLOEXEC)
@@ -156,6 +155,12 @@ def load(module: str) -> None:
         importlib.import_module(module)
     gc.freeze()
     gc.enable()
+
+
+def _can_copy(argv: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Return whether a copy of this process can become a program."""
+    is_ours = tuple(argv[:_OURS]) == module_argv("")[:_OURS]
+    return is_ours and is_possible() and _at_start(os.environ) == _at_start(env)
 
 
 def is_possible() -> bool:

@@ -14,7 +14,6 @@ import resource
 import shutil
 import subprocess
 import threading
-from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -112,14 +111,13 @@ def check_bounds(folder: Path, base: str, commits: Sequence[str],
     known = ["--not", base] if base else []
     base = base or run_git(folder, "mktree").decode().strip()
     compare = ("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", base)
-    with ExitStack() as stack:  # they run at the same time
+    with ExitStack() as stack:
         listing = None if objects is not None else stack.enter_context(_Call(
             folder, "rev-list", "--objects", "--no-object-names", "--filter=blob:none", *commits, *known))
-        calls = [stack.enter_context(_Call(folder, *compare, commit, max_memory=FIRST_MEMORY, max_output=FIRST_OUTPUT))
-                 for commit in commits]
+        # while git lists, but one after the other: an agent may leave as many commits as it likes
+        found = [_read_changes(folder, *compare, commit) for commit in commits]
         names = list(objects or ()) if listing is None else listing.finish().decode().split()
-        found = [_read_changes(call) for call in calls]
-    blobs = Counter(blob for lines in found for blob in _list_blobs(lines or ()))
+    blobs = list(dict.fromkeys(blob for lines in found for blob in _list_blobs(lines or ())))
     sizes = _sizes_of(folder, [*names, *blobs])
     for name, (kind, size) in zip(names, sizes, strict=False):
         if size > MAX_OBJECT.get(kind, size):
@@ -138,10 +136,11 @@ def check_bounds(folder: Path, base: str, commits: Sequence[str],
     return [lines or [] for lines in found]
 
 
-def _read_changes(call: _Call) -> list[tuple[bytes, bytes]] | None:
+def _read_changes(folder: Path, *compare: str) -> list[tuple[bytes, bytes]] | None:
     """Return the raw lines of a comparison; None if there are so many, or it failed, that files have to be counted."""
     try:
-        lines = _split_lines(call.finish())
+        with _Call(folder, *compare, max_memory=FIRST_MEMORY, max_output=FIRST_OUTPUT) as call:
+            lines = _split_lines(call.finish())
     except (Excess, GitError):
         return None
     is_usual = len(lines) <= MAX_FILES and all(name.count(b"/") <= MAX_LEVELS for _, name in lines)

@@ -136,6 +136,10 @@ def _web(row: str, what: str, key: str, style: Callable[[float], str] = one) -> 
     return Figure("web", row, what, key, style)
 
 
+def _wait(row: str, what: str, key: str, style: Callable[[float], str] = one) -> Figure:
+    return Figure("waits", row, what, key, style)
+
+
 def _workflow(row: str, engine: str, *keys: str) -> tuple[Figure, ...]:
     return tuple(Figure("workflows", row, f"^{engine}", key, hundredth) for key in keys)
 
@@ -180,6 +184,8 @@ def replaced(text: str, name: str, inner: Callable[[str], str]) -> str:
     return pattern.sub(lambda found: f"{found[1]}{inner(found[2])}{found[3]}", text)
 
 
+_FIRST_BYTE = tuple(_wait("first", what, "median_ms") for what in ("^garrison run", "^by hand"))
+
 README = Block("readme", "README.md", "{machine} Each row names its command; run it to get your own figures.",
                ("", "garrison", "others", "command"), (
     Line(("`kill -9` of a trivial child → its successor", "{} ms",
@@ -191,7 +197,35 @@ README = Block("readme", "README.md", "{machine} Each row names its command; run
          (_queue("drain", r"40 entries, gate 1 s, 1%", "seconds"),
           _queue("drain", r"40 entries, gate 1 s, 1%", "loop_seconds"))),
     Line(("a durable pipeline step", "{} ms", "[LangGraph with SQLite {}, ][DBOS {}]", "`benchmarks/engine.py`"),
-         (_step("garrison"), _step("langgraph"), _step("dbos")))))
+         (_step("garrison"), _step("langgraph"), _step("dbos"))),
+    Line(("`garrison run` → first byte of its agent", "{} ms", "worktree, tmux and bubblewrap by hand {}",
+          "`benchmarks/waits.py`"), _FIRST_BYTE)))
+
+WAITS = Block("waits", "docs/appendix.md", "{machine} `benchmarks/waits.py`:", ("", "garrison", "limit"), (
+    Line(("`garrison run` → first byte of its agent", "{} ms", "by hand {}"), _FIRST_BYTE),
+    Line(("`kill -9` of an orchestrator → its agent works again; of its runner too", "{} ms; {}", ""),
+         tuple(_wait("kill", f"^kill -9 of {what}", "median_ms") for what in ("orchestrator", "runner"))),
+    Line(("CPU of a node, 10 nodes; 100", "{} ms; {}", "by hand {}"),
+         (*(_wait("node", "^a node", key) for key in ("n10", "n100")), _wait("node", "^by hand", "cpu_ms"))),
+    Line(("memory of a chain with one agent; of each further node", "{} MiB; {}", ""),
+         tuple(_wait("memory", what, "mib") for what in ("^a chain", "^each"))),
+    Line(("CPU of a script's command", "{} ms", "Python with click and msgspec {}"),
+         tuple(_wait("script", "^a command", key) for key in ("cpu_ms", "floor_ms"))),
+    Line(("CPU of `garrison status`: 5 ended runs; 50; 500", "{} ms; {}; {}", ""),
+         tuple(_wait("status", "ended runs", f"n{runs}") for runs in (5, 50, 500))),
+    Line(("CPU of a landing: 10 entries waiting; 100; 1,000", "{} ms; {}; {}", ""),
+         tuple(_wait("growth", "waiting", f"n{size}") for size in (10, 100, 1000))),
+    Line(("10 entries landed before; 100; 1,000", "{} ms; {}; {}", ""),
+         tuple(_wait("growth", "landed", f"n{size}") for size in (10, 100, 1000))),
+    Line(("100 files in the repository; 1,000; 10,000", "{} ms; {}; {}", ""),
+         tuple(_wait("growth", "files", f"n{size}") for size in (100, 1000, 10_000))),
+    Line(("CPU of a guardian's turn for a signal: 10 nodes; 100; 1,000", "{} ms; {}; {}", ""),
+         tuple(_wait("turn", "^a guardian", f"n{size}") for size in (10, 100, 1000))),
+    Line(("in a sandbox: `git status`; a commit", "{} ms; {}", "outside {}; {}"),
+         tuple(_wait("git", f"^{what}, {place}$", "least") for place in ("inside", "outside")
+               for what in ("git status", "commit"))),
+    Line(("second start with a kept set-up of 510 MB", "{} s", ""),
+         (_wait("setup", "^the second launch", "seconds", hundredth),))))
 
 MERGE_QUEUE = Block("merge queue", "docs/appendix.md",
                     "{machine} `benchmarks/merge_queue.py`, median and 99th percentile:",
@@ -267,4 +301,4 @@ WORKFLOWS = Block("workflows", "docs/appendix.md",
     Line(("killed in step 500 of 1,000 → its next step", "{} s", "[{} s]"),
          (*_workflow("resume", "garrison", "first_s"), *_workflow("resume", "langgraph", "first_s")))))
 
-BLOCKS = (README, MERGE_QUEUE, SUPERVISION, WEB, WORKFLOWS)
+BLOCKS = (README, WAITS, MERGE_QUEUE, SUPERVISION, WEB, WORKFLOWS)

@@ -12,6 +12,9 @@ many as `--nodes` says: 1,000 take ten minutes), `growth` (CPU of a landing with
 entries that have landed, and files of the repository). The other rows are those of the programs that have them:
 `landing` (`merge_queue.py`), `kill` (`supervision.py`), `git` (`sandbox.py`), `setup` (`setups.py`).
 
+`first` and `node` are also done by hand, which is their limit: a worktree, a tmux session, bubblewrap, a commit, a
+merge, without anything that survives a crash, tests what lands or watches.
+
 `exponent` is the k of n ** k between the two largest sizes; above 1 it grows faster than what it is for. With
 `--beside`, another checkout with its `.venv` is measured as well, by turns, for `script`, `first`, `status`, `node` and
 `growth`.
@@ -24,6 +27,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -48,6 +52,26 @@ SIZES = (10, 100, 1000)
 RUNS = (5, 50, 500)
 GROWTH = {"waiting": (10, 100, 1000), "landed": (10, 100, 1000), "files": (100, 1000, 10_000)}
 POKES = 20
+BY_HAND = r"""
+set -e
+cd "$1" && folder=$(dirname "$PWD") && server=by-hand-$$
+trap 'tmux -L "$server" kill-server 2> /dev/null || true' EXIT
+number=0
+while [ $number -lt "$2" ]; do
+    number=$((number + 1)) && name=t$number && tree=$folder/$name
+    git worktree add -q -b $name "$tree"
+    tmux -L "$server" new-session -d -s $name -c "$tree" "bwrap --ro-bind / / --dev /dev --proc /proc --bind '$tree' \
+'$tree' --unshare-pid --unshare-net --die-with-parent sh -c 'date +%s.%N > began; echo $name > $name.txt'; \
+touch '$folder/$name.done'"
+    until [ -e "$folder/$name.done" ]; do sleep 0.005; done
+    git -C "$tree" add --all
+    git -C "$tree" commit -qm $name
+    git merge -q --no-ff -m $name $name > /dev/null
+    git worktree remove --force "$tree"
+    git branch -qD $name
+done
+"""
+"""Tasks one after the other as somebody without garrison would script them: repository, number of tasks."""
 PATIENCE = 120.0
 
 
@@ -112,6 +136,9 @@ class Waits:
             wall, spent = statistics.median(walls[name]), statistics.median(used[name])
             self.add("first", f"garrison run → first byte, {name}",
                      f"{wall:.0f} ms, {spent:.0f} ms of CPU", "≤ 400 ms", median_ms=wall, cpu_ms=spent)
+        if shutil.which("bwrap"):
+            by_hand = statistics.median(self._by_hand(f"first-{turn}", 1)[0] for turn in range(self.rounds))
+            self.add("first", "by hand", f"{by_hand:.0f} ms", "the limit", median_ms=by_hand)
 
     def _user(self, name: str) -> tuple[Path, Path]:
         home = self.root / name
@@ -184,7 +211,8 @@ class Waits:
         for name, values in found.items():
             self.add("status", f"{', '.join(map(str, RUNS))} ended runs, {name}",
                      f"{', '.join(f'{each:.0f}' for each in values)} ms CPU, exponent {exponent(RUNS, values):.2f}",
-                     "≤ 200 ms", cpu_ms=values[-1], exponent=exponent(RUNS, values))
+                     "≤ 200 ms", exponent=exponent(RUNS, values),
+                     **{f"n{runs}": each for runs, each in zip(RUNS, values, strict=True)})
 
     def node(self) -> None:
         """Run graphs of nodes that are all free, eight at a time, each a sleep and a file."""
@@ -197,6 +225,9 @@ class Waits:
             self.add("node", f"a node of {', '.join(map(str, self.nodes))}, {name}",
                      f"{', '.join(f'{each:.0f}' for each in values)} ms CPU{grows}", "≤ 60 ms, exponent 1",
                      **{f"n{size}": each for size, each in zip(self.nodes, values, strict=True)})
+        if shutil.which("bwrap"):
+            _, spent = self._by_hand("nodes", self.nodes[0])
+            self.add("node", "by hand", f"{spent:.0f} ms CPU", "the limit", cpu_ms=spent)
 
     def _cost_of_nodes(self, checkout: Path, size: int, place: str) -> float:
         """Return the milliseconds of CPU a node, of all that a run starts, without what its launch costs alone."""
@@ -214,6 +245,16 @@ class Waits:
         if done.returncode or landed != size:
             raise SystemExit(f"{landed} of {size} nodes landed:\n{done.stderr[-2000:]}")
         return 1000 * float(done.stdout) / size
+
+    def _by_hand(self, place: str, size: int) -> tuple[float, float]:
+        """Return milliseconds until the first byte of the first task, and those of CPU a task."""
+        home, project = self._user(f"by-hand-{place}")
+        begun = time.time()
+        done = subprocess.run([sys.executable, HERE / "reaped.py", "sh", "-c", BY_HAND, "sh", project, str(size)],
+                              env=clean_environment(home), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"by hand: {done.stderr[-2000:]}")
+        return 1000 * (float(git(project, "show", "main:began")) - begun), 1000 * float(done.stdout) / size
 
     def growth(self) -> None:
         """Land five entries, each in a queue of its own process, of each size."""
@@ -241,7 +282,8 @@ class Waits:
         for line in json.loads(done.stdout)["rows"]:
             for begin, goal in goals.items():
                 if line["what"].startswith(begin):
-                    self.add(row, line["what"], line["value"].strip(), goal)
+                    figures = {name: value for name, value in line.items() if name not in ("row", "what", "value")}
+                    self.add(row, line["what"], line["value"].strip(), goal, **figures)
 
     def landing(self) -> None:
         self._of_another("landing", {"whole landing": "≤ 45 ms", "merge-test": "the loop without a queue"},

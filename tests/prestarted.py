@@ -1,17 +1,19 @@
 """A garrison that has started: a command is a fork of it, which saves each the third of a second that its imports take.
 
 What the command does is its own: arguments, environment, folder, standard streams, pid and exit code. It is not for
-what looks at an environment from outside (`/proc`) or at what a start loads: such a command has a Python of its own.
+what looks at a start, or at what that loads: such a command has a Python of its own.
 
 Run as a program it is the server: it reads requests from the socket that is its standard input, and ends with that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -24,27 +26,63 @@ FEW = ("garrison.cli.top_app", "garrison.cli.acp", "garrison.cli.mcp", "garrison
 """Modules of commands that load large libraries."""
 
 
+class Begun:
+    """A command at work, as a `subprocess.Popen`; the server tells its pid, then its exit status."""
+
+    def __init__(self, told: int) -> None:
+        self.returncode: int | None = None
+        self._told = os.fdopen(told, "rb", 0)
+        self.pid = self._receive()
+
+    def poll(self) -> int | None:
+        """Return its exit code, None while it works."""
+        return self._end(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; return its exit code."""
+        code = self._end(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        return code
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def _end(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._told, selectors.EVENT_READ)
+                if selector.select(timeout):
+                    self.returncode = os.waitstatus_to_exitcode(self._receive())
+                    self._told.close()
+        return self.returncode
+
+    def _receive(self) -> int:
+        answer = self._told.read(8)
+        assert answer, "the server of commands has ended"
+        return int.from_bytes(answer, "big")
+
+
 class Prestarted:
-    """The server of this process; a second command at the same time is for the caller to start otherwise."""
+    """The server of this process."""
 
     def __init__(self, python: str, environment: Mapping[str, str]) -> None:
-        self.lock = threading.Lock()
-        ours, theirs = socket.socketpair()
+        self._lock = threading.Lock()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen([python, "-P", __file__], env=dict(environment), stdin=theirs, cwd="/",
                                             start_new_session=True)
-        self.socket = ours
+        self._socket = ours
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path,
             seconds: float) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, as `subprocess.run` does with captured output."""
-        request = json.dumps([list(arguments), dict(environment), str(folder)]).encode()
         pipes = [os.pipe(), os.pipe()]
-        socket.send_fds(self.socket, [len(request).to_bytes(8, "big")], [pipes[0][1], pipes[1][1]])
-        self.socket.sendall(request)
-        for _, writing in pipes:
-            os.close(writing)
-        pid = int.from_bytes(self._receive(), "big")
+        begun = self._request([list(arguments), dict(environment), str(folder)], *(writing for _, writing in pipes))
         end, output = time.monotonic() + seconds, {reading: b"" for reading, _ in pipes}
         with selectors.DefaultSelector() as selector:
             for reading in output:
@@ -52,7 +90,7 @@ class Prestarted:
             while selector.get_map():
                 found = selector.select(max(0.0, end - time.monotonic()))
                 if not found:
-                    os.kill(pid, 9)
+                    begun.kill()
                     raise subprocess.TimeoutExpired(list(arguments), seconds)
                 for key, _ in found:
                     block = os.read(key.fd, 1 << 16)
@@ -60,14 +98,23 @@ class Prestarted:
                     if not block:
                         selector.unregister(key.fd)
                         os.close(key.fd)
-        code = os.waitstatus_to_exitcode(int.from_bytes(self._receive(), "big"))
         out, err = (text.decode().replace("\r\n", "\n") for text in output.values())
-        return subprocess.CompletedProcess(list(arguments), code, out, err)
+        return subprocess.CompletedProcess(list(arguments), begun.wait(), out, err)
 
-    def _receive(self) -> bytes:
-        answer = self.socket.recv(8, socket.MSG_WAITALL)
-        assert answer, "the server of commands has ended"
-        return answer
+    def begin(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path) -> Begun:
+        """Start a command in a session of its own, whose output is appended to `log`, as the product starts copies."""
+        return self._request([list(arguments), dict(environment), str(folder), str(log)])
+
+    def _request(self, request: Sequence[object], *streams: int) -> Begun:
+        """Ask for a command; its streams are closed here."""
+        told, tell = os.pipe()
+        file = os.memfd_create("request")
+        os.write(file, json.dumps(request).encode())
+        with self._lock:
+            socket.send_fds(self._socket, [b"."], [file, tell, *streams])
+        for descriptor in (file, tell, *streams):
+            os.close(descriptor)
+        return Begun(told)
 
 
 def serve() -> None:
@@ -76,30 +123,59 @@ def serve() -> None:
     import pkgutil
 
     import garrison.cli
+    from garrison.system import forks, machine
 
     for found in pkgutil.iter_modules(garrison.cli.__path__, "garrison.cli."):
         if found.name not in FEW:
             importlib.import_module(found.name)
     gc.freeze()  # a fork that searched for garbage would copy all of it
-    with socket.socket(fileno=os.dup(0)) as requests:
-        while True:
-            size, descriptors, _, _ = socket.recv_fds(requests, 8, 2)
-            if not size:
+    requests, works = socket.socket(fileno=os.dup(0)), selectors.PollSelector()
+    works.register(requests, selectors.EVENT_READ)
+    while True:
+        for key, _ in works.select():
+            if key.data is not None:
+                works.unregister(key.fd)
+                os.close(key.fd)
+                pid, tell = key.data
+                _tell(tell, os.waitpid(pid, 0)[1])
+                os.close(tell)
+                continue
+            descriptors = socket.recv_fds(requests, 1, 4)[1]
+            if not descriptors:
                 os._exit(0)
-            out, err = descriptors
-            arguments, environment, folder = json.loads(requests.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
-            pid = os.fork()
-            if pid == 0:
-                break
-            for descriptor in (out, err):
+            file, tell, *streams = descriptors
+            arguments, environment, folder, *log = json.loads(os.pread(file, os.fstat(file).st_size, 0))
+            os.close(file)
+            if log:
+                argv = [*machine.module_argv("garrison.cli.main"), *arguments]
+                child = forks.start(argv, env=environment, cwd=folder, log=Path(log[0]))
+                pid, pidfd = child.pid, child.pidfd
+            else:
+                pid = os.fork()
+                if not pid:
+                    os.close(tell)
+                    works.close()
+                    requests.close()
+                    _become(arguments, environment, folder, streams)
+                    return
+                pidfd = os.pidfd_open(pid)
+            for descriptor in streams:
                 os.close(descriptor)
-            requests.sendall(pid.to_bytes(8, "big"))
-            requests.sendall(os.waitpid(pid, 0)[1].to_bytes(8, "big"))
-    with open(os.devnull, "rb") as nothing:  # noqa: PTH123  # a descriptor is all that is wanted
-        for source, target in ((nothing.fileno(), 0), (out, 1), (err, 2)):
-            os.dup2(source, target)
-    os.close(out)
-    os.close(err)
+            _tell(tell, pid)
+            works.register(pidfd, selectors.EVENT_READ, (pid, tell))
+
+
+def _tell(tell: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the test was cut off
+        os.write(tell, number.to_bytes(8, "big"))
+
+
+def _become(arguments: Sequence[str], environment: Mapping[str, str], folder: str, streams: Sequence[int]) -> None:
+    """Take the arguments, environment, folder and output of a command."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in zip((nothing, *streams), (0, 1, 2), strict=True):
+        os.dup2(source, target)
+        os.close(source)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -110,4 +186,9 @@ if __name__ == "__main__":
     serve()
     from garrison.cli.main import main
 
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if threading.active_count() > 1:
+        sys.exit(code)
+    os._exit(code)  # Python would end each module, and copy what the fork shares: 40 ms

@@ -41,12 +41,14 @@ from garrison.values import asdict
 from garrison.views.event_log import EventLog
 from garrison.views.explain import explain
 from installed import FOLDER, install
-from prestarted import Prestarted
+from prestarted import Begun, Prestarted
 
 if TYPE_CHECKING:
     import pytest
 
 T = TypeVar("T")
+Command = subprocess.Popen[bytes] | Begun
+"""A garrison command at work."""
 PYTHON = str(install())
 """The Python that garrison is installed in."""
 PROGRAM = [PYTHON, "-P", "-m", "garrison.cli.main"]
@@ -281,6 +283,11 @@ def _private_files() -> bytes:
     return kept.read_bytes()
 
 
+def may_be_prestarted(env: Mapping[str, str]) -> bool:
+    """Return whether a command in this environment need not have a Python of its own."""
+    return PROGRAM[0] == PYTHON and not any(name.startswith(OWN_PYTHON) for name in env)
+
+
 @cache
 def _prestarted() -> Prestarted:
     return Prestarted(PYTHON, {name: os.environ[name] for name in PASSED_ON if name in os.environ})
@@ -333,7 +340,7 @@ class Place(UserWorld):
 
     env: dict[str, str] = field(default_factory=dict)
     terminal: str = "process"
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    started: list[Command] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -420,21 +427,11 @@ cat {self.root}/answer-$n
 
     def command(self, *arguments: object, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a garrison command to its end; in a Python of its own where its environment is odd or measured."""
-        folder = cwd or self.root
-        if not env and PROGRAM[0] == PYTHON and not any(name.startswith(OWN_PYTHON) for name in self.env):
-            server = _prestarted()
-            if server.lock.acquire(blocking=False):
-                try:
-                    return server.run([str(each) for each in arguments], self.env, folder, DEADLINE)
-                except BaseException:  # a test that was cut off: the answer to it would be taken for the next one's
-                    server.process.kill()
-                    server.process.wait()
-                    _prestarted.cache_clear()
-                    raise
-                finally:
-                    server.lock.release()
+        folder, env = cwd or self.root, {**self.env, **env}
+        if may_be_prestarted(env):
+            return _prestarted().run([str(each) for each in arguments], env, folder, DEADLINE)
         return subprocess.run(
-            [*PROGRAM, *map(str, arguments)], env={**self.env, **env}, cwd=folder,
+            [*PROGRAM, *map(str, arguments)], env=env, cwd=folder,
             capture_output=True, text=True, check=False, timeout=DEADLINE, stdin=subprocess.DEVNULL)
 
     def launch_arguments(self, graph: Path, run: str, *more: object, gate: str = "",
@@ -451,26 +448,30 @@ cat {self.root}/answer-$n
         return {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
 
     def begin(self, *arguments: object, log: str = "out", before: Sequence[str] = (),
-              **env: str) -> subprocess.Popen[bytes]:
+              **env: str) -> Command:
         """Start a garrison command in a session of its own; its output is appended to `log`. `before`: the command that
         starts it."""
-        with (self.root / log).open("ab") as output:
-            child = subprocess.Popen(
-                [*before, *PROGRAM, *map(str, arguments)], env={**self.env, **env}, cwd=self.root,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+        env = {**self.env, **env}
+        if not before and may_be_prestarted(env):
+            child: Command = _prestarted().begin([str(each) for each in arguments], env, self.root, self.root / log)
+        else:
+            with (self.root / log).open("ab") as output:
+                child = subprocess.Popen(
+                    [*before, *PROGRAM, *map(str, arguments)], env=env, cwd=self.root,
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
         self.started.append(child)
         return child
 
     def launch(self, graph: Path, run: str = "r1", *more: object, gate: str = "",
-               **env: str) -> subprocess.Popen[bytes]:
+               **env: str) -> Command:
         """Launch a run in the background; its launcher has the returned pid."""
         return self.begin(*self.launch_arguments(graph, run, *more, gate=gate), **env)
 
-    def resume(self, run: str = "r1", **env: str) -> subprocess.Popen[bytes]:
+    def resume(self, run: str = "r1", **env: str) -> Command:
         """Resume a run in the background."""
         return self.begin("resume", run, **env)
 
-    def finish(self, child: subprocess.Popen[bytes], run: str = "r1", *, resumes: int = 0) -> int:
+    def finish(self, child: Command, run: str = "r1", *, resumes: int = 0) -> int:
         """Wait for a launcher's end; one that was killed is followed by `--resume`, at most `resumes` times, unless it
         had nothing left to do."""
         while True:
@@ -487,13 +488,13 @@ cat {self.root}/answer-$n
             child = self.resume(run)
 
     def launch_until(self, name: str, graph: Path, run: str = "r1", *more: object, gate: str = "",
-                     **env: str) -> subprocess.Popen[bytes]:
+                     **env: str) -> Command:
         """Launch a run in the background, and wait until one of its commands waits at `name`."""
         child = self.launch(graph, run, *more, gate=gate, **env)
         self.wait_until_held(name)
         return child
 
-    def release_to_end(self, child: subprocess.Popen[bytes], *names: str, code: int = 0) -> None:
+    def release_to_end(self, child: Command, *names: str, code: int = 0) -> None:
         """Let the commands that wait there continue; the run must end with this exit code."""
         self.release(*names)
         assert self.finish(child) == code, self.logs()

@@ -20,7 +20,7 @@ from garrison.errors import UsageError
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from importlib.metadata import EntryPoint, EntryPoints
 
 
@@ -171,13 +171,16 @@ def _some_package_has_any() -> bool:
     return False
 
 
+def points_of(group: PluginGroup) -> Iterable[EntryPoint]:
+    """Return the entry points of installed packages in a group; two may have the same name."""
+    return installed().select(group=group) if _some_package_has_any() else ()
+
+
 @cache
 def offered(group: PluginGroup) -> Mapping[str, EntryPoint]:
     """Return the entry points of installed packages in a group, by name, without importing them."""
     by_name: dict[str, EntryPoint] = {}
-    if not _some_package_has_any():
-        return by_name
-    for point in sorted(installed().select(group=group), key=lambda point: (point.name, package_of(point))):
+    for point in sorted(points_of(group), key=lambda point: (point.name, package_of(point))):
         by_name.setdefault(point.name, point)
     return by_name
 

@@ -55,9 +55,10 @@ signal.set_wakeup_fd(os.pipe2(os.O_NONBLOCK)[1])
 lock = open(folder / "lock", "w")
 fcntl.flock(lock, fcntl.LOCK_EX)
 print("not written by the copy", end="")
-exec(words.get("before", ""))
+library = folder / "library.py"
 env = {name: value for name, value in os.environ.items() if name != "OF_PARENT"} | words.get("env", {})
 argv = [*module_argv("program"), str(folder / "seen"), *words.get("more", ())]
+exec(words.get("before", ""))
 if in_tmux := words.get("tmux"):
     from garrison.system.tmux import TmuxTerminal
     terminal = TmuxTerminal(folder / "home")
@@ -128,16 +129,24 @@ def test_a_copy_ends_as_its_program_does(folder: Path) -> None:
     {"env": {"LANG": "de_DE.UTF-8"}},
     {"env": {"PYTHONHASHSEED": "7"}},
     {"before": "Path('program.py').resolve(); forks._loaded_since = os.stat(forks.__file__).st_ctime"},
+    {"before": "library.touch(); forks.load('library'); library.rename(folder / 'old'); library.touch()"},
     {"before": "forks._PR_SET_MM_MAP_SIZE = 0"},
     {"before": "forks._PR_SET_MM_MAP = 0"},
     {"before": "sys.settrace(lambda *_: None)"},
     {"flags": ["-B"]},
-], ids=["threads", "locale", "python", "upgrade", "old kernel", "refused", "traced", "unsafe path"])
+], ids=["threads", "locale", "python", "upgrade", "library", "old kernel", "refused", "traced", "unsafe path"])
 def test_what_would_differ_from_a_new_interpreter_is_started_in_one(folder: Path, words: dict[str, Any]) -> None:
     told, seen = start(folder, **words)
     assert seen["parent"] is None
     assert told["code"] == 3
     assert seen["fds"].keys() == {"0", "1", "2"}
+
+
+def test_what_is_only_used_later_is_not_loaded_before_the_first_copy(folder: Path) -> None:
+    load = "library.touch(); forks.load_for_later(['library']); sys.parent_of_copies = 'library' in sys.modules"
+    assert start(folder, before=load)[1]["parent"] is False
+    first = "forks.start([*argv, 'fail'], env=env, cwd=folder, log=folder / 'log')"
+    assert start(folder, before=f"{first}; {load}")[1]["parent"] is True
 
 
 # ---- in a terminal

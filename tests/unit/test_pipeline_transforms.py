@@ -13,6 +13,7 @@ from garrison.pipeline import transforms
 from garrison.pipeline.graph import Graph, position
 from garrison.pipeline.parser import parse
 from garrison.pipeline.transforms import StyleRule, StylesheetSyntax, expand, expand_context, parse_stylesheet, prepare
+from garrison.plugins import PluginGroup
 from garrison.values import replace
 
 
@@ -141,10 +142,10 @@ def test_transforms_run_in_the_order_given_after_the_built_in_ones() -> None:
 
 
 def test_installed_transforms_are_sorted_and_a_broken_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = transforms.ENTRY_POINTS
+    group = PluginGroup.TRANSFORMS
     points = [EntryPoint("z", "garrison.pipeline.transforms:expand_goal", group),
               EntryPoint("a", "garrison.pipeline.transforms:apply_stylesheet", group)]
-    monkeypatch.setattr(transforms, "installed", lambda: EntryPoints(points))
+    monkeypatch.setattr(transforms, "points_of", lambda group: EntryPoints(points).select(group=group))
     assert transforms.installed_transforms() == (transforms.apply_stylesheet, transforms.expand_goal)
     points.append(EntryPoint("lost", "garrison.pipeline.nowhere:x", group))
     with pytest.raises(GarrisonError, match="the transform lost "):

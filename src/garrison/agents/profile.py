@@ -53,6 +53,8 @@ class Profile:
 
     extra: ClassVar[str] = ""
     """Extra that has its library, '' if it needs none."""
+    modules: ClassVar[tuple[str, ...]] = ()
+    """Modules that its processes load in every attempt."""
     has_session: ClassVar[bool] = False
     """True if it works in a session that accepts messages."""
     can_validate: ClassVar[bool] = False

@@ -30,7 +30,7 @@ from garrison.pipeline.condition import ALIASES, to_text
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.grammar import build_grammar, explain_stylesheet, line_and_column, unknown_property
 from garrison.pipeline.graph import Graph, Node, PlacedText, position, text
-from garrison.plugins import installed
+from garrison.plugins import PluginGroup, points_of
 from garrison.values import replace
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 
 Transform = Callable[[Graph], Graph]
-
-ENTRY_POINTS = "garrison.transforms"
 
 EXPANDED = ("prompt", "label", "human.prompt")
 """Attributes of a node in which variables are expanded: texts for agents and users, not shell commands."""
@@ -92,7 +90,7 @@ BUILT_IN: tuple[Transform, ...] = (expand_goal, apply_stylesheet)
 def installed_transforms() -> tuple[Transform, ...]:
     """Return the transforms of installed packages, sorted by name; raise GarrisonError if one cannot be loaded."""
     transforms = []
-    for point in sorted(installed().select(group=ENTRY_POINTS), key=lambda point: point.name):
+    for point in sorted(points_of(PluginGroup.TRANSFORMS), key=lambda point: point.name):
         try:
             transforms.append(point.load())
         except Exception as error:  # importing a package may raise anything

@@ -7,6 +7,7 @@ Both the parent process and the script of the same name use these functions. `st
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from garrison.system.terminal_choice import choose_terminal
 from garrison.values import asdict, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 PROGRAMS = {"guardian": "garrison.run.guardian", "runner": "garrison.node.runner",
             "orchestrator": "garrison.node.orchestrator", "processor": "garrison.run.merge_processor"}
 """Role → the module of its process, which `main.py` imports; by name, since it imports this module."""
+_LATER = ("tomllib", "platformdirs.unix", "garrison.merge.gates_by_path", "garrison.node.diff_check",
+          "garrison.node.unfinished")
+"""Modules that runners and orchestrators use once an agent works."""
 
 
 def process_argv(key: Key, home: Path, incarnation: int, options: list[str] | None = None) -> list[str]:
@@ -106,8 +110,19 @@ def spawn_runner(runtime: Runtime, launch: Launch, task: Task, *, parent: Key | 
     # What each runner would load for itself before it can start its orchestrator.
     forks.load(PROGRAMS["orchestrator"])
     if launch.terminal in ("auto", "tmux") and shutil.which("tmux"):
+        forks.load("garrison.system.tmux")
         forks.load("garrison.system.tmux_client")
+    forks.load_for_later(_modules_of(task, runtime.home))
     return spawn_process(runtime, launch, request, ["--attempt", str(task.attempt)])
+
+
+def _modules_of(task: Task, home: Path) -> Iterator[str]:
+    """Yield what the processes of a task load after their start."""
+    from garrison.agents.registry import model_profile  # as the orchestrator does
+
+    yield from _LATER
+    with suppress(GarrisonError):  # the agent's orchestrator reports it
+        yield from model_profile(task.agent, home).modules
 
 
 def write_runner_state(runtime: Runtime, launch: Launch, key: Key, status: str, pid: int | None,

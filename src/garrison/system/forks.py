@@ -32,7 +32,7 @@ from garrison.system import processes
 from garrison.system.machine import is_shortage, module_argv, program_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from garrison.system.processes import Child
@@ -75,6 +75,10 @@ def _starts_with_scripts() -> bool:
 
 _has_safe_path = bool(sys.flags.safe_path) or _starts_with_scripts()
 """True if our modules are not searched in the working directory, nor in the folder of a foreign script."""
+_has_copies = False
+"""True once this process has started a copy."""
+_libraries: dict[str, tuple[int, int]] = {}
+"""Files of the libraries that `load` has loaded, one of each: path → inode and time of change."""
 _of_parent: list[object] = []
 """The parent's objects that must not be freed."""
 _THRESHOLDS = (700, 10, 10)
@@ -151,10 +155,31 @@ def load(module: str) -> None:
     if module in sys.modules or not is_possible():
         return
     gc.disable()  # as in `machine.FIRST_LINES`
+    before = set(sys.modules)
     with suppress(ImportError, SyntaxError, AttributeError, OSError):
         importlib.import_module(module)
+    for name in sys.modules.keys() - before - sys.stdlib_module_names:
+        if "." not in name and (path := getattr(sys.modules[name], "__file__", None)):
+            _libraries[path] = _stamp(path)
     gc.freeze()
     gc.enable()
+
+
+def load_for_later(modules: Iterable[str]) -> None:
+    """Load modules that copies use only later, unless this process has started none yet: the first one must not wait
+    for it."""
+    if _has_copies:
+        for module in modules:
+            load(module)
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    """Return what changes if a file is replaced, but not if a package manager links it into another environment."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  # before each copy
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_mtime_ns
 
 
 def _can_copy(argv: Sequence[str], env: Mapping[str, str]) -> bool:
@@ -175,7 +200,9 @@ def _at_start(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_upgraded() -> bool:
-    """Return whether a loaded module of garrison differs from the one on disk."""
+    """Return whether a loaded module of garrison, or a library that `load` loaded, differs from the one on disk."""
+    if any(_stamp(path) != stamp for path, stamp in _libraries.items()):
+        return True
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "garrison" and (path := getattr(module, "__file__", None)):
             try:
@@ -193,6 +220,7 @@ def _fork(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, log: Pat
 
     None if no descriptor is left, or the copy cannot be made. Shortage if there is no room for another process.
     """
+    global _has_copies  # noqa: PLW0603  # of the process as a whole
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         told, tell = os.pipe2(os.O_CLOEXEC)
@@ -203,6 +231,7 @@ def _fork(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, log: Pat
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = os.fork()
+        _has_copies = bool(pid)
         if not pid:
             _become(argv, env, cwd, (output, tell, order), mask)
     except OSError as error:

@@ -163,8 +163,8 @@ def test_a_supervisor_outlives_the_damage_of_a_child(runtime: Runtime, alive: In
     path.rmdir()
 
 
-def test_a_supervisor_sees_every_change_of_a_child_that_rests(runtime: Runtime, alive: Incarnation) -> None:
-    """A run has thousands that were never started or are over; they are not read in each turn."""
+def test_a_supervisor_sees_every_change_of_a_child(runtime: Runtime, alive: Incarnation) -> None:
+    """A run has thousands; only those whose record has changed are read in a turn."""
     supervisor = Supervisor(runtime, alive, Writer(runtime.home / "journal.jsonl", alive.token))
 
     def status() -> str | None:
@@ -173,8 +173,11 @@ def test_a_supervisor_sees_every_change_of_a_child_that_rests(runtime: Runtime, 
         return child.identity.status if child.identity is not None else None
 
     assert [status(), status()] == [None, None]
-    for _ in living(runtime, CHILD):
+    for living_child in living(runtime, CHILD):
         assert [status(), status()] == ["active", "active"]
+        living_child.update(lambda old: replace(old, status="held"))
+        assert [status(), status()] == ["held", "held"]
+        living_child.update(lambda old: replace(old, status="active"))
     ended = runtime.store.get(Identity, CHILD)
     for word in ("terminated", "parked", "terminated"):
         runtime.store.update(Identity, CHILD, lambda _, word=word: replace(ended, status=word))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from garrison.records import atomic
 from garrison.system import event_loop, processes
 from garrison.system.event_loop import EventLoop, Wakeup
 from garrison.system.processes import ProcessId
@@ -127,6 +128,46 @@ def test_files_that_appear_or_are_moved_in_wake(made: EventLoop, tmp_path: Path)
         (inbox / str(number)).touch()
     assert made.wait(LONG).directories == {inbox}, "a thousand files are one wake"
     assert not made.wait(0)
+
+
+def test_a_file_that_is_about_to_be_renamed_wakes_only_with_its_last_name(made: EventLoop, tmp_path: Path) -> None:
+    made.watch_directory(tmp_path)
+    begun = time.monotonic()
+    with atomic.replacing(tmp_path / "record.json") as descriptor:
+        os.write(descriptor, b"{}")
+        os.close(descriptor)
+        assert not made.wait(0.05)
+        assert time.monotonic() - begun > 0.04, "it sleeps on"
+    assert made.wait(LONG).directories == {tmp_path}
+    assert not made.wait(0)
+
+
+def test_a_directory_wakes_only_for_what_concerns_its_watcher_and_whenever_it_is_removed(
+        made: EventLoop, tmp_path: Path) -> None:
+    folder, asked = tmp_path / "folder", list[set[str]]()
+    folder.mkdir()
+
+    def concerns(names: set[str]) -> bool:
+        asked.append(names)
+        return "b" in names
+
+    assert made.watch_directory(folder, concerns)
+    (folder / "a").touch()
+    (folder / "c").touch()
+    begun = time.monotonic()
+    assert not made.wait(0.05)
+    assert time.monotonic() - begun > 0.04, "it sleeps on"
+    assert asked == [{"a", "c"}]
+    (folder / "b").touch()
+    (folder / "a").touch()
+    assert made.wait(LONG).directories == {folder}
+    shutil.rmtree(folder)
+    assert made.wait(LONG).directories == {folder}
+    assert len(asked) <= 3
+    folder.mkdir()
+    assert made.watch_directory(folder)
+    (folder / "a").touch()
+    assert made.wait(LONG).directories == {folder}, "the new one is watched for everything"
 
 
 def test_a_directory_that_was_replaced_is_watched_again(made: EventLoop, tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ from garrison.merge.config import QueueConfig
 from garrison.merge.gate import gate_marker
 from garrison.merge.processor import MergeProcessor, StepResult
 from garrison.merge.queue import MergeQueue, find_unrecorded, list_queues
-from garrison.merge.records import QueueResumed
+from garrison.merge.records import QueueResumed, StatusChanged
 from garrison.records import journal, log_retention
+from garrison.run.merge_client import MergeClient
 from garrison.run.merge_processor import QueueWorker
 from garrison.system import failpoint, machine, processes
+from garrison.system.event_loop import EventLoop
 from support import DEADLINE
 
 
@@ -44,6 +46,42 @@ def test_green_entries_land_in_order_and_their_runners_are_signalled(world):
     world.enqueue("same")
     world.land("same")
     assert (world.tip(), world.gates()) == before, "the target has it already"
+
+
+def test_a_runner_wakes_only_for_records_about_its_own_entry(world):
+    """Regression: each record of the queue woke the runners of all nodes."""
+    for node in ("one", "two"):
+        world.branch(node, {f"{node}.txt": "1\n"})
+    task = SimpleNamespace(run_id="r", node="one", attempt=1)
+    client = MergeClient(MergeQueue(world.home, world.repo), task, "one", "runner-one@r")
+    with EventLoop() as loop:
+        assert client.read_status("validating") is None
+        client.watch(loop, "executing")
+        world.enqueue("one")
+        assert not loop.wait(0.01), "while its agent works it has no entry"
+        client.watch(loop, "validating")
+        entry = world.enqueue("one", attempt=2)
+        assert loop.wait(DEADLINE), "its node is named"
+        client.task.attempt = 2
+        assert client.read_status("validating").status == "queued"
+        two = world.enqueue("two")
+        with world.queue.locked():
+            world.queue.append(StatusChanged((two.id,), "candidate"))
+        assert not loop.wait(0.01)
+        with world.queue.locked():
+            world.queue.append(StatusChanged((two.id, entry.id), "held"))
+        assert loop.wait(DEADLINE), "its entry is named"
+        assert client.read_status("validating").status == "held"
+        with world.queue.locked():
+            world.queue.compact()
+        assert loop.wait(DEADLINE), "all of it is another file"
+        assert client.read_status("validating").status == "held"
+        journal_file = world.queue.path
+        journal_file.write_bytes(journal_file.read_bytes() + b"damage\n")
+        assert loop.wait(DEADLINE), "the next turn reports it"
+        journal_file.unlink()
+        journal_file.mkdir()
+        assert loop.wait(DEADLINE), "nor is the loop ended by what it cannot read"
 
 
 def test_an_endless_gate_log_keeps_its_beginning_and_its_end(tmp_path):

@@ -15,7 +15,16 @@ from garrison.node.orchestrator import lacked_room
 from garrison.supervise.restart import Death, Policy, apply_policy
 from garrison.system import machine as limits
 from garrison.system.git.repository import GitError
-from garrison.system.machine import RECOVERY, AgentLimit, find_shortage, is_shortage, reports_shortage, retry_pause
+from garrison.system.machine import (
+    RECOVERY,
+    AgentLimit,
+    Lack,
+    LackWatch,
+    find_shortage,
+    is_shortage,
+    reports_shortage,
+    retry_pause,
+)
 
 
 @pytest.mark.parametrize(("error", "expected"), [
@@ -96,6 +105,14 @@ def test_the_limit_of_agents_drops_in_a_shortage_and_recovers_one_by_one() -> No
     assert limit.after(is_short=False, busy=4, now=RECOVERY - 1).allowed == 4
     later = limit.after(is_short=False, busy=4, now=RECOVERY)
     assert later.allowed == 5 and later.after(is_short=False, busy=4, now=RECOVERY + 1).allowed == 5
+
+
+def test_a_lack_is_looked_for_at_most_once_in_so_many_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([None, Lack("memory", "then"), None])
+    monkeypatch.setattr(limits, "find_lack", lambda: next(looks))
+    watch = LackWatch(1.0)
+    found = [watch.find(now) for now in (0.0, 0.5, 1.0, 1.9, 2.0)]
+    assert [lack.what if lack else "" for lack in found] == ["", "", "memory", "memory", ""]
 
 
 @given(st.integers(1, 64), st.lists(st.tuples(st.booleans(), st.integers(0, 64), st.floats(0, 200)), max_size=40))

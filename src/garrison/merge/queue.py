@@ -81,10 +81,10 @@ class QueueReader:
         self.refresh()
         return [entry for entry in self.state.entries.values() if before.get(entry.id) != entry]
 
-    def may_mention(self, node: str) -> bool:
-        """Return whether new records may be about that node, or about the queue as a whole."""
-        quoted = json.dumps(node).encode()
-        return self._reader.mentions(b'"node":' + quoted, b'"kind":"config"')  # a snapshot has its own file
+    def may_mention(self, node: str, *entries: str) -> bool:
+        """Return whether new records may be about that node or one of these entries, or about the queue as a whole."""
+        of_node, *ids = (json.dumps(name).encode() for name in (node, *entries))
+        return self._reader.mentions(b'"node":' + of_node, b'"kind":"config"', *ids)  # a snapshot has its own file
 
 
 def list_queues(home: Path, report: Callable[[str], None] | None = None,
@@ -208,6 +208,10 @@ class MergeQueue:
     @property
     def state(self) -> QueueState:
         return self._reader.refresh()
+
+    def may_mention(self, node: str, *entries: str) -> bool:
+        """Return whether records that `state` has not replayed may be about that node or one of these entries."""
+        return self._reader.may_mention(node, *entries)
 
     def entries(self) -> list[MergeEntry]:
         return list(self.state.entries.values())

@@ -45,7 +45,7 @@ from garrison.records.journal import Writer
 from garrison.records.names import Key, branch_name
 from garrison.records.remote import FILE as REMOTE
 from garrison.records.remote import look_remote
-from garrison.records.run import read_attempt_result
+from garrison.records.run import RESULT, read_attempt_result
 from garrison.records.signals import NeedsInput, OrchestratorCrashed, OrchestratorHung, RunnerExited
 from garrison.run import branch as run_branch
 from garrison.run.agent_activity import AgentActivity
@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
 
+_OBSERVED = frozenset((RESULT, failover.FILE, REMOTE))
+"""Files of an attempt's folder that a turn reads."""
 VALIDATOR_QUESTION = "validator-"
 """Prefix of the id of a question that the runner's own validator asks."""
 
@@ -260,9 +262,9 @@ class Runner:
             self.supervisor.watch(event_loop, [self._view.orchestrator], records=True)
         self.jobs.watch(event_loop)
         self.snapshotter.watch(event_loop)
-        for folder in (self.folder, self.merge_client.folder):
-            if folder.is_dir():
-                event_loop.watch_directory(folder)
+        if self.folder.is_dir():
+            event_loop.watch_directory(self.folder, _OBSERVED.intersection)
+        self.merge_client.watch(event_loop, self.phase)
 
     def next_wake(self) -> float | None:
         """Return the seconds until a restart, a job's deadline or a snapshot is due."""

@@ -97,10 +97,12 @@ class Supervisor:
         self._hang_watcher = HangWatcher(runtime.observer, runtime.timing.beat_timeout, gap)
         self._exits = ExitMonitor()
         self._swept: set[tuple[Key, int]] = set()
-        self._known: dict[str, Identity] = {}
-        """Full name → its last readable identity."""
-        self._unread: dict[str, str] = {}
-        """Full name → the last logged error of its record."""
+        self._known: dict[Key, Identity] = {}
+        """Name → its last readable identity."""
+        self._stamps: dict[Key, tuple[int, ...]] = {}
+        """Name → the stamp of the file that this identity was read from."""
+        self._unread: dict[Key, str] = {}
+        """Name → the last logged error of its record."""
         self._paths: dict[Key, tuple[str, str]] = {}
         """Name → the files of its identity and of its hook."""
         self._resting: dict[Key, tuple[tuple[int, ...] | None, ChildState]] = {}
@@ -117,37 +119,49 @@ class Supervisor:
     def child_state(self, key: Key) -> ChildState:
         """Return a name's present record and the verdict on it.
 
-        For a name that was never started, or is over, only the stamp is checked: a run has thousands, in every turn.
+        A record is read again only once its stamp has changed. For a name that was never started, or is over, nothing
+        else is checked: a run has thousands, in every turn.
         """
         if (paths := self._paths.get(key)) is None:
             store = self.runtime.store
             paths = self._paths[key] = str(store.path(Identity, key)), str(store.path(Hook, key))
-        stamp = file_stamp(paths[0]) or file_stamp(paths[1])  # before it is read, so that no change goes unnoticed
+        own = file_stamp(paths[0])  # before it is read, so that no change goes unnoticed
+        stamp = own or file_stamp(paths[1])
         if (resting := self._resting.get(key)) is not None and resting[0] == stamp:
             return resting[1]
-        state = self._read_state(key)
+        state = self._read_state(key, own)
         if not state.leaving and (state.verdict.state == "ended" if state.verdict is not None else stamp is None):
             self._resting[key] = stamp, state
         else:
             self._resting.pop(key, None)
         return state
 
-    def _read_state(self, key: Key) -> ChildState:
+    def _read_state(self, key: Key, stamp: tuple[int, ...] | None) -> ChildState:
         try:
-            identity = self.runtime.store.read(Identity, key)
+            identity = self._read_identity(key, stamp)
         except RecordError as error:
             identity = self._repair_identity(key, error)
             if identity is None:
                 return self._living_unread(key, error)
         if identity is None:
             # A lease writes the identity before the hook: if there is a hook, the identity was lost.
-            is_lost = key.full in self._known or self.runtime.store.path(Hook, key).exists()
+            is_lost = key in self._known or self.runtime.store.path(Hook, key).exists()
             identity = rebuild_identity(self.runtime.observer, key, self._incarnation_of(key)) if is_lost else None
             if identity is None:
                 return ChildState()
-        self._known[key.full] = identity
+        self._known[key] = identity
         observation = self.runtime.observer.observe(identity)
         return ChildState(identity, judge(identity, observation), observation)
+
+    def _read_identity(self, key: Key, stamp: tuple[int, ...] | None) -> Identity | None:
+        """Return a name's record, from memory while its file has the stamp with which it was read last."""
+        if stamp is not None and self._stamps.get(key) == stamp:
+            return self._known[key]
+        self._stamps.pop(key, None)
+        identity = self.runtime.store.read(Identity, key)
+        if identity is not None and stamp is not None:
+            self._known[key], self._stamps[key] = identity, stamp
+        return identity
 
     def _repair_identity(self, key: Key, error: RecordError) -> Identity | None:
         """Rebuild the damaged identity of a dead child; None if it is alive, or only the user can repair it."""
@@ -159,17 +173,17 @@ class Supervisor:
         return identity
 
     def _incarnation_of(self, key: Key) -> int:
-        known = self._known.get(key.full)
+        known = self._known.get(key)
         return known.incarnation if known is not None else 0
 
     def _living_unread(self, key: Key, error: RecordError) -> ChildState:
         """Return the state of a child with an unreadable record: its supervisor must assume that it is alive. A living
         process rewrites a damaged record itself; damage that only the user can repair stops this one child, not its
         supervisor."""
-        if self._unread.get(key.full) != str(error):
+        if self._unread.get(key) != str(error):
             log_line(str(error))
-            self._unread[key.full] = str(error)
-        identity = self._known.get(key.full) or Identity("", key.role, key.name, key.run, self.runtime.clock.utc())
+            self._unread[key] = str(error)
+        identity = self._known.get(key) or Identity("", key.role, key.name, key.run, self.runtime.clock.utc())
         return ChildState(identity, Verdict("alive", f"its record cannot be read: {error}"))
 
     def observe_children(self, keys: Mapping[str, Key]) -> dict[str, ChildState]:
@@ -180,13 +194,16 @@ class Supervisor:
                        *atomic.list_names(store.path(Hook, own).parent)}
         except RecordError:  # each child reports unreadable records
             return {name: self.observe_child(key) for name, key in keys.items()}
-        return {name: self.observe_child(key) if (full := key.full) in self._known or f"{full}.json" in present
+        return {name: self.observe_child(key) if key in self._known or f"{key.full}.json" in present
                 else ChildState() for name, key in keys.items()}
 
     def observe_child(self, key: Key, agent: AgentEvidence | None = None) -> ChildState:
         """Return the state of a child of this process: as `child_state`, but it also detects a hang."""
         state = self.child_state(key)
         if state.identity is None or state.verdict is None:
+            return state
+        if state.verdict.state == "ended":  # most children of a long run
+            self._hang_watcher.forget(state.identity)
             return state
         inspection = self._hang_watcher.inspect(state.identity, state.verdict, agent)
         return ChildState(state.identity, inspection.verdict, state.observation, inspection.evidence)

@@ -13,7 +13,7 @@ import msgspec
 from garrison.ends import Departure
 from garrison.errors import ForbiddenTransition
 from garrison.records import earlier
-from garrison.records.names import Key
+from garrison.records.names import Key, key_of
 from garrison.records.record import is_timestamp
 from garrison.values import Value, replace
 
@@ -74,7 +74,7 @@ class Identity(Value):
 
     @property
     def key(self) -> Key:
-        return Key(self.role, self.name, self.run_id)
+        return key_of(self.role, self.name, self.run_id)
 
     @property
     def attempt(self) -> int:

@@ -6,6 +6,7 @@ Names become file, branch and tmux names, so everything outside the patterns her
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from garrison.errors import UsageError
 from garrison.values import Value
@@ -105,8 +106,14 @@ class Key(Value, frozen=True, order=True):
         return self.full
 
 
+@lru_cache(maxsize=4096)
+def key_of(role: str, name: str, run: str) -> Key:
+    """Return the key with these parts, of which most are asked for again and again: checking one costs more."""
+    return Key(role, name, run)
+
+
 def launcher_key(run: str) -> Key:
-    return Key("launch", "launch", run)
+    return key_of("launch", "launch", run)
 
 
 def branch_name(run: str, node: str) -> str:

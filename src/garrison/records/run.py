@@ -296,10 +296,14 @@ def read_result(path: Path, run: str, node: str, attempt: int, announced: str | 
     return result, ""
 
 
+RESULT = "result.json"
+"""File of an attempt's folder with its result."""
+
+
 def read_attempt_result(store: Store, files: RunFiles, node: str, attempt: int) -> tuple[Result | None, str]:
     """Return the result of a node's attempt that its orchestrator announced; else None, and the reason if there is a
     file."""
-    path = files.attempt(node, attempt) / "result.json"
+    path = files.attempt(node, attempt) / RESULT
     if not path.exists():
         return None, ""
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced, NotFound, RecordCorrupt, RecordError, Refused, UsageError
@@ -30,6 +31,12 @@ def new_id() -> str:
     return os.urandom(8).hex()
 
 
+@lru_cache(maxsize=4096)
+def _record_path(home: Path, kind: type, key: Key, suffix: str) -> Path:
+    """Return the path of a record's file; each turn of a supervisor asks for those of all of its children."""
+    return home / _FOLDERS[kind] / f"{key.full}.{suffix}"
+
+
 class Store:
     """Records of one home."""
 
@@ -40,7 +47,7 @@ class Store:
         return self._path(kind, key, "json")
 
     def _path(self, kind: type, key: Key, suffix: str) -> Path:
-        return self.home / _FOLDERS[kind] / f"{key.full}.{suffix}"
+        return _record_path(self.home, kind, key, suffix)
 
     def life_path(self, key: Key) -> Path:
         return self._path(Identity, key, "life")

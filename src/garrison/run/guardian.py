@@ -62,7 +62,7 @@ from garrison.supervise.observer import STOPPED_LIMITS
 from garrison.supervise.restart import Policy
 from garrison.system import failpoint
 from garrison.system.clock import iso
-from garrison.system.machine import LONGEST_PAUSE, AgentLimit, find_lack
+from garrison.system.machine import LONGEST_PAUSE, AgentLimit, LackWatch
 from garrison.system.terminal_choice import end_lost_server
 from garrison.values import replace
 
@@ -122,6 +122,7 @@ class Guardian:
         self._decision = Decision([])
         self._agent_limit = AgentLimit.full(launch.max_agents)
         self.places = AgentPlaces(runtime.store, incarnation.key)
+        self._lacks = LackWatch(runtime.timing.rescan)
         self._is_short = False
         self._since_snapshot = len(journal.entries)
         self._verifiers = [(queue, Verifier(queue.path)) for queue in (self.queue, self.target_queue)
@@ -345,7 +346,7 @@ class Guardian:
 
     def _agents_allowed(self, view: GuardianView) -> int:
         """Return how many agents may work at once; while the machine lacks room it is lowered, and noted once."""
-        found = find_lack()
+        found = self._lacks.find(view.now)
         lack = found.what if found is not None else self._recent_shortage(view.now)
         busy = sum(child.living for child in view.runners.values())
         self._agent_limit = self._agent_limit.after(is_short=bool(lack), busy=busy, now=view.now)
@@ -390,7 +391,7 @@ class Guardian:
             self.supervisor.watch(event_loop, list(self._view.children.values()))
         for queue in filter(None, (self.queue, self.target_queue)):
             if queue.path.parent.is_dir():
-                event_loop.watch_directory(queue.path.parent)
+                event_loop.watch_directory(queue.path.parent, {queue.path.name}.intersection)
         if self.places.is_waiting:
             event_loop.watch_directory(self.places.folder)
         if self.follower is not None:

@@ -127,6 +127,7 @@ class Launcher:
         self._view: LauncherView | None = None
         self._decision = Decision([])
         self._is_ready = self._is_disk_full = self._is_short = False
+        self._lacks = machine.LackWatch(runtime.timing.rescan)
         self._heartbeat = str(runtime.store.life_path(self.guardian_key))
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, self.guardian_key), signals.inbox_path(runtime.home, incarnation.key),
@@ -186,7 +187,7 @@ class Launcher:
         if full and not self._is_disk_full:
             log_line(f"No space left on device: {', '.join(full)}; the run waits and continues when there is space")
         self._is_disk_full = bool(full)
-        lack = machine.find_lack()
+        lack = self._lacks.find(self.runtime.clock.monotonic())
         if lack and not self._is_short:
             log_line(f"{lack.what}; running processes continue, the rest starts {lack.ends}")
         self._is_short = bool(lack)

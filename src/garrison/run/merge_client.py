@@ -15,19 +15,20 @@ A merge entry, followed through the code:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from garrison.ends import Effect, RefusedBy, with_effect
+from garrison.errors import GarrisonError
 from garrison.merge.entry import HAS_LANDED, EntryOptions
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from garrison.ends import LandingNote
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.records.run import Task
+    from garrison.system.event_loop import EventLoop
 
 SIGNAL_GRACE = 2.0
 """Seconds to wait for the signal of a landing that the queue's journal shows."""
@@ -79,11 +80,22 @@ class MergeClient:
     def __init__(self, queue: MergeQueue, task: Task, branch: str, recipient: str) -> None:
         self.queue, self.task, self.branch, self.recipient = queue, task, branch, recipient
         self._landed_since: float | None = None
+        self._entry = ""
+        """Id of the entry, '' before it was found."""
 
-    @property
-    def folder(self) -> Path:
-        """Return the queue's folder; a file in it changes whenever the queue does."""
-        return self.queue.path.parent
+    def watch(self, event_loop: EventLoop, phase: str) -> None:
+        """Wake when the status of the entry may change for a runner in that phase of its hook."""
+        folder = self.queue.path.parent
+        if phase in _PHASES_WITH_ENTRY and folder.is_dir():
+            event_loop.watch_directory(folder, self._is_about_entry)
+
+    def _is_about_entry(self, changed: set[str]) -> bool:
+        """Return whether new records of the queue may be about the entry; most are about those of other nodes."""
+        if self.queue.path.name not in changed:
+            return False
+        with suppress(GarrisonError, OSError):  # which the next turn reports
+            return self.queue.may_mention(self.task.node, *filter(None, [self._entry]))
+        return True
 
     def enqueue(self, changes: tuple[LandingNote, ...]) -> None:
         """Enqueue the branch, with the findings `changes` for the user; it is held if the user has to approve it."""
@@ -98,6 +110,7 @@ class MergeClient:
             return None
         wanted = (self.task.run_id, self.task.node, self.task.attempt)
         entries = [entry for entry in self.queue.entries() if (entry.run, entry.node, entry.attempt) == wanted]
+        self._entry = entries[-1].id if entries else ""
         return MergeStatus.of(entries[-1]) if entries else None
 
     def is_signal_overdue(self, merge: MergeStatus | None, now: float) -> bool:

@@ -258,7 +258,7 @@ class HangWatcher:
         name, now = (identity.role, identity.name, identity.run_id), self.observer.clock.monotonic()
         at = self.clock.advance(now)
         if verdict.state != "alive" or identity.status != "active" or identity.pid is None:
-            self._watched.pop(name, None)
+            self.forget(identity)
             return Inspection(verdict)
         watched = self._watched.get(name)
         if watched is None or watched.incarnation != identity.incarnation:  # the predecessor's evidence must not count
@@ -281,6 +281,10 @@ class HangWatcher:
         hang = find_hang(evidence, timeout, silence) if watched.scans > 1 else None
         watched.evidence = record_evidence(evidence, hang, timeout, silence)
         return Inspection(Verdict("hung", hang.why) if hang else verdict, watched.evidence)
+
+    def forget(self, identity: Identity) -> None:
+        """Drop what is known about a process that is over."""
+        self._watched.pop((identity.role, identity.name, identity.run_id), None)
 
     def _stopped_limit(self, identity: Identity) -> float:
         return min(self.timeout, STOPPED_LIMITS.get(identity.role, self.timeout))

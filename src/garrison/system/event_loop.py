@@ -12,7 +12,8 @@ import math
 import os
 import select
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -62,6 +63,8 @@ class EventLoop:
         self._ended: set[ProcessId] = set()
         self._unreported: set[ProcessId] = set()
         self._watches: dict[int, Path] = {}
+        self._questions: dict[int, Callable[[set[str]], object]] = {}
+        """Watch → what decides whether a change concerns the caller."""
         self._descriptors: set[int] = set()
         self._inotify = _open_inotify()
         if self._inotify is not None:
@@ -93,14 +96,19 @@ class EventLoop:
         self._poll.register(pidfd, select.POLLIN)
         return True
 
-    def watch_directory(self, path: Path) -> bool:
+    def watch_directory(self, path: Path, concerns: Callable[[set[str]], object] | None = None) -> bool:
         """Wake when a file appears, is moved in or written in `path`, or `path` is removed.
 
         Idempotent; call again after the directory was replaced. Return False if it cannot be watched
         (absent, or no watches left): then the timer notices changes.
+
+        Args:
+            concerns: called with the names of changed files; if it returns a false value, `wait` sleeps on.
         """
         if (watch := self._add_watch(path, _MASK)) is None:
             return False
+        if concerns is not None:
+            self._questions[watch] = concerns
         # A renamed folder keeps its watch, whose events no longer concern this path.
         for other in [number for number, watched in self._watches.items() if watched == path and number != watch]:
             self._unwatch(other)
@@ -134,6 +142,15 @@ class EventLoop:
 
     def wait(self, timeout_s: float) -> Wakeup:
         """Sleep until something happens, at most `timeout_s` seconds; drain all pending events."""
+        until = time.monotonic() + timeout_s
+        while True:
+            wakeup = self._wait_once(timeout_s)
+            timeout_s = until - time.monotonic()
+            if wakeup or timeout_s <= 0:
+                return wakeup
+
+    def _wait_once(self, timeout_s: float) -> Wakeup:
+        """Sleep until the kernel reports something, which need not concern the caller."""
         # Rounded up: a loop that wakes a fraction of a millisecond early finds nothing due, and spins.
         ready = self._poll.poll(0 if self._unreported else math.ceil(max(0.0, timeout_s) * 1000))
         for fd in [fd for fd, events in ready if events & select.POLLNVAL]:  # closed since
@@ -179,21 +196,32 @@ class EventLoop:
             os.close(pidfd)
 
     def _unwatch(self, watch: int) -> None:
-        del self._watches[watch]
+        self._forget(watch)
         if self._inotify is not None:
             with suppress(OSError):  # the directory is gone, and so is its watch
                 self._inotify.rm_watch(watch)
 
+    def _forget(self, watch: int) -> None:
+        del self._watches[watch]
+        self._questions.pop(watch, None)
+
     def _drain_inotify(self) -> frozenset[Path]:
         assert self._inotify is not None
         touched: set[Path] = set()
+        named: dict[int, set[str]] = {}
         for event in self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:  # the kernel dropped events, of any folder
                 touched.update(self._watches.values())
-            elif event.wd in self._watches:
+            elif event.wd not in self._watches or _is_temporary(event.name):
+                continue
+            elif event.name and event.wd in self._questions:
+                named.setdefault(event.wd, set()).add(event.name)
+            else:
                 touched.add(self._watches[event.wd])
                 if event.mask & flags.IGNORED:
-                    del self._watches[event.wd]
+                    self._forget(event.wd)
+        touched.update(self._watches[watch] for watch, names in named.items()
+                       if watch in self._watches and self._questions[watch](names))
         return frozenset(touched)
 
     def _drain_signals(self) -> tuple[int, ...]:
@@ -202,6 +230,11 @@ class EventLoop:
             while chunk := os.read(self._read_end, 4096):
                 received += chunk
         return tuple(received)
+
+
+def _is_temporary(name: str) -> bool:
+    """Return whether a file is one that `atomic.write` is about to rename, which is an event of its own."""
+    return name.startswith(".") and name.endswith(".tmp")
 
 
 def _open_inotify() -> INotify | None:

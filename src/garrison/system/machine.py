@@ -7,6 +7,7 @@ itself while an upgrade replaces it.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -207,6 +208,21 @@ def find_lack(processes: int = MIN_PROCESSES) -> Lack | None:
     if lack := find_shortage(processes):
         return Lack(f"no room for another process: {lack}", "when there is room")
     return None
+
+
+class LackWatch:
+    """Finds what is missing, at most once in so many seconds: it reads a dozen files, and a process with much to do
+    turns dozens of times a second. A start checks for itself (`require_room`)."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._next = seconds, -math.inf
+        self._lack: Lack | None = None
+
+    def find(self, now: float) -> Lack | None:
+        """Return what was missing at the last check; `now` is monotonic."""
+        if now >= self._next:
+            self._lack, self._next = find_lack(), now + self._seconds
+        return self._lack
 
 
 def require_room(processes: int = MIN_PROCESSES) -> None:

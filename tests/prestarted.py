@@ -24,6 +24,8 @@ from pathlib import Path
 
 FEW = ("garrison.cli.top_app", "garrison.cli.acp", "garrison.cli.mcp", "garrison.cli.chat")
 """Modules of commands that load large libraries."""
+LATE = ("platformdirs", "filelock")
+"""Packages that most commands load while they work."""
 
 
 class Begun:
@@ -125,9 +127,10 @@ def serve() -> None:
     import garrison.cli
     from garrison.system import forks, machine
 
-    for found in pkgutil.iter_modules(garrison.cli.__path__, "garrison.cli."):
-        if found.name not in FEW:
-            importlib.import_module(found.name)
+    found = [module.name for module in pkgutil.iter_modules(garrison.cli.__path__, "garrison.cli.")]
+    for name in (*found, *LATE):
+        if name not in FEW:
+            importlib.import_module(name)
     gc.freeze()  # a fork that searched for garbage would copy all of it
     requests, works = socket.socket(fileno=os.dup(0)), selectors.PollSelector()
     works.register(requests, selectors.EVENT_READ)

@@ -80,7 +80,7 @@ LITTLE_ROOM = """
 import os, resource
 from garrison.sandbox import network
 highest = max(map(int, os.listdir("/proc/self/fd")))
-resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 2, highest + 2))
+resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, highest + 1))
 network.create()
 """
 
@@ -88,6 +88,15 @@ network.create()
 def test_a_shortage_of_descriptors_for_a_network_is_no_refusal() -> None:
     done = subprocess.run([sys.executable, "-c", LITTLE_ROOM], capture_output=True, text=True, check=False)
     assert "Shortage: no room for a network namespace" in done.stderr
+
+
+def test_a_user_who_may_make_no_network_makes_one_in_a_user_namespace() -> None:
+    """Root may make it itself, unless the machine has taken that right."""
+    made = "from garrison.sandbox import network; print(network.create().user is not None)"
+    limited = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"] if os.geteuid() == 0 else []
+    done = [subprocess.run([*start, sys.executable, "-c", made], capture_output=True, text=True, check=True).stdout
+            for start in (limited, [])]
+    assert done == ["True\n", f"{os.geteuid() != 0}\n"]
 
 
 def test_a_tool_that_times_out_is_killed_with_its_descendants(tmp_path: Path) -> None:

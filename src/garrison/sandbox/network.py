@@ -437,13 +437,15 @@ def dummy_key(key: KeyVariable, secret: str) -> str:
 
 # Network namespaces: create one with its loopback device up and a listener in it, without leaving this one.
 #
-# A short-lived child enters the new namespace and passes back the listener and the namespace. A command enters it by
-# `nsenter` (util-linux), which replaces itself by the command. The namespace ends with the last process in it and the
-# last descriptor of it.
+# A short-lived child enters the new namespace and passes back the listener and the namespace; root's is entered by a
+# thread, which costs a tenth. A command enters it by `nsenter` (util-linux), which replaces itself by the command. The
+# namespace ends with the last process in it and the last descriptor of it.
 
 BACKLOG = 256
 _NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000
 _SET_FLAGS, _UP = 0x8914, 1
+_Made = tuple[bytes, list[int]]
+"""A message, `ready` and maybe ` watched` or the number and text of an error, and the descriptors of a namespace."""
 
 
 class NetNamespace(msgspec.Struct):
@@ -487,14 +489,18 @@ def create(forwards: Sequence[Forward] = ()) -> NetNamespace:
 
 
 class NamespaceInMaking:
-    """A network namespace that a child creates: it takes Linux milliseconds, during which other work can be done."""
+    """A network namespace in the making: it takes Linux milliseconds, during which other work can be done."""
 
-    def __init__(self, program: str, channel: socket.socket, pid: int, forwards: int) -> None:
-        self._program, self._channel, self._pid, self._forwards = program, channel, pid, forwards
+    def __init__(self, program: str, receive: Callable[[], _Made], forwards: int) -> None:
+        self._program, self._forwards = program, forwards
+        self._receive: Callable[[], _Made] | None = receive
+        """Waits for its message and descriptors; None once they were received."""
 
     def finish(self) -> NetNamespace:
         """Wait for it and return it; errors as for `create`."""
-        message, descriptors = self._receive()
+        assert self._receive is not None
+        receive, self._receive = self._receive, None
+        message, descriptors = receive()
         if not message.startswith(b"ready"):
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -512,18 +518,10 @@ class NamespaceInMaking:
 
     def close(self) -> None:
         """Close it, unless it was finished."""
-        if self._channel.fileno() >= 0:
-            for descriptor in self._receive()[1]:
+        if self._receive is not None:
+            receive, self._receive = self._receive, None
+            for descriptor in receive()[1]:
                 os.close(descriptor)
-
-    def _receive(self) -> tuple[bytes, list[int]]:
-        with self._channel:
-            # Four: the listener, the network, the user namespace that owns it, and the watch of resets.
-            message, descriptors, _, _ = socket.recv_fds(self._channel, 256, 4 + self._forwards,
-                                                         socket.MSG_CMSG_CLOEXEC)
-            with contextlib.suppress(ChildProcessError):  # the process collects all children
-                os.waitpid(self._pid, 0)
-        return message, descriptors
 
 
 def begin(forwards: Sequence[Forward] = ()) -> NamespaceInMaking:
@@ -533,6 +531,12 @@ def begin(forwards: Sequence[Forward] = ()) -> NamespaceInMaking:
         raise Refused("network = \"allow\" needs the program nsenter (util-linux); install it, or set network = "
                       "\"none\" or \"open\"")
     unshare = ctypes.CDLL(None, use_errno=True).unshare  # looked up before the fork
+    start = _start_thread if os.geteuid() == 0 else _start_child
+    return NamespaceInMaking(program, start(unshare, forwards), len(forwards))
+
+
+def _start_child(unshare: Callable[[int], int], forwards: Sequence[Forward]) -> Callable[[], _Made]:
+    """Create the namespace in a child; return what waits for it."""
     with contextlib.ExitStack() as ends:
         try:
             parent, child = map(ends.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
@@ -545,7 +549,41 @@ def begin(forwards: Sequence[Forward] = ()) -> NamespaceInMaking:
             _make_in_child(unshare, child, forwards)
         child.close()  # so that the child's end is end of file
         ends.pop_all()
-    return NamespaceInMaking(program, parent, pid, len(forwards))
+    return partial(_receive_from_child, parent, pid, len(forwards))
+
+
+def _receive_from_child(channel: socket.socket, pid: int, forwards: int) -> _Made:
+    with channel:
+        # Four: the listener, the network, the user namespace that owns it, and the watch of resets.
+        message, descriptors, _, _ = socket.recv_fds(channel, 256, 4 + forwards, socket.MSG_CMSG_CLOEXEC)
+        with contextlib.suppress(ChildProcessError):  # the process collects all children
+            os.waitpid(pid, 0)
+    return message, descriptors
+
+
+def _start_thread(unshare: Callable[[int], int], forwards: Sequence[Forward]) -> Callable[[], _Made]:
+    """Create the namespace in a thread, which alone enters it; return what waits for it: a child if the machine refuses
+    this root a namespace without a user namespace, for which a process may have only one thread."""
+    made: list[_Made] = []
+
+    def make() -> None:
+        if unshare(_NEW_NETWORK) != 0:
+            return
+        try:
+            made.append(_with_watch(_open(forwards, ("net",))))
+        except OSError as error:
+            made.append((_describe(error), []))
+
+    def receive() -> _Made:
+        thread.join()
+        return made[0] if made else _start_child(unshare, forwards)()
+
+    thread = threading.Thread(target=make, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise _no_room(str(error)) from error
+    return receive
 
 
 def _no_room(told: str | None) -> Shortage:
@@ -561,15 +599,22 @@ def _is_used_up() -> bool:
 def _make_in_child(unshare: Callable[[int], int], channel: socket.socket, forwards: Sequence[Forward]) -> None:
     """Create the namespace in the forked child, pass it on, and exit."""
     try:
-        descriptors = _make(unshare, forwards)
-        resets = watch_resets()
-        more = [resets.fileno()] if resets is not None else []
-        processes.send_descriptors(channel, b"ready watched" if more else b"ready", [*descriptors, *more])
+        processes.send_descriptors(channel, *_with_watch(_make(unshare, forwards)))
     except BaseException as error:  # none of the parent's code may run in the child
         with contextlib.suppress(OSError):
-            channel.send(f"{getattr(error, 'errno', None) or 0} {error}".encode()[:250])
+            channel.send(_describe(error))
     finally:
         os._exit(0)
+
+
+def _describe(error: BaseException) -> bytes:
+    return f"{getattr(error, 'errno', None) or 0} {error}".encode()[:250]
+
+
+def _with_watch(descriptors: list[int]) -> _Made:
+    """Return what is made of a namespace that was entered, with the watch of resets if that is possible."""
+    resets = watch_resets()
+    return (b"ready", descriptors) if resets is None else (b"ready watched", [*descriptors, resets.detach()])
 
 
 def _make(unshare: Callable[[int], int], forwards: Sequence[Forward]) -> list[int]:
@@ -583,10 +628,15 @@ def _make(unshare: Callable[[int], int], forwards: Sequence[Forward]) -> list[in
         # Linux lets an unprivileged process write gid_map only once it has given up setgroups (3.19).
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
             Path(f"/proc/self/{name}").write_text(text)
+    return _open(forwards, ("net", "user") if needs_owner else ("net",))
+
+
+def _open(forwards: Sequence[Forward], names: Sequence[str]) -> list[int]:
+    """Return the descriptors of the listeners and of these namespaces of the calling thread."""
     listener = socket.socket()
     fcntl.ioctl(listener, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
     listener.bind(("127.0.0.1", PORT))
     listener.listen(BACKLOG)
-    names = ("net", "user") if needs_owner else ("net",)
-    made = [each.detach() for each in bind(forwards)]
-    return [listener.detach(), *made, *(os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names)]
+    sockets = [listener, *bind(forwards)]
+    namespaces = [os.open(f"/proc/thread-self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
+    return [*(each.detach() for each in sockets), *namespaces]

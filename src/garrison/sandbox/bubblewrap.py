@@ -26,7 +26,8 @@ RUN = (SHELL, "-c", 'exec "$0" "$@"')
 _CALLS = "9"
 _WITH_CALLS = f'exec {_CALLS}<"$0" && exec "$@"'
 """Opens the filter for bubblewrap."""
-_LIMIT_FILES = "[ $(ulimit -Sn) -le {0} ] || ulimit -Sn {0}; ulimit -Hn {0}; "
+_LIMIT_FILES = "ulimit -Hn {0} 2>/dev/null || {{ ulimit -Sn {0}; ulimit -Hn {0}; }}; "
+"""The hard limit alone, which the kernel refuses below the soft one: to ask for that one first takes a process."""
 _LIMIT_PROCESSES = "ulimit -u {0} 2>/dev/null || ulimit -p {0} 2>/dev/null; "
 """Shells disagree on the letter."""
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from garrison.merge.entry import MergeEntry
-from garrison.merge.order import MAX_EXACT, MAX_PASSED, WaitingEntry, choose_order, is_due, place_of
+from garrison.merge.order import MAX_EXACT, MAX_PASSED, WaitingEntry, choose_order, find_due, find_places
 from garrison.merge.state import QueueState
 from garrison.values import replace
 
@@ -121,11 +121,11 @@ def test_being_passed_over_is_bounded() -> None:
     add("before", status="landed")
     waiting = add("a")
     for number in range(MAX_PASSED):
-        assert not is_due(waiting, state)
+        assert not find_due([waiting], state)
         add(f"n{number}", status="landed")
-    assert is_due(waiting, state)
+    assert find_due([waiting], state) == {waiting.id}
     loser = add("b", status="conflict")
-    assert is_due(add("b", 2), state)
+    assert find_due([add("b", 2)], state) == {"b-2"}
     state.entries[loser.id] = replace(loser, status="rejected")
-    assert not is_due(state.entries["b-2"], state)
-    assert place_of(waiting, state, ["a-1"], 0.25) == WaitingEntry("a-1", 0.75, is_due=True)
+    assert not find_due([state.entries["b-2"]], state)
+    assert find_places([waiting], state, {"a-1": 0.25}) == [WaitingEntry("a-1", 0.75, is_due=True)]

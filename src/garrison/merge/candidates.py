@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from garrison.errors import GarrisonError, Hindered, UsageError
@@ -487,7 +487,9 @@ def _merge(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merge: Me
     if merged.tree is None:
         return _conflict(merged)
     message = append_trailers(entry.title or f"Merge {entry.branch} into {entry.target}", trailers(merged.tree))
-    return Candidate(merged.tree, git.commit_tree(merged.tree, [base, entry.oid], message, date=_date(entry)),
+    # What it changes is asked next.
+    return Candidate(merged.tree, git.commit_tree(merged.tree, [base, entry.oid], message, date=_date(entry),
+                                                  meanwhile=partial(git.changes, git.tree_of(base), merged.tree)),
                      united=merged.united)
 
 

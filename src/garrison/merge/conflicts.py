@@ -84,15 +84,16 @@ class PairConflicts:
         files = {name: frozenset(each.files) for name, each in self.touched.of_all(entries, tip).items()}
         if len(self._known) > MAX_PAIRS:
             self._known.clear()
-        for index, entry in enumerate(entries):
-            others = [other for other in entries[index + 1:] if files[entry.id] & files[other.id]
-                      and frozenset((entry.id, other.id)) not in self._known]
+        sharing = [[other for other in entries[index + 1:] if not files[entry.id].isdisjoint(files[other.id])]
+                   for index, entry in enumerate(entries)]
+        for entry, later in zip(entries, sharing, strict=True):
+            others = [other for other in later if frozenset((entry.id, other.id)) not in self._known]
             results = self.git.merge_trees(entry.oid, [other.oid for other in others]) if others else []
             for other, result in zip(others, results, strict=True):
                 self._known[frozenset((entry.id, other.id))] = result.tree is None and not self._may_be_united(
                     result.conflicts, tip)
-        return {frozenset((one.id, other.id)) for index, one in enumerate(entries) for other in entries[index + 1:]
-                if self._known.get(frozenset((one.id, other.id)))}
+        return {pair for one, later in zip(entries, sharing, strict=True) for other in later
+                if self._known[pair := frozenset((one.id, other.id))]}
 
     def _may_be_united(self, paths: Sequence[str], tip: str) -> bool:
         """Return whether a union is tried for all these files; a pair that still conflicts only waits."""

@@ -240,6 +240,8 @@ def order_by_dependencies(entries: Sequence[MergeEntry], needs: Mapping[str, Col
     `needs`: entries that must still land before each. An entry may follow its dependencies in the same batch; it waits
         if a dependency has neither landed nor is in `entries`.
     """
+    if not any(needs.values()):
+        return list(entries)
     ordered: list[MergeEntry] = []
     done: set[str] = set()
     waiting = list(entries)

@@ -5,17 +5,18 @@ one entry may thus cost several others. A conflict-free set with the most expect
 independent set; the weight is the probability of being good), then the others, both in queue order.
 
 The user's order has precedence: conflicting entries of different priorities keep their order, dependencies go first,
-and the number of times that an entry is passed over is bounded (`is_due`).
+and the number of times that an entry is passed over is bounded (`find_due`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from garrison.merge.entry import MergeEntry
     from garrison.merge.state import QueueState
@@ -139,18 +140,18 @@ def _weight(chosen: Collection[str], group: Sequence[WaitingEntry]) -> float:
 # ------------------------------------------------------------------------------------------------------------ fairness
 
 
-def is_due(entry: MergeEntry, state: QueueState) -> bool:
-    """Return whether an entry must not be passed over: its node lost to a conflict before, or many later entries have
+def find_due(entries: Sequence[MergeEntry], state: QueueState) -> set[str]:
+    """Return the entries that must not be passed over: their node lost to a conflict before, or many later entries have
     landed."""
-    if any(other.status == "conflict" for other in state.entries_of(*entry.key)):
-        return True
-    place = state.positions.get(entry.id, 0)
-    passed = sum(other.status == "landed" and state.positions.get(other.id, 0) > place
-                 for other in state.entries.values())
-    return passed >= MAX_PASSED
+    lost = {other.key for other in state.entries.values() if other.status == "conflict"}
+    landed = sorted(state.positions.get(other.id, 0) for other in state.entries.values() if other.status == "landed")
+    return {entry.id for entry in entries if entry.key in lost
+            or len(landed) - bisect_right(landed, state.positions.get(entry.id, 0)) >= MAX_PASSED}
 
 
-def place_of(entry: MergeEntry, state: QueueState, waiting: Collection[str], bad: float) -> WaitingEntry:
-    """Return an entry as the order sees it; `bad` is the probability that it is bad."""
-    needs = frozenset(other.id for other in state.unmet_dependencies(entry)) & frozenset(waiting)
-    return WaitingEntry(entry.id, 1.0 - bad, entry.priority, needs, is_due(entry, state))
+def find_places(entries: Sequence[MergeEntry], state: QueueState, bad: Mapping[str, float]) -> list[WaitingEntry]:
+    """Return these entries as the order sees them; `bad` has the probabilities that they are bad."""
+    names, due = frozenset(entry.id for entry in entries), find_due(entries, state)
+    return [WaitingEntry(entry.id, 1.0 - bad.get(entry.id, 0.0), entry.priority,
+                         names.intersection(other.id for other in state.unmet_dependencies(entry)), entry.id in due)
+            for entry in entries]

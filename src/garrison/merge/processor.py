@@ -440,7 +440,7 @@ class MergeProcessor:
         unfit = self._outlook.unfit if self._outlook.tip == tip else frozenset()
         beliefs = self._beliefs(state, head, tip)
         conflicts = self.pairs.find(head, tip) if len(head) >= MIN_ARRANGED else set()
-        places = [order.place_of(entry, state, names, beliefs.bad.get(entry.id, 0.0)) for entry in head]
+        places = order.find_places(head, state, beliefs.bad)
         ordered = list(names)
         if conflicts:  # entries under test keep their places: another order would discard the runs in progress
             fixed, first = set(names[:len(under_test)]), list(names[:len(under_test)])

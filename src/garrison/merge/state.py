@@ -198,9 +198,10 @@ class QueueState(msgspec.Struct):
     def unfinished(self) -> list[MergeEntry]:
         return [entry for entry in self.entries.values() if not entry.is_final]
 
-    def ranked(self) -> list[MergeEntry]:
-        """Return the unfinished entries in judging order: holders of a turn go first."""
-        ranked = rank_entries(self.unfinished(), self.positions)
+    def ranked(self, *statuses: str) -> list[MergeEntry]:
+        """Return the unfinished entries, or those with these statuses, in judging order: holders of a turn go first."""
+        ranked = rank_entries([entry for entry in self.unfinished() if not statuses or entry.status in statuses],
+                              self.positions)
         if not self.turns:
             return ranked
         first = sorted((entry for entry in ranked if entry.key in self.turns),
@@ -208,10 +209,10 @@ class QueueState(msgspec.Struct):
         return [*first, *(entry for entry in ranked if entry.key not in self.turns)]
 
     def batch(self) -> list[MergeEntry]:
-        return [entry for entry in self.ranked() if entry.status in ("candidate", "testing")]
+        return self.ranked("candidate", "testing")
 
     def waiting(self) -> list[MergeEntry]:
-        queued = [entry for entry in self.ranked() if entry.status == "queued"]
+        queued = self.ranked("queued")
         needs = {entry.id: {other.id for other in self.unmet_dependencies(entry)} for entry in queued}
         return order_by_dependencies(queued, needs)
 

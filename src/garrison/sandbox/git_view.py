@@ -463,13 +463,17 @@ def _read_refs(common: Path) -> dict[str, str]:
     refs: dict[str, str] = {}
     # Loose ones first, as git reads them: `git pack-refs` writes the packed file before it removes theirs, so that a
     # ref being packed right now is found in one of the two places. A loose one is newer than a packed one.
-    for path, _, names in os.walk(common / "refs"):
+    start = len(str(common)) + 1
+    for path, folders, names in os.walk(common / "refs"):
+        folders[:] = [name for name in folders if f"{path[start:]}/{name}/" not in _HIDDEN_REFS]
         for name in names:
             if not name.endswith(".lock"):
-                with suppress(OSError):
-                    file = f"{path}/{name}"
-                    with open(file, errors="surrogateescape") as content:  # noqa: PTH123  # there may be thousands
-                        refs[file[len(str(common)) + 1:]] = content.read(4096).strip()
+                with suppress(OSError):  # by descriptor: there may be thousands
+                    descriptor = os.open(f"{path}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+                    try:
+                        refs[f"{path}/{name}"[start:]] = os.fsdecode(os.read(descriptor, 4096)).strip()
+                    finally:
+                        os.close(descriptor)
     with suppress(FileNotFoundError):
         for line in (common / "packed-refs").read_text(errors="surrogateescape").splitlines():
             value, _, ref = line.partition(" ")

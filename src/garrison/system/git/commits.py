@@ -24,7 +24,7 @@ from garrison.system.git.signing import parse_ident, with_signature
 
 if TYPE_CHECKING:
     import tempfile
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from garrison.system.git import Git
 
@@ -377,7 +377,8 @@ class Commits(Repository):
         return [*self.merge_trees(ours, theirs[:half]), *self.merge_trees(ours, theirs[half:])]
 
     def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int,
-                    author: Ident | None = None, signed: bool = True) -> str:
+                    author: Ident | None = None, signed: bool = True,
+                    meanwhile: Callable[[], object] | None = None) -> str:
         """Durably write a commit that depends only on the arguments and `committer`; return its oid.
 
         The committer is also the author unless another is named. Tree and parents need not exist. SigningFailed if the
@@ -386,6 +387,7 @@ class Commits(Repository):
         Args:
             date: seconds since 1970, UTC.
             signed: sign it, if there is a signer.
+            meanwhile: as for `run`.
         """
         ident = author or Ident(*self.committer, f"{date} +0000")
         name = ident.name if any(letter.isalnum() for letter in ident.name) else "unknown"
@@ -396,7 +398,8 @@ class Commits(Repository):
         text = "\n".join([*lines, "", message]).encode(errors="backslashreplace").decode()
         if signed and self.signer is not None:
             text = with_signature(text, self.signer.sign(text.encode()))
-        commit = self.run("hash-object", "-t", "commit", "-w", "--stdin", text=text, durable=True).out.strip()
+        commit = self.run("hash-object", "-t", "commit", "-w", "--stdin", text=text, durable=True,
+                          meanwhile=meanwhile).out.strip()
         self._trees[commit] = tree
         return commit
 

@@ -40,7 +40,7 @@ from garrison.system.git.neutral import (
 from garrison.system.processes import signal_group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from garrison.system.git.neutral import Setting
     from garrison.system.git.signing import Signer
@@ -120,7 +120,8 @@ class Repository:
 
     def run(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
             text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False,
-            exact: bool = False, timeout: float | None = None, most: int | None = None) -> GitResult:
+            exact: bool = False, timeout: float | None = None, most: int | None = None,
+            meanwhile: Callable[[], object] | None = None) -> GitResult:
         """Run git. GitError if it fails, unless not `check`; always if a signal or the time limit ended it, or if the
         problem is temporary (`hindrance`): then it has not answered, least of all "there is none".
 
@@ -132,11 +133,12 @@ class Repository:
             exact: bytes that are not UTF-8 are kept, as Python does in file names.
             timeout: seconds after which git is killed, with the programs of its transports.
             most: bytes of output; a git that writes more is killed.
+            meanwhile: is called once, while git runs, which must read all of its input first; an exception kills git.
         """
         once = partial(self._run_once, *arguments, cwd=cwd, check=check, durable=durable, text=text, extra=extra,
                        hooks=hooks, exact=exact, timeout=timeout, most=most)
         try:
-            answer = once()
+            answer = once(meanwhile=meanwhile)
         except GitError as error:
             if not self._mend(error.stderr, cwd):
                 raise
@@ -156,7 +158,8 @@ class Repository:
 
     def _run_once(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
                   text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False,
-                  exact: bool = False, timeout: float | None = None, most: int | None = None) -> GitResult:
+                  exact: bool = False, timeout: float | None = None, most: int | None = None,
+                  meanwhile: Callable[[], object] | None = None) -> GitResult:
         if cwd is not None and cwd != self.root and not os.access(cwd, os.X_OK):
             untrusted.mend_folder(cwd)  # an agent in this worktree removed our permissions
         if self.has_foreign_objects:
@@ -178,7 +181,7 @@ class Repository:
             if self.has_foreign_objects or "GIT_WORK_TREE" in named or name in _MERGES:
                 _limit(child, self.max_memory, int(self.max_seconds))
             try:
-                out, err = _converse(child, arguments, text, timeout, most)
+                out, err = _converse(child, arguments, text, timeout, most, meanwhile)
             except subprocess.TimeoutExpired as error:
                 signal_group(child)
                 raise GitError(arguments, TIMED_OUT, f"fatal: it did not end within {timeout:g} s") from error
@@ -316,15 +319,22 @@ def explain_rights(path: Path) -> Refused | None:
 
 
 def _converse(child: subprocess.Popen[bytes], arguments: Sequence[str], text: str | None, timeout: float | None,
-              most: int | None) -> tuple[bytes, bytes]:
+              most: int | None, meanwhile: Callable[[], object] | None) -> tuple[bytes, bytes]:
     """Return output and messages of git, given `text`; TimeoutExpired, or GitError for more output than `most`."""
-    begin = b""
+    begin, data = b"", None if text is None else text.encode(errors="surrogateescape")
+    if meanwhile is not None:
+        if child.stdin is not None and data is not None:
+            with suppress(BrokenPipeError):
+                child.stdin.write(data)
+                child.stdin.flush()
+            data = b""
+        meanwhile()
     if most is not None and child.stdout is not None:
         begin = child.stdout.read(most + 1)
         if len(begin) > most:
             child.kill()
             raise GitError(arguments, TOO_MUCH, f"fatal: it wrote more than {most >> 20} MiB")
-    out, err = child.communicate(None if text is None else text.encode(errors="surrogateescape"), timeout)
+    out, err = child.communicate(data, timeout)
     return begin + out, err
 
 

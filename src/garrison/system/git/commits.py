@@ -209,8 +209,8 @@ class Commits(Repository):
 
     def has_object(self, oid: str) -> bool:
         """Return whether the repository has that object; git is only asked if the object has no file."""
-        return self._loose(oid).exists() or \
-            self.run("cat-file", "-e", oid, check=False).code == 0
+        path = f"{self.common}/objects/{oid[:2]}/{oid[2:]}"
+        return os.path.exists(path) or self.run("cat-file", "-e", oid, check=False).code == 0  # noqa: PTH110
 
     def drop_damaged_objects(self, commit: str, but: Sequence[str]) -> list[str]:
         """Set aside the damaged loose objects of `commit` that no commit in `but` contains; return what is gone.
@@ -539,7 +539,11 @@ class Commits(Repository):
         if ".." in ref or "//" in ref or ref.endswith("/") or not self._keeps_refs_in_files:
             return None
         try:
-            text = (self.common / ref).read_text(errors="replace").strip()
+            descriptor = os.open(f"{self.common}/{ref}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                text = os.read(descriptor, 4096).decode(errors="replace").strip()
+            finally:
+                os.close(descriptor)
         except OSError:
             return None
         return text if OID.fullmatch(text) and self.has_object(text) else None

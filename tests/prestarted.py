@@ -50,6 +50,9 @@ class Begun:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)

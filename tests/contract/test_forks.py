@@ -35,7 +35,8 @@ def main():
         "fds": {name: os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")
                 if os.path.exists(f"/proc/self/fd/{name}")},
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-        "parent": getattr(sys, "parent_of_copies", None), "orig": sys.orig_argv}
+        "parent": getattr(sys, "parent_of_copies", None), "orig": sys.orig_argv,
+        "has_library": "library" in sys.modules}
     with open(sys.argv[1], "w") as file:
         json.dump(seen, file)
     print("said")
@@ -63,6 +64,12 @@ if in_tmux := words.get("tmux"):
     from garrison.system.tmux import TmuxTerminal
     terminal = TmuxTerminal(folder / "home")
     child = session = terminal.open("orchestrator-a@r1", argv, env=env, cwd=folder, log=folder / "log")
+elif "early" in words:
+    library.touch()
+    (folder / "last.py").write_text(f"open({str(folder / 'loaded')!r}, 'w')")
+    with forks.start_early(["library", "last"]) as start_program:
+        exec(words["early"])
+        child = start_program(argv, env=env, cwd=folder, log=folder / "log")
 else:
     child = forks.start(argv, env=env, cwd=folder, log=folder / "log")
 marked = processes.life_marker(child.pid)
@@ -97,10 +104,12 @@ def start(folder: Path, **words: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return json.loads(done.stderr.splitlines()[-1]), seen
 
 
-def test_a_copy_is_seen_and_sees_itself_as_a_new_interpreter_would(folder: Path) -> None:
-    long = {"GARRISON_LIFE": "home:r1:runner-a#1", "LONG": "ü" * 9000}
-    told, seen = start(folder, env=long)
+@pytest.mark.parametrize("words", [{}, {"early": ""}], ids=["at once", "early"])
+def test_a_copy_is_seen_and_sees_itself_as_a_new_interpreter_would(folder: Path, words: dict[str, Any]) -> None:
+    long = {"GARRISON_LIFE": "home:r1:runner-a#1", "LONG": "x" * 100_000}
+    told, seen = start(folder, env=long, **words)
     assert seen["parent"] is not None  # else it was no copy
+    assert seen["has_library"] is bool(words)
     assert told["marked"] == "home:r1:runner-a#1"
     assert told["code"] == 3
     assert seen["environ"] == seen["own"]
@@ -134,12 +143,20 @@ def test_a_copy_ends_as_its_program_does(folder: Path) -> None:
     {"before": "forks._PR_SET_MM_MAP = 0"},
     {"before": "sys.settrace(lambda *_: None)"},
     {"flags": ["-B"]},
-], ids=["threads", "locale", "python", "upgrade", "library", "old kernel", "refused", "traced", "unsafe path"])
+    {"early": "env['LC_ALL'] = 'C'"},
+], ids=["threads", "locale", "python", "upgrade", "library", "old kernel", "refused", "traced", "unsafe path",
+        "locale since early"])
 def test_what_would_differ_from_a_new_interpreter_is_started_in_one(folder: Path, words: dict[str, Any]) -> None:
     told, seen = start(folder, **words)
     assert seen["parent"] is None
     assert told["code"] == 3
     assert seen["fds"].keys() == {"0", "1", "2"}
+
+
+def test_an_early_copy_that_has_loaded_what_was_replaced_is_not_used(folder: Path) -> None:
+    told, seen = start(folder, early="while not (folder / 'loaded').exists(): time.sleep(0.01)\nos.utime(library)")
+    assert told["code"] == 3
+    assert not seen["has_library"]
 
 
 def test_what_is_only_used_later_is_not_loaded_before_the_first_copy(folder: Path) -> None:
@@ -200,11 +217,16 @@ forks.WaitingCopy.enter = lambda copy, tty, keeper: enter(copy, '/nowhere', keep
     assert seen["fds"]["0"].startswith("/dev/pts/")
 
 
+_IN_TERMINAL = """forks.start_waiting([*module_argv("program"), str(folder / "seen")], env=dict(os.environ), cwd=folder,
+                                   log=folder / "log")"""
+_EARLY = "forks._fork_waiting(lambda order: forks._load_early(['shutil'], order), Path(os.devnull))"
+
+
 @pytest.mark.parametrize("end", ["copy.cancel()", "os._exit(0)"], ids=["cancelled", "opener gone"])
-def test_a_copy_whose_terminal_never_comes_ends(folder: Path, end: str) -> None:
+@pytest.mark.parametrize("copy", [_IN_TERMINAL, _EARLY], ids=["in a terminal", "early"])
+def test_a_copy_whose_order_never_comes_ends(folder: Path, copy: str, end: str) -> None:
     done = subprocess.run([sys.executable, "-P", "-c", PARENT, folder, json.dumps({"before": f"""
-copy = forks.start_waiting([*module_argv("program"), str(folder / "seen")], env=dict(os.environ), cwd=folder,
-                           log=folder / "log")
+copy = {copy}
 print(copy.child.pid, copy.child.ticks, flush=True)
 {end}
 os._exit(0)"""})], env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -45,6 +45,9 @@ from garrison.system.clock import wait_until
 from garrison.system.machine import garrison_argv
 from garrison.system.terminal_text import clean
 from garrison.values import fields_of
+
+if TYPE_CHECKING:
+    from garrison.system.forks import StartProcess
 
 _FOLLOW_POLL = 0.2
 """Seconds between two reads of a followed run."""
@@ -186,9 +189,10 @@ def announce_detached(run: str, pid: int, *, as_json: bool) -> None:
 
 
 def start_detached(runtime: Runtime, launch_: Launch, options: list[str], steps: int | None = None, *,
-                   is_followed: bool = False) -> int:
-    """Start the run's launcher in the background, wait until it is active, and return its pid."""
-    pid = launching.spawn_launcher(runtime, launch_, options, steps, is_followed=is_followed)
+                   start: StartProcess | None = None) -> int:
+    """Start the run's launcher in the background, wait until it is active, and return its pid; `start` as for
+    `spawn_launcher`."""
+    pid = launching.spawn_launcher(runtime, launch_, options, steps, start=start)
     key = launcher_key(launch_.run_id)
     wait_until(lambda: _status(runtime, key) != "starting", runtime.timing.spawn_deadline)
     return pid

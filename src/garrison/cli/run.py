@@ -38,6 +38,7 @@ from garrison.cli.task_list import (
 from garrison.cli.tick import landed_words, tick_landed, words_under_way
 from garrison.directories import find_home
 from garrison.errors import RecordError, Refused, UsageError
+from garrison.launch import launch as launching
 from garrison.pipeline.best_of import MAX_CANDIDATES
 from garrison.processes.runtime import Runtime
 from garrison.records.run import list_runs
@@ -113,14 +114,16 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
         name = task_name(tasks.stem if tasks.stem != "-" else "tasks")
     text = task_graph(texts, command, acceptance, waits, name, allow_empty=allow_empty, budget=budget,
                       best_of=candidates)
-    created = create(runtime, make_request(Path(name), target_dir, text=text, agent=agent,
-                                           tick=str(tasks.absolute()) if tasks and tick else "", **options),
-                     dry_run=dry_run, as_json=as_json)
-    if created is None:
-        return None
-    if serve:
-        serve_page(runtime, created.run_id)
-    pid = start_detached(runtime, created, ["--json"] if as_json else [], is_followed=not detach)
+    request = make_request(Path(name), target_dir, text=text, agent=agent,
+                           tick=str(tasks.absolute()) if tasks and tick else "", **options)
+    is_followed = not (detach or dry_run)
+    with launching.prepare_launcher(runtime, request.terminal) if is_followed else nullcontext() as start:
+        created = create(runtime, request, dry_run=dry_run, as_json=as_json)
+        if created is None:
+            return None
+        if serve:
+            serve_page(runtime, created.run_id)
+        pid = start_detached(runtime, created, ["--json"] if as_json else [], start=start)
     if detach:
         announce_detached(created.run_id, pid, as_json=as_json)
         return None

@@ -31,7 +31,7 @@ from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
 from garrison.launch.preflight import LOCALE, launch_to_resume, run_exists, run_is_foreign
 from garrison.merge.queue import MergeQueue
 from garrison.processes.loop import BLOCKED_SIGNALS, log_line
-from garrison.processes.spawn import process_argv
+from garrison.processes.spawn import first_modules, process_argv
 from garrison.records import atomic, budget, signals
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
@@ -48,7 +48,7 @@ from garrison.sandbox.place import MODE_VARIABLE
 from garrison.sandbox.probe import summarize_sandbox
 from garrison.supervise.incarnation import SpawnRequest, acquire_lease, replace_incarnation
 from garrison.supervise.observer import judge_now
-from garrison.system import systemd
+from garrison.system import forks, systemd
 from garrison.system.environment import NOTIFY_URLS, list_withheld
 from garrison.system.git import ABSENT, Git, validate_repository
 from garrison.system.git.repository import key_of
@@ -56,13 +56,14 @@ from garrison.system.git.rescues import RUNS
 from garrison.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from garrison.launch.preflight import PreparedLaunch
     from garrison.merge.entry import MergeEntry
     from garrison.processes.runtime import Runtime
     from garrison.supervise.observer import Inspection
     from garrison.supervise.verdict import Verdict
+    from garrison.system.forks import StartProcess
 
 INSPECTION_PAUSE = 2.0
 """Minimum number of seconds between two inspections of a launcher: a working one beats at every rescan."""
@@ -241,20 +242,30 @@ def move_run(runtime: Runtime, run: str, git: Git) -> None:
         run_records.save(files.launch, replace(saved, repo=str(git.root)))
 
 
+@contextlib.contextmanager
+def prepare_launcher(runtime: Runtime, terminal: str) -> Iterator[StartProcess]:
+    """Begin a copy of this process that loads what a run needs until its first agent begins, while the launch is
+    checked; yield the function that starts the launcher."""
+    if prefix := systemd_scope(runtime):
+        yield lambda argv, **how: runtime.processes.start([*prefix, *argv], **how)
+    else:
+        with forks.start_early(("garrison.processes.main", "garrison.run.launcher", *first_modules(terminal))) as start:
+            yield start
+
+
 def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: int | None = None, *,
-                   is_followed: bool = False) -> int:
+                   start: StartProcess | None = None) -> int:
     """Start the launcher in its own session with its output in the run's launch.log; return its pid.
 
     Args:
         steps: further node visits allowed in a resumed run.
-        is_followed: this process stays to follow the run, so forking it costs less than a new interpreter.
+        start: from `prepare_launcher`, if this process stays to follow the run; a new interpreter costs more.
     """
-    prefix = systemd_scope(runtime)
+    prefix = [] if start else systemd_scope(runtime)
     identity = _lease_with_requests(runtime, launch, options, steps)
     argv, env = launcher_command(runtime, launch, identity, [*options, "--quiet"])
     log = runtime.begin_log(launch.run_id, "launch")
-    start = runtime.processes.start if is_followed else runtime.processes.spawn
-    child = start([*prefix, *argv], env=env, cwd=str(runtime.home), log=log)
+    child = (start or runtime.processes.spawn)([*prefix, *argv], env=env, cwd=str(runtime.home), log=log)
     child.close()
     return child.pid
 

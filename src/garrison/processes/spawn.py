@@ -107,13 +107,17 @@ def spawn_runner(runtime: Runtime, launch: Launch, task: Task, *, parent: Key | 
                            session_id=f"runner-{task.node}", metadata={"attempt": task.attempt},
                            journal_incarnation=journal_incarnation)
     write_runner_state(runtime, launch, key, "starting", None, runtime.clock.utc())
-    # What each runner would load for itself before it can start its orchestrator.
-    forks.load(PROGRAMS["orchestrator"])
-    if launch.terminal in ("auto", "tmux") and shutil.which("tmux"):
-        forks.load("garrison.system.tmux")
-        forks.load("garrison.system.tmux_client")
+    for module in first_modules(launch.terminal):
+        forks.load(module)
     forks.load_for_later(_modules_of(task, runtime.home))
     return spawn_process(runtime, launch, request, ["--attempt", str(task.attempt)])
+
+
+def first_modules(terminal: str) -> Iterator[str]:
+    """Yield what the processes of a run load before its first agent begins."""
+    yield from (PROGRAMS["guardian"], PROGRAMS["orchestrator"], PROGRAMS["runner"])
+    if terminal in ("auto", "tmux") and shutil.which("tmux"):
+        yield from ("garrison.system.tmux", "garrison.system.tmux_client")
 
 
 def _modules_of(task: Task, home: Path) -> Iterator[str]:

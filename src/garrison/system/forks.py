@@ -24,18 +24,22 @@ import select
 import signal
 import sys
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from garrison.errors import Shortage
 from garrison.system import processes
 from garrison.system.machine import is_shortage, module_argv, program_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from garrison.system.processes import Child
+
+    StartProcess = Callable[..., Child]
+    """A function with the arguments of `start`."""
 
 _PR_SET_MM, _PR_SET_MM_MAP, _PR_SET_MM_MAP_SIZE = 35, 14, 15
 _MAP_BYTES = 104
@@ -52,6 +56,7 @@ _PATIENCE = 0.2
 """Seconds between two looks at that process."""
 GIVEN_UP = signal.SIGUSR1
 """Signal by which it tells a waiting copy that it has."""
+_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _OURS = 4
 """Words that start the command lines of all garrison's programs (`machine.module_argv`)."""
 
@@ -85,10 +90,20 @@ _THRESHOLDS = (700, 10, 10)
 """Python's default, for `gc.set_threshold`; garrison's commands set others."""
 
 
+class _Program(NamedTuple):
+    """Program that a copy becomes."""
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    log: str
+
+
 def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
     """Start a program as `processes.spawn` does, one of garrison's as a copy of this process if possible."""
     if _can_copy(argv, env):
-        forked = _fork(argv, env, cwd, log)
+        program = _Program(list(argv), dict(env), str(cwd), str(log))
+        forked = _fork(lambda order: _show(program), log)
         if forked is not None:
             pid, told = forked
             is_begun = os.read(told, 1)
@@ -103,11 +118,44 @@ def start_waiting(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Pat
     """Start a copy that waits until it is given a terminal; None if a new interpreter is needed."""
     if not _can_copy(argv, env):
         return None
+
+    program = _Program(list(argv), dict(env), str(cwd), str(log))
+
+    def enter(order: int) -> _Program:
+        _show(program)
+        _enter_terminal(*_read_order(order))
+        return program
+
+    return _fork_waiting(enter, log)
+
+
+@contextmanager
+def start_early(modules: Iterable[str]) -> Iterator[StartProcess]:
+    """Start a copy that loads modules while this process finds out what to start; yield a function like `start`, whose
+    program it becomes. It ends if that is not called."""
+    copy = _fork_waiting(partial(_load_early, tuple(modules)), Path(os.devnull)) if is_possible() else None
+
+    def start_program(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
+        if copy is not None and _can_copy(argv, env):
+            program = _Program(list(argv), dict(env), str(cwd), str(log))
+            if copy.begin(list(program)):
+                return copy.child
+        return start(argv, env=env, cwd=cwd, log=log)
+
+    try:
+        yield start_program
+    finally:
+        if copy is not None:
+            copy.cancel()
+
+
+def _fork_waiting(wait: Callable[[int], _Program], log: Path) -> WaitingCopy | None:
+    """Start a copy that calls `wait` with the descriptor of its order; None if it cannot be made."""
     try:
         listens, order = os.pipe2(os.O_CLOEXEC)
     except OSError:
         return None
-    forked = _fork(argv, env, cwd, log, listens)
+    forked = _fork(wait, log, listens)
     os.close(listens)
     if forked is None:
         os.close(order)
@@ -116,25 +164,34 @@ def start_waiting(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Pat
 
 
 class WaitingCopy:
-    """A copy of this process that begins once it leads the session of a terminal."""
+    """A copy of this process that begins its program when it is told to."""
 
     def __init__(self, child: Child, told: int, order: int) -> None:
         self.child, self._told, self._order = child, told, order
 
     def enter(self, tty: str, keeper: processes.ProcessId) -> bool:
         """Have it lead the session of a terminal that `keeper` gives up; False if it cannot, and has ended."""
-        with suppress(BrokenPipeError):
-            os.write(self._order, json.dumps([tty, keeper.pid, keeper.ticks]).encode() + b"\n")
+        return self.begin([tty, keeper.pid, keeper.ticks])
+
+    def begin(self, order: object) -> bool:
+        """Have it begin; False if it cannot, and has ended."""
+        file, self._order = os.fdopen(self._order, "wb"), -1
+        with suppress(BrokenPipeError), file:
+            file.write(json.dumps(order).encode() + b"\n")
         is_begun = os.read(self._told, 1)
-        self._close()
+        os.close(self._told)
         if not is_begun:
             self._wait()
         return bool(is_begun)
 
     def cancel(self) -> None:
-        """End it before it begins."""
-        self._close()
-        self._wait()
+        """End it, unless it was told to begin."""
+        if self._order >= 0:
+            os.close(self._order)
+            os.close(self._told)
+            self._order = -1
+            processes.send(self.child.pid, self.child.ticks, signal.SIGKILL)
+            self._wait()
 
     def _wait(self) -> None:
         """Wait for its end, which its closed order brings."""
@@ -143,10 +200,6 @@ class WaitingCopy:
         poller.poll()
         processes.exit_code(self.child.pid)
         self.child.close()
-
-    def _close(self) -> None:
-        os.close(self._order)
-        os.close(self._told)
 
 
 def load(module: str) -> None:
@@ -214,14 +267,14 @@ def _is_upgraded() -> bool:
     return False
 
 
-def _fork(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, log: Path,
-          order: int = -1) -> tuple[int, int] | None:
-    """Start the copy; return its pid, and what it writes a byte to once it has become the program.
+def _fork(prepare: Callable[[int], _Program], log: Path, order: int = -1) -> tuple[int, int] | None:
+    """Start the copy, which becomes the program that `prepare` returns; return its pid, and what it writes a byte to
+    then.
 
     None if no descriptor is left, or the copy cannot be made. Shortage if there is no room for another process.
     """
     global _has_copies  # noqa: PLW0603  # of the process as a whole
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    output = os.open(log, _LOG_FLAGS, 0o600)
     try:
         told, tell = os.pipe2(os.O_CLOEXEC)
     except OSError:  # no descriptor is left, which `spawn` reports
@@ -233,11 +286,11 @@ def _fork(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, log: Pat
         pid = os.fork()
         _has_copies = bool(pid)
         if not pid:
-            _become(argv, env, cwd, (output, tell, order), mask)
+            _become(prepare, (output, tell, order), mask)
     except OSError as error:
         os.close(told)
         if is_shortage(error):
-            raise Shortage(f"no room to start {argv[0]}: {error.strerror}; it is tried again") from error
+            raise Shortage(f"no room to start {sys.executable}: {error.strerror}; it is tried again") from error
         return None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -249,29 +302,27 @@ def _fork(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, log: Pat
 # ---- in the copy
 
 
-def _become(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, descriptors: tuple[int, int, int],
+def _become(prepare: Callable[[int], _Program], descriptors: tuple[int, int, int],
             mask: set[int | signal.Signals]) -> NoReturn:
-    """Become the program; exit with its exit code, or before it starts if that fails.
+    """Become a program; exit with its exit code, or before it starts if that fails.
 
     Args:
-        descriptors: of the log, of what tells the parent that it has begun, and of the order to enter a terminal, -1
-            for a program without one.
+        prepare: called with the descriptor of its order.
+        descriptors: of the log, of what tells the parent that it has begun, and of the order to begin, -1 for a program
+            that waits for none.
     """
     try:
         gc.disable()
         os.setsid()
-        os.chdir(cwd)
         tell, order = _take_descriptors(*descriptors)
         _reset_signals()
         processes.forget_children()
-        _show(argv, env)
-        if order >= 0:
-            _enter_terminal(order)
+        if _starts_with_scripts():
+            del sys.path[0]
+        argv, env, _, _ = prepare(order)
         _open_streams()
         os.environ.clear()
         os.environ.update(env)
-        if _starts_with_scripts():
-            del sys.path[0]
         module, words = program_of(argv)
         sys.argv, sys.orig_argv = ["-c", *words], list(argv)
         sys.missing_since = time.monotonic()  # type: ignore[attr-defined]
@@ -314,17 +365,33 @@ def _take_descriptors(output: int, tell: int, order: int) -> tuple[int, int]:
     return tell, order
 
 
-def _enter_terminal(order: int) -> None:
-    """Wait for the order, and until nobody leads the terminal's session; then lead it, and read and write there."""
+def _read_order(order: int) -> list[Any]:
+    """Wait for the order to begin; OSError if there will be none."""
+    with open(order, "rb") as file:
+        if not (text := file.readline()).endswith(b"\n"):
+            raise OSError("the parent has ended, or has nothing for this program to do")
+    found: list[Any] = json.loads(text)
+    return found
+
+
+def _load_early(modules: Sequence[str], order: int) -> _Program:
+    """Load modules, wait for the order, and appear as its program, with output in its log."""
+    for module in modules:
+        load(module)
+    program = _Program(*_read_order(order))
+    if _is_upgraded():
+        raise OSError("garrison was upgraded")
+    output = os.open(program.log, _LOG_FLAGS, 0o600)
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.close(output)
+    return _show(program)
+
+
+def _enter_terminal(path: str, *keeper: int) -> None:
+    """Wait until nobody leads the terminal's session; then lead it, and read and write there."""
     import termios  # only a program with a terminal needs it
 
-    text = b""
-    while not text.endswith(b"\n"):
-        if not (part := os.read(order, 1 << 12)):
-            raise OSError("the parent has ended, or has no terminal for this program")
-        text += part
-    os.close(order)
-    path, *keeper = json.loads(text)
     terminal = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     until = time.monotonic() + _TERMINAL_SECONDS
     # All signals are blocked still. Without one it might be too early: a process that has just been forked for the pane
@@ -375,10 +442,12 @@ def _can_show() -> bool:
     return _prctl(_PR_SET_MM_MAP_SIZE, ctypes.addressof(size), 0) and size.value == _MAP_BYTES
 
 
-def _show(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Make /proc show this command line and environment; OSError if the kernel refuses."""
+def _show(program: _Program) -> _Program:
+    """Make /proc show the command line, environment and folder of this program; OSError if the kernel refuses."""
     import ctypes
 
+    argv, env, cwd, _ = program
+    os.chdir(cwd)
     words = b"".join(os.fsencode(word) + b"\0" for word in argv)
     block = words + b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in env.items())
     shown = ctypes.create_string_buffer(block, len(block))
@@ -399,3 +468,4 @@ def _show(argv: Sequence[str], env: Mapping[str, str]) -> None:
     table[5] = heap_end(0)
     if prctl(_PR_SET_MM, operation, address, size, nothing) or heap_end(0) != table[5]:
         raise OSError(ctypes.get_errno(), "the kernel does not show the new command line")
+    return program

@@ -180,7 +180,7 @@ class Slot:
                 self._restore_setup_output()
             if not (is_new or is_clean) or layer is not None or self.memory.made:
                 self._clean(patterns)
-        self.git.check_out(self.path, commit)
+        self.git.check_out(self.path, commit, files=len(tracked or ()))
         self.notes = worktree_files.complete_worktree(self.git, self.path, force=True,
                                                      connect=connect_for(self.git))
         tree = self.git.tree_of(commit)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _MAX_LOG_LINE = 1 << 16
 _UNLOGGED = ("-c", "core.logAllRefUpdates=false")
+_FEW = 2000
+"""Files below which git examines them itself: to start two threads takes a busy machine longer."""
 _INDEX = "garrison-snapshot-"
 """Prefix of a temporary index next to the worktree's own; the pid follows."""
 _INITIALIZING, _SPARSE = "initializing", "garrison-sparse"
@@ -287,14 +289,18 @@ class Worktrees(Commits):
             return None  # git keeps no logs here
         return find_last_own_commit(*logs)
 
-    def check_out(self, path: Path, commit: str) -> None:
+    def check_out(self, path: Path, commit: str, *, files: int = 0) -> None:
         """Check out `commit`, detached, in our own worktree, discarding all changes.
 
         Like `read-tree --reset -u` and then HEAD, but git reads the files with several threads. Nothing is written to
         HEAD's reflog, which would keep every commit from being collected.
+
+        Args:
+            files: how many files the worktree has, 0 for unknown: git needs no threads for a few.
         """
         (self.git_dir(path) / "logs/HEAD").unlink(missing_ok=True)
-        self.run(*_UNLOGGED, "checkout", "-q", "-f", "--detach", commit, "--", cwd=path)
+        alone = ("-c", "core.preloadIndex=false") if 0 < files < _FEW else ()
+        self.run(*_UNLOGGED, *alone, "checkout", "-q", "-f", "--detach", commit, "--", cwd=path)
 
     def clear_locks(self, path: Path, branch: str = "") -> list[str]:
         """Remove `index.lock` and `HEAD.lock` of a worktree whose process is gone; never those of the main worktree.

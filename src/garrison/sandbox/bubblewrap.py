@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,6 @@ SHELL = "/bin/sh"
 RUN = (SHELL, "-c", 'exec "$0" "$@"')
 """Starts a command inside, so that a missing program exits with 127, as outside."""
 _CALLS = "9"
-_WITH_CALLS = f'exec {_CALLS}<"$0" && exec "$@"'
-"""Opens the filter for bubblewrap."""
 _LIMIT_FILES = "ulimit -Hn {0} 2>/dev/null || {{ ulimit -Sn {0}; ulimit -Hn {0}; }}; "
 """The hard limit alone, which the kernel refuses below the soft one: to ask for that one first takes a process."""
 _LIMIT_PROCESSES = "ulimit -u {0} 2>/dev/null || ulimit -p {0} 2>/dev/null; "
@@ -34,7 +33,7 @@ _LIMIT_PROCESSES = "ulimit -u {0} 2>/dev/null || ulimit -p {0} 2>/dev/null; "
 
 def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: Abilities, *,
                  makes_network: bool, directory: Path | None = None, files: int = 0, processes: int = 0,
-                 calls: Path | None = None, user: int | None = None) -> list[str]:
+                 calls: Path | None = None, user: int | None = None, is_prepared: bool = False) -> list[str]:
     """Return the command line that runs `argv` in a place, in its own network or its caller's.
 
     It ends with everything inside when its parent dies. Without capabilities root inside may do no more than another
@@ -46,12 +45,13 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
         processes: processes allowed inside; 0: as many as its caller may have.
         user: user and group inside; None: those outside.
         calls: file with a filter of system calls (`system.seccomp.program`), in force from the first program inside.
+        is_prepared: True if the shell that starts it has run `preparation`.
     """
     # Limits are set by the shell that opens the filter: another one inside would cost time at each start of a gate or
     # agent. --new-session: in our session a program could push characters into its starting terminal (TIOCSTI).
-    limit_files = _LIMIT_FILES.format(files) if files else ""
-    limit_inside = limit_files if calls is None else ""
-    words = [*((SHELL, "-c", limit_files + _WITH_CALLS, str(calls)) if calls is not None else ()), machine.bubblewrap,
+    limit_inside = _LIMIT_FILES.format(files) if files and calls is None else ""
+    first = "" if is_prepared else preparation(calls, files)
+    words = [*((SHELL, "-c", f'{first}exec "$@"', "garrison-sandbox") if first else ()), machine.bubblewrap,
              *(("--seccomp", _CALLS) if calls is not None else ()), *NAMESPACES,
              *(("--unshare-net",) if makes_network else ()),
              *(("--uid", str(user), "--gid", str(user)) if user is not None else ()),
@@ -68,6 +68,14 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
     run = (SHELL, "-c", f'{limits}exec "$0" "$@"') if limits else () if program == SHELL else RUN
     # The root is a tmpfs, in which bubblewrap has already made the mount points: nothing inside needs to write there.
     return [*words, "--remount-ro", "/", "--", *run, program, *arguments]
+
+
+def preparation(calls: Path | None, files: int) -> str:
+    """Return commands of the shell that starts bubblewrap: they limit the descriptors and open the filter; '' without a
+    filter, when the limit is set inside. Arguments as for `command_line`."""
+    if calls is None:
+        return ""
+    return (_LIMIT_FILES.format(files) if files else "") + f"exec {_CALLS}<{shlex.quote(str(calls))} || exit 126; "
 
 
 _WORDS: Mapping[BuildStep, Callable[[FileSystemStep], tuple[str, ...]]] = {

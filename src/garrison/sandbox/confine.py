@@ -89,10 +89,12 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
                                        hidden=outside.keys() - variables.keys())
         return Confined((*place.entry, *overlay_words(layers, place.private, as_root=True), *words), outside, mode)
     makes_network = place.rights.network is not Network.OPEN and not place.entry
+    files, calls = _files_inside(), _write_calls(place, refuses_namespaces=not able.can_forbid_namespaces)
     words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network, directory=place.start,
-                                    files=_files_inside(), processes=processes_inside(), user=place.user,
-                                    calls=_write_calls(place, refuses_namespaces=not able.can_forbid_namespaces))
-    return Confined((*place.entry, *overlay_words(layers, place.private), *words), seen, mode)
+                                    files=files, processes=processes_inside(), user=place.user, calls=calls,
+                                    is_prepared=bool(layers))
+    first = overlay_words(layers, place.private, then=bubblewrap.preparation(calls, files))
+    return Confined((*place.entry, *first, *words), seen, mode)
 
 
 def launcher_script(outside: Mapping[str, str], inside: Mapping[str, str], argv: tuple[str, ...]) -> str:

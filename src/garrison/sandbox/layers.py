@@ -76,19 +76,20 @@ while [ "$number" -lt "$2" ]; do
 done
 cd "$there" || cd /
 shift 2
-exec setpriv --ambient-caps=-all --inh-caps=-all -- "$@"
 """
+_BECOME = 'exec setpriv --ambient-caps=-all --inh-caps=-all -- "$@"\n'
 """Shell that mounts the overlays of a place and becomes the sandbox. Bubblewrap refuses to start with ambient
 capabilities; without them it creates its own namespaces."""
 _TIMEOUT = 20.0
 
 
-def overlay_words(layers: Sequence[Layer], folder: Path, *, as_root: bool = False) -> list[str]:
+def overlay_words(layers: Sequence[Layer], folder: Path, *, as_root: bool = False, then: str = "") -> list[str]:
     """Return the prefix that starts a command with overlays mounted; empty without layers.
 
     Args:
         folder: private folder of the place, on the file system of every `upper`.
         as_root: without a user namespace, for an engine that must be root outside.
+        then: commands of the shell after the mounts, each ended.
     """
     if not layers:
         return []
@@ -112,7 +113,7 @@ def overlay_words(layers: Sequence[Layer], folder: Path, *, as_root: bool = Fals
         (own / "options").write_text(f"{options}\n")
     unshare = shutil.which(_PROGRAMS[0]) or _PROGRAMS[0]
     namespaces = ["--mount"] if as_root else ["--user", "--mount", "--map-current-user", "--keep-caps"]
-    return [unshare, *namespaces, "--", "/bin/sh", "-c", _MOUNT,
+    return [unshare, *namespaces, "--", "/bin/sh", "-c", f"{_MOUNT}{then}{_BECOME}",
             "garrison-layers", str(links), str(len(layers))]
 
 

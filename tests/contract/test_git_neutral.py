@@ -192,6 +192,10 @@ def test_the_users_own_filters_and_drivers_of_the_launch_are_kept_and_no_others(
     path.write_text(neutral.trust_text([("filter.e.clean", "sed s/new/old/")], [], {}))
     first = Git(place.repo, home=home).create_snapshot(place.tree, "x")
     assert git(place.repo, "show", f"{first}:b.txt") == "old"
+    trusted = path.read_text()
+    path.write_text(neutral.trust_text([], [], {}))
+    assert git(place.repo, "show", f"{Git(place.repo, home=home).create_snapshot(place.tree, 'x')}:b.txt") == "new"
+    path.write_text(trusted)
     git(place.repo, "config", "filter.e.clean", f"{place.script}")
     assert Git(place.repo, home=home).create_snapshot(place.tree, "x") == first or \
         git(place.repo, "rev-parse", f"{first}^{{tree}}")

@@ -20,6 +20,8 @@ import hashlib
 import json
 import os
 import re
+import stat
+from contextlib import suppress
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -343,11 +345,13 @@ def find_git_dirs(path: Path) -> GitDirs | None:
     for folder in (path, *path.parents):
         link = folder / ".git"
         try:
-            if link.is_dir():
-                return _git_dirs(link)
-            if link.is_file():
-                target = link.read_text(errors="surrogateescape")
-                return _git_dirs(folder / target.removeprefix("gitdir: ").rstrip("\n"))
+            with suppress(FileNotFoundError, NotADirectoryError):
+                kind = link.stat().st_mode
+                if stat.S_ISDIR(kind):
+                    return _git_dirs(link)
+                if stat.S_ISREG(kind):
+                    target = link.read_text(errors="surrogateescape")
+                    return _git_dirs(folder / target.removeprefix("gitdir: ").rstrip("\n"))
             is_whole = (folder / "objects").is_dir() and (folder / "refs").is_dir()
             if (folder / "HEAD").is_file() and (is_whole or (folder / "commondir").is_file()):
                 return _git_dirs(folder)
@@ -359,7 +363,8 @@ def find_git_dirs(path: Path) -> GitDirs | None:
 def _git_dirs(own: Path) -> GitDirs:
     own = own.resolve()
     try:
-        return GitDirs(own, (own / (own / "commondir").read_text(errors="surrogateescape").rstrip("\n")).resolve())
+        common = (own / "commondir").read_text(errors="surrogateescape").rstrip("\n")
+        return GitDirs(own, own.parent.parent if common == "../.." else (own / common).resolve())
     except (OSError, ValueError):  # ValueError: a damaged file contains zeros
         return GitDirs(own, own)
 
@@ -375,10 +380,21 @@ def read_configuration(dirs: GitDirs, environ: Mapping[str, str]) -> Configurati
     known = _cached.get(dirs)
     if known is not None and known[0] == _fingerprint(dirs, known[1].files, environ):
         return known[1]
-    configuration = _read_all(dirs, environ)
+    configuration = _find_same(dirs, environ) or _read_all(dirs, environ)
     # stamped before reading: the next call notices a change in between
     _cached[dirs] = _fingerprint(dirs, configuration.files, environ), configuration
     return configuration
+
+
+def _find_same(dirs: GitDirs, environ: Mapping[str, str]) -> Configuration | None:
+    """Return the configuration of the repository itself, as read before, if a linked worktree certainly has the same:
+    it has no settings of its own, and no condition depends on its place or branch."""
+    known = _cached.get(GitDirs(dirs.common, dirs.common))
+    if known is None or known[0] != _fingerprint(GitDirs(dirs.common, dirs.common), known[1].files, environ) \
+            or any(each.key.startswith("includeif.") for each in known[1].settings) \
+            or any(os.path.lexists(folder / "config.worktree") for folder in dirs):
+        return None
+    return known[1]
 
 
 def _fingerprint(dirs: GitDirs, files: Sequence[Path], environ: Mapping[str, str]) -> object:
@@ -442,7 +458,7 @@ def _included_file(setting: Setting) -> Path | None:
 
 
 def neutral_variables(path: Path, common: Path | None, home: Path | None, environ: Mapping[str, str], *,
-                      outer: Path | None = None, network: bool = False, hooks: bool = False) -> dict[str, str]:
+                      outer: Path | None = None, network: bool = False, hooks: bool = False) -> Mapping[str, str]:
     """Return the variables that make a git call in `path` neutral; Unneutral if that is impossible.
 
     Args:
@@ -458,10 +474,15 @@ def neutral_variables(path: Path, common: Path | None, home: Path | None, enviro
         return to_variables(always)
     if common is not None and common != dirs.common and (dirs.own / "HEAD").exists():
         raise Unneutral(f"{path} belongs to another repository, {dirs.common}, not to {common}: its .git was rewritten")
-    settings = read_configuration(dirs, environ).settings
+    configuration = read_configuration(dirs, environ)
+    settings = configuration.settings
     _check_worktree(settings, dirs)
-    accepted = [(each.key, each.value) for each in settings if each.scope not in REPOSITORY_SCOPES]
+    lfs = [("lfs.url", _lfs_address(settings, dirs, environ))] if follows_lfsconfig(settings) else []
     recorded = read_trusted(home, outer or dirs.common) if home is not None else None
+    asked = (str(path), home, outer, network, hooks, *lfs)
+    if (known := _variables.get(asked)) is not None and known[0] is configuration and known[1] is recorded:
+        return known[2]
+    accepted = [(each.key, each.value) for each in settings if each.scope not in REPOSITORY_SCOPES]
     if recorded is not None:
         accepted = list(recorded.settings)
     elif home is not None and outer is None:  # no launch yet: the user is about to launch, or uses only the queue
@@ -469,13 +490,19 @@ def neutral_variables(path: Path, common: Path | None, home: Path | None, enviro
     if network and (found := find_not_neutral(settings, accepted)) is not None:
         raise Unneutral(f"{found.key} in {found.origin} names the program {found.value}, which was added after the "
                         f"run was launched; remove it: git config --file {found.origin} --unset-all {found.key}")
-    lfs = [("lfs.url", _lfs_address(settings, dirs, environ))] if follows_lfsconfig(settings) else []
     directories = (str(path), str(dirs.common), str(dirs.common.parent))
-    return to_variables([*always, *neutralise(settings, accepted, hooks=hooks,
-                                                confined=recorded.confined if recorded is not None else {}),
-                         *lfs, *exact_directories(settings, directories)])
+    variables = to_variables([*always, *neutralise(settings, accepted, hooks=hooks,
+                                                   confined=recorded.confined if recorded is not None else {}),
+                              *lfs, *exact_directories(settings, directories)])
+    if len(_variables) >= _MAX_CACHED:
+        _variables.clear()
+    _variables[asked] = configuration, recorded, variables
+    return variables
 
 
+_MAX_CACHED = 64
+_variables: dict[tuple[object, ...], tuple[Configuration, Trusted | None, dict[str, str]]] = {}
+"""What was asked → configuration and trusted settings at that time, and the answer."""
 _lfs_addresses: dict[Path, tuple[object, str]] = {}
 
 

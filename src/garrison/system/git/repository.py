@@ -16,7 +16,7 @@ import signal
 import stat
 import subprocess
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from shlex import quote
@@ -133,7 +133,7 @@ class Repository:
             exact: bytes that are not UTF-8 are kept, as Python does in file names.
             timeout: seconds after which git is killed, with the programs of its transports.
             most: bytes of output; a git that writes more is killed.
-            meanwhile: is called once, while git runs, which must read all of its input first; an exception kills git.
+            meanwhile: is called once, while git runs; an exception kills git.
         """
         once = partial(self._run_once, *arguments, cwd=cwd, check=check, durable=durable, text=text, extra=extra,
                        hooks=hooks, exact=exact, timeout=timeout, most=most)
@@ -176,12 +176,12 @@ class Repository:
                 raise GitError(arguments, 128, f"fatal: {error}") from error
             return GitResult(128, "", f"fatal: {error}")
         env = {**self.environment, **neutral, **named}
-        with self._start(command, arguments, cwd or self.root, env, has_input=text is not None,
-                         has_group=timeout is not None) as child:
+        with _given(text) as given, self._start(command, arguments, cwd or self.root, env, given=given,
+                                                has_group=timeout is not None) as child:
             if self.has_foreign_objects or "GIT_WORK_TREE" in named or name in _MERGES:
                 _limit(child, self.max_memory, int(self.max_seconds))
             try:
-                out, err = _converse(child, arguments, text, timeout, most, meanwhile)
+                out, err = _read_all(child, arguments, timeout, most, meanwhile)
             except subprocess.TimeoutExpired as error:
                 signal_group(child)
                 raise GitError(arguments, TIMED_OUT, f"fatal: it did not end within {timeout:g} s") from error
@@ -206,11 +206,10 @@ class Repository:
         return GitError(arguments, 127, f"fatal: {error.strerror}{subject}")
 
     def _start(self, command: Sequence[str], arguments: Sequence[str], cwd: Path, env: Mapping[str, str], *,
-               has_input: bool, has_group: bool) -> subprocess.Popen[bytes]:
+               given: int, has_group: bool) -> subprocess.Popen[bytes]:
         def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                    start_new_session=has_group, executable=find_git(env.get("PATH", "")),
-                                    stdin=subprocess.PIPE if has_input else subprocess.DEVNULL)
+                                    start_new_session=has_group, executable=find_git(env.get("PATH", "")), stdin=given)
 
         try:
             try:
@@ -318,23 +317,30 @@ def explain_rights(path: Path) -> Refused | None:
     return None
 
 
-def _converse(child: subprocess.Popen[bytes], arguments: Sequence[str], text: str | None, timeout: float | None,
-              most: int | None, meanwhile: Callable[[], object] | None) -> tuple[bytes, bytes]:
-    """Return output and messages of git, given `text`; TimeoutExpired, or GitError for more output than `most`."""
-    begin, data = b"", None if text is None else text.encode(errors="surrogateescape")
+@contextmanager
+def _given(text: str | None) -> Iterator[int]:
+    """Yield what git reads: a file, since it answers while it reads, and may write more than a pipe holds."""
+    if text is None:
+        yield subprocess.DEVNULL
+        return
+    with open(os.memfd_create("git", os.MFD_CLOEXEC), "w+b") as file:  # noqa: PTH123  # a descriptor
+        file.write(text.encode(errors="surrogateescape"))
+        file.seek(0)
+        yield file.fileno()
+
+
+def _read_all(child: subprocess.Popen[bytes], arguments: Sequence[str], timeout: float | None, most: int | None,
+              meanwhile: Callable[[], object] | None) -> tuple[bytes, bytes]:
+    """Return output and messages of git; TimeoutExpired, or GitError for more output than `most`."""
+    begin = b""
     if meanwhile is not None:
-        if child.stdin is not None and data is not None:
-            with suppress(BrokenPipeError):
-                child.stdin.write(data)
-                child.stdin.flush()
-            data = b""
         meanwhile()
     if most is not None and child.stdout is not None:
         begin = child.stdout.read(most + 1)
         if len(begin) > most:
             child.kill()
             raise GitError(arguments, TOO_MUCH, f"fatal: it wrote more than {most >> 20} MiB")
-    out, err = child.communicate(data, timeout)
+    out, err = child.communicate(timeout=timeout)
     return begin + out, err
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from garrison.errors import NotFound, UsageError
+from garrison.node.diff_check import inspect_branch
 from garrison.records.comments import ReviewComment as Comment
+from garrison.records.run import Task
 from garrison.system.git import Git
 from garrison.views.changes import read_conflicts
 from garrison.views.comments import CommentState, compose_reason, find_file, show_comments, take_comments
@@ -195,3 +198,29 @@ def test_a_file_is_shown_whole_a_long_diff_in_pieces_and_a_big_one_when_it_is_as
     other = read_diff(found, find_file(found, change, list(files.values()), "old.txt"),
                       context=WHOLE_FILE)
     assert len(other.lines) == 50 and other.file.status == "unchanged"
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("size", [10, 1 << 20, 5 << 20])
+def test_work_is_inspected_alike_in_one_commit_or_several_and_whatever_its_size(
+        repo: Path, tmp_path: Path, steps: int, size: int) -> None:
+    (repo / "calc.py").write_text("landed\n")
+    undone = git(commit(repo), "rev-parse", "HEAD")
+    git(repo, "checkout", "-q", "-b", "work")
+    git(repo, "checkout", "-q", "HEAD~1", "--", "calc.py")
+    (repo / "test_it.py").write_text("def test_it():\n    assert True\n")
+    (repo / "big.bin").write_bytes(bytes(range(256)) * (size // 256 + 1))
+    (repo / "id_rsa").write_text("a key\n")
+    (repo / "z.py").write_text("key = 'AK" + "IAQWJ3K7ZPLM5R2TVB'\n")
+    if steps == 2:
+        commit(repo)
+        (repo / "id_rsa").unlink()
+    commit(repo)
+    launch = SimpleNamespace(onto="main", base_ref="main", claimed_for="", repo=str(repo))
+    found = inspect_branch(Git(repo), tmp_path / "home", launch, Task("run", "node", 1), "work", ["true"], {})
+    assert found.tip == git(repo, "rev-parse", "work")
+    names = {str(each.kind): tuple(each.names) for each in found.changes}
+    assert names["reverts"] == (f"{undone[:10]} in calc.py",)
+    assert names["secrets"] == ("id_rsa", "z.py (an AWS access key)")
+    assert names["tests"] == ("test_it.py",)
+    assert names.get("size", ()) == (() if size < 1 << 20 else ("1 file too large to be inspected",))

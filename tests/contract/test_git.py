@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +16,11 @@ from garrison.system.git.commits import Ident
 from support import copy_of, write_program
 
 
-def git(path, *arguments):
+def git(path, *arguments, text=None):
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     env |= {"GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@x", "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@x"}
     return subprocess.run(["git", *arguments], cwd=path, env=env, capture_output=True, text=True, check=True,
-                          stdin=subprocess.DEVNULL).stdout.strip()
+                          input=text or "").stdout.strip()
 
 
 def make(path):
@@ -300,7 +301,7 @@ def test_the_cost_of_an_agents_settings_to_git_is_bounded(repo, ours, tmp_path, 
     ours.max_seconds, ours.max_memory = 1.0, 256 << 20
     tree = tmp_path / "t"
     ours.add_worktree(tree, "one", "main")
-    assert ours.uncommitted(tree) == {}
+    assert ours.uncommitted(tree).is_clean
     if what == "rules":
         (tree / ".gitignore").write_text("".join(f"*x{number}*y\n" for number in range(60_000)))
         for number in range(4000):
@@ -442,6 +443,24 @@ def test_the_author_is_who_git_would_take(repo, tmp_path, monkeypatch):
     assert Git(repo).author() == {}
 
 
+@pytest.mark.parametrize("way", ["none", "worktree", "condition", "later"])
+def test_the_settings_of_a_worktree_are_its_own_whatever_the_repository_has(repo, tmp_path, way):
+    ours, tree = Git(repo), tmp_path / "tree"
+    ours.add_worktree(tree, "topic", "main")
+    (tmp_path / "more").write_text("[own]\n\tname = Own\n")
+    if way == "worktree":
+        git(repo, "config", "extensions.worktreeConfig", "true")
+        git(tree, "config", "--worktree", "own.name", "Own")
+    elif way == "condition":
+        git(repo, "config", "includeIf.onbranch:topic.path", str(tmp_path / "more"))
+    ours.run("status")
+    if way == "later":
+        ours.run("status", cwd=tree)
+        git(repo, "config", "own.name", "Own")
+    names = [{each.value for each in ours.settings(path) if each.key == "own.name"} for path in (repo, tree)]
+    assert names == [{"Own"} if way == "later" else set(), set() if way == "none" else {"Own"}]
+
+
 @pytest.mark.parametrize("state", ["packed", "detached", "unborn", "torn", "foreign", "no worktree"])
 def test_a_head_is_read_as_git_reads_it(state, repo, tmp_path):
     tree, ours, other = tmp_path / "tree", Git(repo), tmp_path / "other"
@@ -464,6 +483,62 @@ def test_a_head_is_read_as_git_reads_it(state, repo, tmp_path):
     else:
         shutil.rmtree(repo / ".git/worktrees/tree")
     assert ours.head(tree) == (None if state in ("unborn", "no worktree") else tip)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_trees_parents_and_merge_bases_that_are_read_from_files_are_gits(repo, monkeypatch, seed):
+    chance, oids = random.Random(seed), [git(repo, "rev-parse", "main")]
+    first = git(repo, "rev-parse", "main^{tree}")
+    for number in range(14):
+        parents = chance.sample(oids[-4:], min(len(oids), chance.choice((1, 1, 1, 1, 2))))
+        oids.append(git(repo, "commit-tree", first, *(word for each in parents for word in ("-p", each)),
+                        "-m", f"{number}\n\nparent {oids[0]}"))
+    asked, run = [], Git.run
+    monkeypatch.setattr(Git, "run", lambda self, *given, **more: asked.append(given) or run(self, *given, **more))
+    ours = Git(repo)
+    for one in oids:
+        assert ours.tree_of(one) == first
+        assert " ".join(ours.parents_of(one)) == git(repo, "log", "-1", "--format=%P", one)
+        for other in oids:
+            bases = git(repo, "merge-base", "--all", one, other).split()
+            assert ours.merge_base(one, other) in bases
+    assert len(asked) < len(oids) ** 2 * 3 / 4, "the others need no git"
+
+
+def test_a_commit_that_is_packed_damaged_or_forged_is_read_by_git(repo):
+    tip = commit(repo, "b.txt", "b\n")
+    file = repo / ".git/objects" / tip[:2] / tip[2:]
+    other = git(repo, "rev-parse", "main~1")
+    file.chmod(0o644)
+    for content in (b"", b"x", (file.parents[1] / other[:2] / other[2:]).read_bytes()):
+        whole = file.read_bytes()
+        file.write_bytes(content)
+        assert Git(repo).parents_of(tip) is None
+        with pytest.raises(GitError):
+            Git(repo).tree_of(tip)
+        file.write_bytes(whole)
+    git(repo, "gc", "-q")
+    assert not file.exists()
+    assert Git(repo).parents_of(tip) is None
+    assert (Git(repo).tree_of(tip), Git(repo).merge_base(tip, other)) == (git(repo, "rev-parse", "main^{tree}"), other)
+
+
+@pytest.mark.parametrize("deed", ["none", "detach", "packed", "symbolic", "link"])
+def test_the_branch_of_a_worktree_is_what_git_says(repo, ours, tmp_path, deed):
+    tree = tmp_path / "tree"
+    ours.add_worktree(tree, "topic", "main")
+    if deed == "detach":
+        git(tree, "checkout", "-q", "--detach")
+    elif deed == "packed":
+        git(repo, "pack-refs", "--all")
+    elif deed == "symbolic":
+        git(repo, "symbolic-ref", "refs/heads/topic", "refs/heads/main")
+    elif deed == "link":
+        head = repo / ".git/worktrees/tree/HEAD"
+        head.unlink()
+        head.symlink_to("../../refs/heads/main")
+    said = subprocess.run(["git", "symbolic-ref", "-q", "HEAD"], cwd=tree, capture_output=True, text=True, check=False)
+    assert f"refs/heads/{ours.current_branch(tree) or ''}" == (said.stdout.strip() or "refs/heads/")
 
 
 @pytest.mark.parametrize("missing", ["HEAD", "objects", "refs"])
@@ -516,3 +591,42 @@ def test_repositories_of_an_index_are_listed_again_once_it_changed(ours, repo, t
     assert ours.links(tree) == before == {"sub": git(repo, "rev-parse", "first:sub")}
     git(tree, "read-tree", "second")
     assert ours.links(tree) == {"sub": git(repo, "rev-parse", "second:sub")}
+
+
+@pytest.mark.parametrize("form", ["version 2", "version 4", "split", "sparse"])
+def test_repositories_are_found_in_an_index_of_any_form(ours, repo, two_pointers, tmp_path, form):
+    trees = {name: tmp_path / name for name in ("with", "without")}
+    (repo / "folder").mkdir()
+    commit(repo, "folder/file", "x\n")
+    git(repo, "rm", "-q", "--cached", "sub")
+    git(repo, "commit", "-qm", "without a repository")
+    for name, tree in trees.items():
+        git(repo, "worktree", "add", "-q", "--detach", str(tree))
+        if form == "sparse":
+            git(tree, "sparse-checkout", "set", "--cone", "--sparse-index", "elsewhere")
+        if name == "with":
+            made = git(repo, "commit-tree", "-p", "HEAD", "-m", "one in a folder", git(tree, "mktree", text=(
+                f"040000 tree {git(tree, 'mktree', text=f'160000 commit {two_pointers[0]}{chr(9)}sub')}\tfolder")))
+            git(tree, "checkout", "-q", "--detach", made)
+        if form == "split":
+            git(tree, "update-index", "--split-index")
+        elif form != "sparse":
+            git(tree, "update-index", "--index-version", form.removeprefix("version "))
+    assert {name: list(ours.links(tree)) for name, tree in trees.items()} == {"with": ["folder/sub"], "without": []}
+
+
+def test_work_that_changes_nothing_is_not_committed_and_a_merge_is_not_concluded_by_it(repo, ours, tmp_path):
+    tree = tmp_path / "tree"
+    ours.add_worktree(tree, "topic", "main")
+    tip = commit(repo, "a.txt", "theirs\n")
+    mine = commit(tree, "a.txt", "mine\n")
+    assert ours.commit_all(tree, "nothing") is None
+    assert ours.commit_all(tree, "nothing", seen=ours.uncommitted(tree)) is None
+    ours.run("merge", "--no-commit", tip, cwd=tree, check=False)
+    assert ours.uncommitted(tree).unmerged == ("a.txt",)
+    (tree / "a.txt").write_text("mine\n")
+    assert ours.commit_all(tree, "resolved", seen=ours.uncommitted(tree)) is None
+    assert git(tree, "rev-parse", "HEAD") == mine
+    (tree / "a.txt").unlink()
+    assert not ours.uncommitted(tree).is_clean
+    assert ours.commit_all(tree, "without it", seen=ours.uncommitted(tree)) is not None

@@ -242,6 +242,24 @@ def test_uncommitted_states_come_out(repo, tree, view):
     assert not git(repo, "branch", "--list", "elsewhere")
 
 
+def test_a_view_in_which_no_git_changed_anything_is_taken_over_at_once(repo, tree, view, monkeypatch):
+    """Then neither an import nor a list of its index is needed; anything else is looked at."""
+    asked, run = [], bounds.run_git
+    monkeypatch.setattr(bounds, "run_git", lambda *given, **more: asked.append(given) or run(*given, **more))
+    run_inside(tree, view.prepare(), "echo x > calc.py; echo y > new")
+    assert collect(view).is_changed
+    assert not collect(view).is_changed
+    assert not asked
+    for script in ("git add new", "git switch -q --detach", "git switch -qc side", COMMIT, "git branch -f old HEAD",
+                   "git update-index --skip-worktree notes.txt"):
+        run_inside(tree, view.prepare(), script)
+        asked.clear()
+        collect(view)
+        assert bool(asked) != script.startswith("git branch"), script
+        git(tree, "checkout", "-qf", "-B", BRANCH)
+        git(tree, "read-tree", "HEAD")
+
+
 HOSTILE = {
     "alternates to another repository": ("echo {secret}/.git/objects > {common}/objects/info/alternates; "
                                          "git update-ref refs/heads/garrison/run/node {oid} 2>/dev/null || "

@@ -160,6 +160,9 @@ def our_hooks(git: Git) -> Path:
 
 
 def configured_hooks_path(git: Git) -> str:
+    known = git.settings()
+    if known and all(each.key != _PATH.lower() for each in known):
+        return ""  # else only git can expand `~user/`
     return git.run("config", "--type=path", "--get", _PATH, check=False, hooks=True).out.strip()
 
 

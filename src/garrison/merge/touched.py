@@ -65,10 +65,10 @@ class TouchedFiles:
     def age_of(self, entry: MergeEntry, tip: str) -> int:
         """Return how many commits the target's first-parent line was ahead of an entry's base, 0 if git fails."""
         if entry.id not in self._ages:
-            base = self.of(entry, tip).base
-            ages = f"{base}..{entry.base or tip}"
+            base, start = self.of(entry, tip).base, entry.base or tip
+            ages = ("rev-list", "--count", "--first-parent", f"{base}..{start}", "--")
             try:
-                answer = self.git.run("rev-list", "--count", "--first-parent", ages, "--").out if base else "0"
+                answer = self.git.run(*ages).out if base and base != start else "0"
                 self._ages[entry.id] = int(answer)
             except GarrisonError:
                 self._ages[entry.id] = 0

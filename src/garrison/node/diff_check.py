@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from garrison.merge.diff_guard import Landed
     from garrison.records.run import Launch, Task
     from garrison.system.git import Git
+    from garrison.system.git.commits import ChangedPath
 
 _MAX_TOTAL = 64 << 20
 """Bytes that are inspected, in all."""
@@ -39,6 +40,9 @@ _MAX_LOG = 32 << 20
 _SECONDS = 60.0
 _MAX_SAID = 200
 """Characters of an agent's report on work that is not all done."""
+_MAX_AT_ONCE = 4 << 20
+"""Bytes of files, large ones included, that are read without asking for their sizes first."""
+_KINDS = (b"blob", b"tree", b"commit", b"tag")
 _LANDINGS = 20
 """Landings before the start of the work that it might revert."""
 _LOG = ("log", "-z", "--raw", "--no-abbrev", "--no-renames", "--format=%H")
@@ -64,8 +68,7 @@ def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str
     base = git.merge_base(target, tip) if tip and target else None
     if tip is None or target is None or base is None or launch.claimed_for:
         return Inspected(tip or "")  # the merge queue reports what is missing; for a host's work its home decides
-    changes = git.changes(base, tip)
-    history, is_cut = _read_log(git, f"{base}..{tip}")
+    changes, history, landed, is_cut = _read_history(git, base, tip)
     done = [change for each in history for change in each.changes]
     blobs, settings = _Blobs(git), f"{launch.base_ref}:{PROJECT_FILE}"
     tests = {oid for change in changes if is_test(change.name) for oid in (change.blob, change.old_blob)}
@@ -76,7 +79,6 @@ def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str
     command = "\n".join(dict.fromkeys((*commands, *filter(None, (rule.command for rule in rules)))))
     blobs.read(f"{target}:{name}" for name in _named_in(command))  # those of gates by path
     limits, unreadable = _limits(home, launch, blobs.read_one(settings))
-    landed = _read_log(git, f"-{_LANDINGS}", "--first-parent", "-m", base)[0] if changes else []
     gate = find_gate_files(command, lambda name: blobs.read_one(f"{target}:{name}"))
     found = inspect_diff(Diff(changes, blobs.read, gate, done, landed, blobs.sizes, task.may_change), limits)
     if said.get("status") == PARTIAL:
@@ -123,6 +125,18 @@ def _with_unread(found: Sequence[LandingNote], limits: GuardConfig, count: int) 
     return [*(each for each in found if each is not known), more]
 
 
+def _read_history(git: Git, base: str, tip: str) -> tuple[Sequence[ChangedPath], list[Landed], list[Landed], bool]:
+    """Return what the work changes, its commits, the landings before it, and whether there are more commits than can
+    be read."""
+    if git.parents_of(tip) == (base,):  # one log has it all
+        commits, is_cut = _read_log(git, f"-{1 + _LANDINGS}", "--first-parent", "-m", tip)
+        if not is_cut and [each.commit for each in commits[:1]] == [tip]:
+            return commits[0].changes, commits[:1], commits[1:], False
+    changes = git.changes(base, tip)
+    history, is_cut = _read_log(git, f"{base}..{tip}")
+    return changes, history, _read_log(git, f"-{_LANDINGS}", "--first-parent", "-m", base)[0] if changes else [], is_cut
+
+
 def _read_log(git: Git, *arguments: str) -> tuple[list[Landed], bool]:
     """Return commits with their changes, and whether there is more than can be read."""
     try:
@@ -156,28 +170,42 @@ class _Blobs:
         return {name: data for name in asked if (data := self._known.get(name)) is not None}
 
     def _read(self, names: Sequence[str]) -> None:
-        text = "".join(f"{name}\n" for name in names)
-        form = "--batch-check=%(objecttype) %(objectsize)"
-        listed = self.git.run("cat-file", "--buffer", form, text=text).out.split("\n")
-        wanted = []
-        for name, line in zip(names, listed, strict=False):
-            self._known[name] = None
-            kind, _, size = line.partition(" ")
-            if kind != "blob":
-                continue
-            self.sizes[name] = int(size)
-            if int(size) > MAX_READ or self._total + int(size) > _MAX_TOTAL:
-                self.unread += 1
-            else:
-                self._total += int(size)
-                wanted.append(name)
-        if not wanted:
-            return
-        text = "".join(f"{name}\n" for name in wanted)
-        answer = self.git.run("cat-file", "--buffer", "--batch", text=text, exact=True)
-        data = answer.out.encode(errors="surrogateescape")
+        try:  # most work is small: then one git has sizes and contents
+            data = self._print("--batch", names, _MAX_AT_ONCE)
+        except GitError:
+            listed = dict(zip(names, self._print("--batch-check", names).split(b"\n"), strict=False))
+            names = [name for name in names if self._accept(name, listed.get(name, b""))]
+            data = self._print("--batch", names) if names else b""
         at = 0
-        for name in wanted:
+        for name in names:
             begin = data.index(b"\n", at) + 1
-            at = begin + self.sizes[name] + 1
-            self._known[name] = data[begin:at - 1]
+            header, at = data[at:begin - 1], begin
+            size = _parse_header(header)[1]
+            if size is not None:
+                at = begin + size + 1
+            if name in self.sizes or self._accept(name, header):
+                self._known[name] = data[begin:at - 1]
+
+    def _print(self, form: str, names: Sequence[str], most: int | None = None) -> bytes:
+        answer = self.git.run("cat-file", "--buffer", f"{form}=%(objecttype) %(objectsize)", exact=True, most=most,
+                              text="".join(f"{name}\n" for name in names))
+        return answer.out.encode(errors="surrogateescape")
+
+    def _accept(self, name: str, header: bytes) -> bool:
+        """Note the size of an object by git's header; return whether it is a file that may be read."""
+        self._known[name] = None
+        kind, size = _parse_header(header)
+        if kind != b"blob" or size is None:
+            return False
+        self.sizes[name] = size
+        if size > MAX_READ or self._total + size > _MAX_TOTAL:
+            self.unread += 1
+            return False
+        self._total += size
+        return True
+
+
+def _parse_header(header: bytes) -> tuple[bytes, int | None]:
+    """Return kind and size of an object that git describes; no size for one that is missing. Pure."""
+    kind, _, size = header.partition(b" ")
+    return (kind, int(size)) if kind in _KINDS and size.isdigit() else (b"", None)

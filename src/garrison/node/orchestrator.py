@@ -639,7 +639,7 @@ class Orchestrator:
         if refusal := inspector.inspect_worktree():
             return "", refusal
         try:
-            self.git.commit_all(self.worktree, commit_message(self.task))
+            self.git.commit_all(self.worktree, commit_message(self.task), seen=inspector.seen)
         except Refused as error:
             return str(error), None
         failpoint.here(":committed")

@@ -28,12 +28,13 @@ from garrison.system.git.rescues import rescue_stem
 from garrison.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from garrison.config import GuardConfig
     from garrison.records.run import Launch, Task
     from garrison.system.git import Git
+    from garrison.system.git.worktrees import Uncommitted
 
 SHOWN = 5
 """Files that a refusal names."""
@@ -53,6 +54,8 @@ class WorkInspector:
         """Prepare the inspection; `folder` is the attempt's folder in the home."""
         self.git, self.launch, self.task = git, launch, task
         self.home, self.worktree, self.branch, self.folder = home, worktree, branch, folder
+        self.seen: Uncommitted | None = None
+        """What `inspect_worktree` found uncommitted."""
 
     # ---- before garrison commits the rest
 
@@ -63,7 +66,8 @@ class WorkInspector:
         begun_with = read_lines(self.folder / CONFLICTS)
         if marked := [name for name in begun_with if b"\n<<<<<<< " in b"\n" + self._content(name)]:
             return _refuse(RefusalKind.MARKERS, marked)
-        return self.open_operation(begun_with) or self._uncommitted()
+        self.seen = self.git.uncommitted(self.worktree)
+        return self.open_operation(begun_with) or self._uncommitted(self.seen.files)
 
     def _excess(self) -> str:
         begun = read_first(self.folder / BEGUN)
@@ -73,7 +77,7 @@ class WorkInspector:
     def open_operation(self, begun_with: Sequence[str]) -> Refusal | None:
         """Return the refusal for an operation of git that was left open."""
         try:
-            found = read_open_work(self.git, self.worktree)
+            found = read_open_work(self.git, self.worktree, self.seen)
         except untrusted.UnsafeFile:
             return None  # no evidence; what lands was collected before, or refused
         operation, unmerged = found.operation, found.unmerged
@@ -84,11 +88,10 @@ class WorkInspector:
             return _refuse(RefusalKind.OPERATION, unmerged, operation=operation)
         return _refuse(RefusalKind.UNMERGED, unmerged) if unmerged else None
 
-    def _uncommitted(self) -> Refusal | None:
+    def _uncommitted(self, names: Mapping[str, bool]) -> Refusal | None:
         limits = self._limits()
         if limits.max_file is None or limits.max_file > bounds.MAX_CHECKOUT:
             limits = replace(limits, max_file=bounds.MAX_CHECKOUT)  # never committed, even if allowed
-        names = self.git.uncommitted(self.worktree)
         findings = classify(self._describe_files(names, limits), limits)
         if findings:
             return _refuse(RefusalKind.GUARD, [describe_finding(finding, limits) for finding in findings])
@@ -106,7 +109,7 @@ class WorkInspector:
         except (UsageError, untrusted.UnsafeFile):  # it was valid at the launch
             return GuardConfig()
 
-    def _describe_files(self, names: dict[str, bool], limits: GuardConfig) -> Iterable[ChangedFile]:
+    def _describe_files(self, names: Mapping[str, bool], limits: GuardConfig) -> Iterable[ChangedFile]:
         for name, is_new in names.items():
             try:
                 found = os.lstat(self.worktree / name)

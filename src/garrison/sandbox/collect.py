@@ -31,6 +31,7 @@ from garrison.sandbox.git_view import (
     ViewState,
     checkout_path,
     find_git_dir,
+    hash_refs,
     restore_link,
 )
 from garrison.sandbox.place import Mode, Mount, Rights, Role
@@ -39,7 +40,7 @@ from garrison.system import failpoint, untrusted
 from garrison.system.git import Git, GitError, bounds
 from garrison.system.git.commits import OID
 from garrison.system.git.damage import hold_gc, is_gc_running
-from garrison.system.git.worktrees import LOOSE_OBJECT, OBJECT_FOLDER, PACK, resolve_ref
+from garrison.system.git.worktrees import LOOSE_OBJECT, OBJECT_FOLDER, PACK, Uncommitted, resolve_ref
 from garrison.values import Value
 
 _TRIES = 5
@@ -158,15 +159,22 @@ def _resolve(common: Path, refs: str, name: str, length: int) -> tuple[str, str]
     return ref, oid if len(oid) == length else ""
 
 
-def read_open_work(git: Git, worktree: Path) -> OpenWork:
+def read_open_work(git: Git, worktree: Path, seen: Uncommitted | None = None) -> OpenWork:
     """Return the operation that an agent started in a worktree and did not finish, from its git view or the worktree's
-    own git directory; UnsafeFile if the agent replaced a file by something else."""
+    own git directory; UnsafeFile if the agent replaced a file by something else.
+
+    `seen`: what the worktree's own index has just been found to have uncommitted.
+    """
     view = GitView(git, worktree)
     state = view.read_state()
     if state is None:
         git_dir = git.git_dir(worktree)
+        if seen is not None:
+            return OpenWork(*_read_operation(git_dir, ""), seen.unmerged)
         listing = git.run("ls-files", "--unmerged", "-z", cwd=worktree, exact=True, check=False).out
         return OpenWork(*_read_operation(git_dir, ""), _unmerged(listing))
+    if seen is not None and _has_same_index(view, state, Path(state.git_dir)):
+        return OpenWork(*_read_operation(view.common, state.part), seen.unmerged)
     with atomic.locked(view.lock), _import_directory(view, git.common / "objects") as folder:
         listing = ""
         with suppress(GitError):  # torn, or split over several files
@@ -174,6 +182,14 @@ def read_open_work(git: Git, worktree: Path) -> OpenWork:
                 listing = bounds.run_git(folder, "ls-files", "--unmerged", "-z", extra={"GIT_INDEX_FILE": str(copy)},
                                ).decode(errors="surrogateescape")
         return OpenWork(*_read_operation(view.common, state.part), _unmerged(listing))
+
+
+def _has_same_index(view: GitView, state: ViewState, git_dir: Path) -> bool:
+    """Return whether the view's index is still a copy of the worktree's own."""
+    with suppress(untrusted.UnsafeFile, OSError):
+        ours = untrusted.read(git_dir, "index", _INDEX_LIMIT)
+        return ours is not None and ours == untrusted.read(view.common, f"{state.part}index", _INDEX_LIMIT)
+    return False
 
 
 def _unmerged(listing: str) -> tuple[str, ...]:
@@ -301,12 +317,22 @@ class _Collection:
         for path, commit in () if self._is_gone else self.private.modules:
             self._collect_module(path, commit)
         collect_lfs(self.view)
-        objection = self._bring_over()
+        objection = "" if self._has_nothing_new() else self._bring_over()
         # Last: after an earlier kill this state is not recorded, and all steps are repeated, each of them idempotent.
         if not objection:  # else checked again: the branch may be moved back
             self.state.seen, self.state.pending = self.private.stamp, ""
             self.view.write_state(self.state)
         return Collected(True, objection, self.private.branch if objection else "")
+
+    def _has_nothing_new(self) -> bool:
+        """Return whether the view has the repository's branch, HEAD and index, and no operation is in progress: its
+        agent has run no git that changes anything."""
+        state, private, tip = self.state, self.private, self._real_tip()
+        return (not self._is_gone and private.is_on_branch and not private.under_way and not private.modules
+                and private.commits == [tip] == [state.tip] == [state.indexed]
+                and not any((self.git_dir / name).exists() for name in MERGE_HEADS)
+                and self.git.current_branch(self.view.worktree) == state.branch
+                and _has_same_index(self.view, state, self.git_dir))
 
     def _bring_over(self) -> str:
         """Import and move the branch; repeat with everything, if a `git gc` of the user removed what had no ref yet."""
@@ -534,12 +560,15 @@ def collect_side_work(view: GitView) -> list[str]:
     with atomic.locked(view.lock):
         length = len(state.tip) or 40
         names = [name for name in _side_refs(view.common) if name != f"refs/heads/{state.branch}"]
-        named = [*(_value(view.common, name, length) for name in names), *_packed_tips(view.common, length).values()]
+        packed = {} if state.refs == hash_refs(_read_packed(view.common)) else _packed_tips(view.common, length)
+        named = [*(_value(view.common, name, length) for name in names), *packed.values()]
         return _import_commits(view, state, list(dict.fromkeys(filter(None, named))))[:MAX_SIDE]
 
 
 def _import_commits(view: GitView, state: ViewState, tips: Sequence[str]) -> list[str]:
     """Import the private commits that the repository lacks; return them."""
+    if not tips:
+        return []
     store = view.git.common / "objects"
     with _import_directory(view, store) as folder:
         new = _find_no_commits(folder, tips)
@@ -604,9 +633,13 @@ def _value(common: Path, name: str, length: int) -> str:
     return ""
 
 
+def _read_packed(common: Path) -> bytes:
+    return untrusted.read(common, "packed-refs", _PACKED_LIMIT) or b""
+
+
 def _packed_tips(common: Path, length: int) -> dict[str, str]:
     """Return the commits of the view's packed branches and its stash."""
-    data = untrusted.read(common, "packed-refs", _PACKED_LIMIT) or b""
+    data = _read_packed(common)
     lines = (line.split(" ", 1) for line in data.decode(errors="replace").splitlines() if " refs/" in line)
     return {ref: oid for oid, ref in lines if ref.startswith(("refs/heads/", _STASH))
             and OID.fullmatch(oid) and len(oid) == length}

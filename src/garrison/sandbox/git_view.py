@@ -18,6 +18,7 @@ garrison reads it by `system/untrusted.py`, and never runs git with its configur
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -86,6 +87,8 @@ class ViewState(msgspec.Struct):
     modules: dict[str, str] = msgspec.field(default_factory=dict)
     """Path of each submodule below the worktree → path of its git directory below the view."""
     version: int = 1
+    refs: str = ""
+    """Hash of the packed refs that garrison wrote into the view."""
     is_direct: bool = False
     """True if nothing is mounted: processes work directly in the view, where the worktree's `.git` file points."""
 
@@ -216,7 +219,7 @@ class GitView:
         shared = next((entry.value or "" for entry in reversed(entries) if entry.key == "core.sharedrepository"), "")
         state = ViewState(branch, str(git_dir), tip, owner, indexed=tip, permissions=shared,
                           stores=[str(path) for path in stores.paths], checkout=str(inside), modules=modules,
-                          version=_VERSION, is_direct=is_direct)
+                          version=_VERSION, refs=hash_refs((common / "packed-refs").read_bytes()), is_direct=is_direct)
         atomic.write(new / "view.json", json.dumps(asdict(state)).encode(), durable=False)
         # Renamed, and removed afterwards: a view exists completely or not at all, and the lock is not held for an
         # agent's million files.
@@ -450,6 +453,11 @@ def _write_refs(git: Git, common: Path) -> None:
         elif OID.fullmatch(value):
             lines.append(f"{value} {ref}\n")
     (common / "packed-refs").write_text("".join(lines), errors="surrogateescape")
+
+
+def hash_refs(packed: bytes) -> str:
+    """Return the value of `ViewState.refs` for a file of packed refs. Pure."""
+    return hashlib.sha256(packed).hexdigest()
 
 
 def _list_refs(git: Git) -> dict[str, str]:

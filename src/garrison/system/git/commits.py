@@ -36,6 +36,10 @@ OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 """Full name of an object."""
 _CACHED_DIFFS = 16
 """Differences of trees that are cached."""
+_MAX_COMMIT = 1 << 16
+"""Bytes up to which garrison itself reads a commit."""
+_NEAR = 32
+"""Commits that are read to find a merge base without git."""
 _SCRATCH = re.compile(r"(?:objects|ref|tick|union)-(\d+)-")
 """Names in `scratch`, with the pid of their creator."""
 _MERGE = ("merge-tree", "--write-tree", "-z", "--no-messages")
@@ -84,6 +88,13 @@ class Commit(NamedTuple):
     message: str
 
 
+class _Links(NamedTuple):
+    """What a commit names."""
+
+    tree: str
+    parents: tuple[str, ...]
+
+
 class Commits(Repository):
     """Branches, commits, trees and refs of a repository."""
 
@@ -123,7 +134,12 @@ class Commits(Repository):
 
         git's own `--short` turns `main` into `heads/main` if a tag, a remote or another ref has the same name.
         """
-        ref = self.run("symbolic-ref", "--quiet", "HEAD", cwd=path, check=False).out.strip()
+        head = "" if self.pinned else self._head_text(path or self.root) or ""
+        if OID.fullmatch(head):
+            return None
+        ref = head.removeprefix("ref: ")
+        if not head.startswith("ref: refs/heads/") or _INVALID_NAME.search(ref) or self._is_symbolic(ref):
+            ref = self.run("symbolic-ref", "--quiet", "HEAD", cwd=path, check=False).out.strip()
         return ref.removeprefix("refs/heads/") if ref.startswith("refs/heads/") else None
 
     def head(self, path: Path) -> str | None:
@@ -159,10 +175,65 @@ class Commits(Repository):
         """Return the merge base, or None; cached for two commits."""
         if (one, other) in self._merge_bases:
             return self._merge_bases[one, other]
-        found = self._ask("merge-base", one, other).out.strip() or None
+        found = self._find_near_base(one, other) or self._ask("merge-base", one, other).out.strip() or None
         if OID.fullmatch(one) and OID.fullmatch(other):  # a ref may name another commit next time
             self._merge_bases[one, other] = found
         return found
+
+    def _find_near_base(self, one: str, other: str) -> str | None:
+        """Return the merge base of two commits if all history down to it is near and in files; None: git must be asked.
+
+        A node's commits are few and new, and almost every step of it asks this.
+        """
+        candidate: str | None = one
+        for _ in range(_NEAR):
+            if candidate is None or not OID.fullmatch(other) or (known := self._read_commit(candidate)) is None:
+                return None
+            ours, theirs = self._list_down_to(candidate, one), self._list_down_to(candidate, other)
+            if ours is not None and theirs is not None:  # every other common ancestor is one of the candidate
+                return candidate if ours.isdisjoint(theirs) else None
+            candidate = next(iter(known.parents), None)
+        return None
+
+    def _list_down_to(self, base: str, tip: str) -> set[str] | None:
+        """Return the commits from `tip` to `base`, without it; None unless every line of history leads there."""
+        found, waiting = set[str](), [tip]
+        while waiting:
+            oid = waiting.pop()
+            if oid != base and oid not in found:
+                known = self._read_commit(oid)
+                if known is None or not known.parents or len(found) >= _NEAR:
+                    return None
+                found.add(oid)
+                waiting += known.parents
+        return found
+
+    def parents_of(self, commit: str) -> tuple[str, ...] | None:
+        """Return the parents of a commit; None if only git can read it."""
+        known = self._read_commit(commit)
+        return None if known is None else known.parents
+
+    def _read_commit(self, oid: str) -> _Links | None:
+        """Read a commit from its own file; None if git must be asked: it is in a pack, large, or damaged."""
+        if oid in self._read_commits or not OID.fullmatch(oid):
+            return self._read_commits.get(oid)
+        try:
+            with self._loose(oid).open("rb") as file:
+                data = zlib.decompressobj().decompress(file.read(_MAX_COMMIT), _MAX_COMMIT)
+        except (OSError, zlib.error):
+            return None
+        header, *parents = (line.partition(" ") for line in
+                            data.partition(b"\0")[2].partition(b"\nauthor ")[0].decode(errors="replace").split("\n"))
+        names = [name for _, _, name in (header, *parents)]
+        if _hash(data, oid) != oid or not data.startswith(b"commit ") or not all(map(OID.fullmatch, names)) \
+                or [kind for kind, _, _ in (header, *parents)] != ["tree", *["parent"] * len(parents)]:
+            return None
+        self._read_commits[oid] = _Links(names[0], tuple(names[1:]))
+        return self._read_commits[oid]
+
+    @cached_property
+    def _read_commits(self) -> dict[str, _Links]:
+        return {}
 
     def _ask(self, *question: str) -> GitResult:
         """Run git where exit code 1 means "no" or "none"; any other failure is an error."""
@@ -256,12 +327,13 @@ class Commits(Repository):
             return False
         except (OSError, zlib.error):
             return True
-        return hashlib.new("sha1" if len(oid) == 40 else "sha256", data, usedforsecurity=False).hexdigest() != oid
+        return _hash(data, oid) != oid
 
     def tree_of(self, commit: str) -> str:
         """Return the tree of a commit."""
         if commit not in self._trees:
-            tree = self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
+            known = self._read_commit(commit)
+            tree = known.tree if known else self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
             if not OID.fullmatch(commit):
                 return tree  # a ref: it may name another commit the next time
             self._trees[commit] = tree
@@ -269,7 +341,8 @@ class Commits(Repository):
 
     def has_same_tree(self, one: str, other: str) -> bool:
         """Return whether two commits have the same tree."""
-        if unknown := [commit for commit in (one, other) if commit not in self._trees and OID.fullmatch(commit)]:
+        if unknown := [commit for commit in (one, other) if commit not in self._trees and OID.fullmatch(commit)
+                       and self._read_commit(commit) is None]:
             found = self.run("rev-parse", *(f"{commit}^{{tree}}" for commit in unknown)).out.split()
             self._trees.update(zip(unknown, found, strict=True))
         return self.tree_of(one) == self.tree_of(other)
@@ -294,6 +367,8 @@ class Commits(Repository):
         """Return the differences between two tree-ishes; the last few results are cached by their trees."""
         if (known := self.known_changes(old, new)) is not None:
             return known
+        if old == new:
+            return []
         key = (self._trees.get(old, old), self._trees.get(new, new))
         parts = self.run("diff-tree", "-r", "-z", "--no-renames", *key).out.split("\0")
         return self.note_changes(*key, list(zip(parts[::2], parts[1::2], strict=False)))
@@ -445,6 +520,8 @@ class Commits(Repository):
 
     def refs(self, *prefixes: str) -> dict[str, str]:
         """Return the refs below `prefixes` (`refs/garrison/mq/`) and the objects they name."""
+        if prefixes and all(map(self._has_none_below, prefixes)):
+            return {}
         lines = self.run("for-each-ref", "--format=%(refname) %(objectname)", *prefixes).out.splitlines()
         return dict(pair(line) for line in lines)
 
@@ -564,15 +641,40 @@ class Commits(Repository):
         except FileNotFoundError:
             return True
 
-    def _read_head(self, path: Path) -> str | None:
-        """Read the commit checked out in a worktree of this repository from its files; None if git must be asked."""
+    def _has_none_below(self, prefix: str) -> bool:
+        """Return whether there is certainly no ref below a prefix that ends with a slash."""
+        if not prefix.startswith("refs/garrison/") or not prefix.endswith("/") or self.pinned \
+                or not self._keeps_refs_in_files or os.path.lexists(f"{self.common}/{prefix}".rstrip("/")):
+            return False
+        try:  # last, as in `_is_absent`
+            return f" {prefix}".encode() not in (self.common / "packed-refs").read_bytes()
+        except FileNotFoundError:
+            return True
+
+    def _is_symbolic(self, ref: str) -> bool:
+        """Return whether a ref may point to another one: never one that is packed."""
+        path = self.common / ref
+        try:
+            return not self._keeps_refs_in_files or path.is_symlink() or path.read_bytes().startswith(b"ref:")
+        except (FileNotFoundError, IsADirectoryError):
+            return False
+        except OSError:
+            return True
+
+    def _head_text(self, path: Path) -> str | None:
+        """Read the HEAD of a worktree of this repository; None if git must be asked."""
         own = self.registered(path)
         dirs = GitDirs(own, self.common) if own else find_git_dirs(path) if (path / ".git").exists() else None
-        if dirs is None or dirs.common != self.common:
+        if dirs is None or dirs.common != self.common or (dirs.own / "HEAD").is_symlink():
             return None
         try:
-            text = (dirs.own / "HEAD").read_text(errors="replace").strip()
+            return (dirs.own / "HEAD").read_text(errors="replace").strip()
         except OSError:
+            return None
+
+    def _read_head(self, path: Path) -> str | None:
+        """Read the commit checked out in a worktree of this repository from its files; None if git must be asked."""
+        if (text := self._head_text(path)) is None:
             return None
         if text.startswith("ref: refs/heads/"):
             return self._read_loose(text.removeprefix("ref: "))
@@ -630,6 +732,11 @@ class Commits(Repository):
 
 
 _NO_COMMON_COMMIT = MergeResult(None, [], "the branch and the target have no commit in common")
+
+
+def _hash(data: bytes, name: str) -> str:
+    """Return the name of an object with this content, of the same kind as `name`."""
+    return hashlib.new("sha1" if len(name) == 40 else "sha256", data, usedforsecurity=False).hexdigest()
 
 
 def _strip_forbidden(text: str) -> str:

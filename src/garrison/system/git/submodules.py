@@ -25,6 +25,8 @@ from garrison.system.git.worktrees import Worktrees, is_safe_name, remove_pipes
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from garrison.system.git.worktrees import Uncommitted
+
 Connect = Callable[[str], AbstractContextManager[Mapping[str, str]]]
 """Opens the connection to a server for the time of a fetch, and yields variables for git; Refused if that is not
 allowed."""
@@ -202,7 +204,8 @@ class Submodules(Worktrees):
 
     # --- saving work ------------------------------------------------------------------------------------------------
 
-    def commit_all(self, path: Path, message: str, *, links: Mapping[str, str] | None = None) -> str | None:
+    def commit_all(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
+                   seen: Uncommitted | None = None) -> str | None:
         """Commit everything in the submodules first, and save their commits; then commit the worktree."""
         remove_pipes(path, everywhere=True)
         for _, inner in self._populated(path):
@@ -212,7 +215,7 @@ class Submodules(Worktrees):
         for name, inner in self._embedded_submodules(path):
             made[name] = inner.create_snapshot(inner.root, _OF_MIRROR, when=_EPOCH)
             inner._push_to_store({f"{COMMITS}/{made[name]}": made[name]})
-        return super().commit_all(path, message, links={**(links or {}), **made})
+        return super().commit_all(path, message, links={**(links or {}), **made}, seen=seen)
 
     def is_dirty(self, path: Path) -> bool:
         """Return whether the worktree, or a submodule in it, has uncommitted changes or untracked files."""
@@ -289,7 +292,8 @@ class Submodules(Worktrees):
     def _embedded(self, path: Path) -> list[tuple[str, Submodules]]:
         """Return complete repositories in the worktree, each by its mirror: submodules, and others without a remote."""
         found = dict(self._embedded_submodules(path))
-        remove_pipes(path)
+        if not remove_pipes(path):
+            return list(found.items())
         listed = split(self.run("ls-files", "--others", "--exclude-standard", "-z", cwd=path, check=False,
                                 exact=True).out)
         for name in [*self.links(path, check=False), *(name.rstrip("/") for name in listed if name.endswith("/"))]:

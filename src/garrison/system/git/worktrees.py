@@ -12,7 +12,7 @@ import shutil
 import stat
 import threading
 from contextlib import ExitStack, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -41,6 +41,11 @@ _INDEX = "garrison-snapshot-"
 _INITIALIZING, _SPARSE = "initializing", "garrison-sparse"
 """Reason in git's lock on a worktree that is being created; file in its git directory with its sparse patterns."""
 _ADD = ("-c", "core.splitIndex=false", "add", "-A", "--sparse", "--pathspec-from-file=-", "--pathspec-file-nul")
+_MAX_INDEX = 64 << 20
+"""Bytes of an index that garrison itself reads."""
+_LINK_TYPE = (0o160000).to_bytes(4, "big")
+_REFERRING = (b"link\0", b"sdir\0")
+"""Begin of the extensions of an index with entries in another file, or with whole folders as one entry."""
 _NAMED = 20
 """Number of files that a message names."""
 _SETTINGS = frozenset({".gitignore", ".gitattributes", ".gitmodules", ".mailmap"})
@@ -53,6 +58,17 @@ class Worktree(NamedTuple):
     path: Path
     branch: str | None
     head: str | None
+
+
+class Uncommitted(NamedTuple):
+    """Files of a worktree that are not committed."""
+
+    files: Mapping[str, bool]
+    """Each file to commit, and whether it is new."""
+    unmerged: tuple[str, ...]
+    """Files in conflict in the index."""
+    is_clean: bool
+    """Nothing differs from the last commit, and nothing is deleted."""
 
 
 class ReflogLine(NamedTuple):
@@ -198,7 +214,8 @@ class Worktrees(Commits):
         real = path.parent.resolve() / path.name
         damage.mend_registration(self.common, real)
         untrusted.mend_folder(real)  # an agent may have worked there, and removed our permissions
-        for tree in self.worktrees():
+        is_new = self.registered(real) is None and branch is not None and self.is_checked_out_nowhere(branch)
+        for tree in () if is_new else self.worktrees():
             if tree.path == real:
                 if self._is_complete(real) and (tree.branch == branch or self._is_cut_off(tree, branch)):
                     return True
@@ -250,7 +267,7 @@ class Worktrees(Commits):
         real = path.parent.resolve() / path.name
         damage.mend_registration(self.common, real)
         for last in attempts(self.retry_seconds):
-            if all(tree.path != real for tree in self.worktrees()):
+            if self.registered(real) is None and all(tree.path != real for tree in self.worktrees()):
                 return
             answer = self.run("worktree", "remove", "--force", "--force", str(real), check=False)
             if answer.code == 0:
@@ -344,13 +361,14 @@ class Worktrees(Commits):
         return bool(self.list_files(path, "status", "--porcelain", "-z", "--untracked-files=normal",
                                     "--ignore-submodules=all"))
 
-    def uncommitted(self, path: Path) -> dict[str, bool]:
-        """Return the files of a worktree that `commit_all` would commit, and whether each is new; without repositories
-        inside it and deleted files."""
-        listing = self.list_files(path, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all",
-                                  "--ignore-submodules=all")
-        lines = [line for line in split(listing) if not line.endswith("/") and "D" not in line[1:2]]
-        return {line[3:]: line[:2] in ("??", "A ", "AM", " A") for line in lines}
+    def uncommitted(self, path: Path) -> Uncommitted:
+        """Return what `commit_all` would commit, without repositories inside the worktree and deleted files."""
+        listing = split(self.list_files(path, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all",
+                                        "--ignore-submodules=all"))
+        lines = [line for line in listing if not line.endswith("/") and "D" not in line[1:2]]
+        return Uncommitted({line[3:]: line[:2] in ("??", "A ", "AM", " A") for line in lines},
+                           tuple(line[3:] for line in listing if "U" in line[:2] or line[:2] in ("AA", "DD")),
+                           is_clean=not listing)
 
     def ignored(self, path: Path) -> list[str]:
         """Return the files and folders (with a final slash) of a worktree that git ignores, without known caches."""
@@ -362,10 +380,13 @@ class Worktrees(Commits):
         return set(split(self.run("check-ignore", "-z", "--stdin", cwd=path, check=False, exact=True,
                                   text="".join(f"{name}\0" for name in names)).out))
 
-    def commit_all(self, path: Path, message: str, *, links: Mapping[str, str] | None = None) -> str | None:
+    def commit_all(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
+                   seen: Uncommitted | None = None) -> str | None:
         """Commit everything not ignored, without hooks; return the new commit, None if there was nothing.
 
-        `links`: as in `create_snapshot`.
+        Args:
+            links: as in `create_snapshot`.
+            seen: what `uncommitted` has just found; None: look again.
         """
         remove_pipes(path, everywhere=True)
         before, git_dir = self.head(path), self.git_dir(path)
@@ -381,18 +402,24 @@ class Worktrees(Commits):
                 (git_dir / "index").unlink(missing_ok=True)
                 self.run("read-tree", before, cwd=path)
 
-        return write_held(self.common, lambda: self._commit_all(path, message, links),
+        return write_held(self.common, lambda: self._commit_all(path, message, links, seen),
                           lambda made: made is None or self.has_all(made, *([before] if before else [])), undo)
 
-    def _commit_all(self, path: Path, message: str, links: Mapping[str, str] | None) -> str | None:
-        self._add_all(path, {}, links, None)
+    def _commit_all(self, path: Path, message: str, links: Mapping[str, str] | None,
+                    seen: Uncommitted | None) -> str | None:
+        if seen is not None and seen.is_clean and not links and not self.links(path):
+            return None
+        self._add_all(path, {}, links, None, None if seen is None else seen.files)
         if why := self._refused_modules(path, {}):
             raise Refused(f"it contains a {MODULES} that would damage the repository: {why}; fix or remove it")
-        if self.run("diff", "--cached", "--quiet", "--ignore-submodules=none", cwd=path, check=False).code == 0:
-            return None
-        # --allow-empty: the user's settings may ignore a submodule's new commit
-        self.run("commit", "--quiet", "--no-verify", "--allow-empty", "-m", message, cwd=path, extra=self.author(path),
-                 durable=True)
+        commit = partial(self.run, "commit", "--quiet", "--no-verify", cwd=path, extra=self.author(path), durable=True)
+        # git refuses a commit without a change, but not during a merge; and to find one, it would run a status in each
+        # repository inside the worktree.
+        is_usual = not self.links(path) and not (self.git_dir(path) / "MERGE_HEAD").exists()
+        if not is_usual or commit("-m", message, check=False).code:
+            if self.run("diff", "--cached", "--quiet", "--ignore-submodules=none", cwd=path, check=False).code == 0:
+                return None
+            commit("--allow-empty", "-m", message)  # the user's settings may ignore a submodule's new commit
         return self.head(path)
 
     def author(self, path: Path | None = None) -> dict[str, str]:
@@ -480,10 +507,11 @@ class Worktrees(Commits):
         return next((why for mode, oid in entries if mode != "160000" and (why := explain_modules(self, oid))), "")
 
     def _add_all(self, path: Path, extra: Mapping[str, str], links: Mapping[str, str] | None,
-                 timeout: float | None) -> list[str]:
+                 timeout: float | None, names: Collection[str] | None = None) -> list[str]:
         """Add everything not ignored to the index; for repositories inside the worktree `links`, else their HEAD.
 
-        Return the files that were left out: git would read a sparse file of a terabyte for hours.
+        `names`: the files that are not committed, None if unknown. Return the files that were left out: git would read
+        a sparse file of a terabyte for hours.
 
         git would run a status in each of them in the index, by that repository's own configuration, and so run programs
         that an agent has named there. It would refuse one without a commit, and with it everything.
@@ -497,7 +525,7 @@ class Worktrees(Commits):
                      text="".join(f"{name}\0" for name in gone))
         refused = [MODULES] if (path / MODULES).is_symlink() else []  # with such a link, git adds nothing at all
         ignoring = commits.exclude_options(self.git_dir(path)) if "GIT_WORK_TREE" not in extra else ()
-        left = _too_large(path, split(self.run(
+        left = _too_large(path, names if names is not None else split(self.run(
             *ignoring, "ls-files", "-z", "--others", "--modified", "--exclude-standard", cwd=path, extra=extra,
             exact=True, timeout=timeout).out))
         specs = [".", *(f":(exclude,top,literal){name}" for name in (*values, *refused, *left))]
@@ -509,7 +537,7 @@ class Worktrees(Commits):
 
     def links(self, path: Path, extra: Mapping[str, str] | None = None, *, check: bool = True) -> dict[str, str]:
         """Return the repositories in the index, with the commit of each, '' for an unfinished merge."""
-        own = self.registered(path) if extra is None and path != self.root else None
+        own = self.registered(path) if not extra and path != self.root else None
         stamp = file_stamp(own / "index") if own is not None else None
         if stamp is not None and self._links.get(path, (None,))[0] == stamp:  # git replaces the file at each change
             return dict(self._links[path][1])
@@ -524,6 +552,10 @@ class Worktrees(Commits):
         return {}
 
     def _list_links(self, path: Path, extra: Mapping[str, str] | None, *, check: bool) -> dict[str, str]:
+        where = {**(self.pinned or self._pin(path)), **(extra or {})}
+        index = where.get("GIT_INDEX_FILE") or (f"{where['GIT_DIR']}/index" if "GIT_DIR" in where else "")
+        if index and _has_no_links(index):
+            return {}
         lines = split(self.run("ls-files", "-s", "-z", cwd=path, extra=extra, exact=True, check=check).out)
         fields = ((line.split(" ", 2), line.partition("\t")[2]) for line in lines if line.startswith("160000 "))
         return {name: oid if stage.startswith("0\t") else "" for (_, oid, stage), name in fields}
@@ -576,7 +608,7 @@ def find_last_own_commit(head: Sequence[ReflogLine], branch: Sequence[ReflogLine
     return own
 
 
-def _too_large(path: Path, names: Sequence[str]) -> list[str]:
+def _too_large(path: Path, names: Collection[str]) -> list[str]:
     """Return the largest files to leave out so that the rest has at most `MAX_CHECKOUT` bytes."""
     sizes: dict[str, int] = {}
     for name in names:
@@ -590,6 +622,18 @@ def _too_large(path: Path, names: Sequence[str]) -> list[str]:
         left.append(name)
         total -= sizes[name]
     return left
+
+
+def _has_no_links(index: str) -> bool:
+    """Return whether an index certainly contains no repositories; False means that git must be asked.
+
+    Its format stores the type of each entry in full, and the names of the extensions that refer to other entries.
+    """
+    try:
+        data = untrusted.read(Path(index).parent, Path(index).name, _MAX_INDEX) or b""
+    except (OSError, untrusted.UnsafeFile):
+        return False
+    return data.startswith(b"DIRC") and not any(mark in data for mark in (_LINK_TYPE, *_REFERRING))
 
 
 def _copy_index(source: Path, target: Path) -> None:
@@ -607,15 +651,20 @@ def _free_name(path: Path) -> Path:
     raise AssertionError
 
 
-def remove_pipes(tree: Path, *, everywhere: bool = False) -> None:
+def remove_pipes(tree: Path, *, everywhere: bool = False) -> bool:
     """Remove pipes in place of files that git reads, in a worktree and its repositories: it would wait forever.
+
+    Return whether there may be a repository inside the worktree.
 
     `everywhere`: all pipes of an idle worktree; also give its owner read permission.
     """
     if everywhere:
         untrusted.mend_folder(tree)
-    for folder, folders, files in os.walk(tree):
+    unread: list[OSError] = []
+    has_repository = False
+    for folder, folders, files in os.walk(tree, onerror=unread.append):
         if ".git" in folders:
+            has_repository |= folder != str(tree)
             folders.remove(".git")
             remove_pipes_within(Path(folder, ".git"))
         for name in folders if everywhere else ():
@@ -629,6 +678,7 @@ def remove_pipes(tree: Path, *, everywhere: bool = False) -> None:
                     Path(path).chmod(stat.S_IMODE(mode) | stat.S_IRUSR)  # it can no longer be swapped
                 if kind == stat.S_IFIFO or (name in _SETTINGS and kind not in (stat.S_IFREG, stat.S_IFLNK)):
                     os.unlink(path)  # noqa: PTH108  # path is relative to the walk
+    return has_repository or bool(unread)
 
 
 # ---- Repositories inside a worktree: which of them garrison's git may work in, and what is read from the others.

@@ -53,8 +53,10 @@ class Profile:
 
     extra: ClassVar[str] = ""
     """Extra that has its library, '' if it needs none."""
-    modules: ClassVar[tuple[str, ...]] = ()
-    """Modules that its processes load in every attempt."""
+    attempt: ClassVar[str] = ""
+    """Module that an orchestrator loads for it, '' if that depends."""
+    connection: ClassVar[str] = ""
+    """Module of its connection's program, '' if it has none."""
     has_session: ClassVar[bool] = False
     """True if it works in a session that accepts messages."""
     can_validate: ClassVar[bool] = False

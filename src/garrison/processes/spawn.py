@@ -109,7 +109,7 @@ def spawn_runner(runtime: Runtime, launch: Launch, task: Task, *, parent: Key | 
     write_runner_state(runtime, launch, key, "starting", None, runtime.clock.utc())
     for module in first_modules(launch.terminal):
         forks.load(module)
-    forks.load_for_later(_modules_of(task, runtime.home))
+    forks.load_for_later(filter(None, (*_LATER, *_modules_of(task, runtime.home))))
     return spawn_process(runtime, launch, request, ["--attempt", str(task.attempt)])
 
 
@@ -120,13 +120,14 @@ def first_modules(terminal: str) -> Iterator[str]:
         yield from ("garrison.system.tmux", "garrison.system.tmux_client")
 
 
-def _modules_of(task: Task, home: Path) -> Iterator[str]:
-    """Yield what the processes of a task load after their start."""
+def _modules_of(task: Task, home: Path) -> tuple[str, str]:
+    """Return the modules of a task's agent that its orchestrator loads, and that its connection is; '' for none."""
     from garrison.agents.registry import model_profile  # as the orchestrator does
 
-    yield from _LATER
-    with suppress(GarrisonError):  # the agent's orchestrator reports it
-        yield from model_profile(task.agent, home).modules
+    with suppress(GarrisonError):  # the orchestrator reports it
+        profile = model_profile(task.agent, home)
+        return profile.attempt, profile.connection
+    return "", ""
 
 
 def write_runner_state(runtime: Runtime, launch: Launch, key: Key, status: str, pid: int | None,
@@ -159,6 +160,7 @@ def spawn_orchestrator(runtime: Runtime, launch: Launch, task: Task, worktree: P
                "GARRISON_INCARNATION": str(leased.incarnation)}
         log = runtime.begin_log(launch.run_id, f"orchestrator-{task.node}")
         forks.load(PROGRAMS[key.role])
+        forks.load_while_waiting(filter(None, ("platformdirs.unix", _modules_of(task, runtime.home)[0])))
         session = terminal.open(key.full, argv, env=env, cwd=worktree, log=log)
         _record_session(runtime, leased, session)
         return ProcessId(session.pid, session.ticks) if session.ticks else None

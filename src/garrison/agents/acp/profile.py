@@ -26,7 +26,8 @@ class AcpProfile(Value, Profile):
     """An agent from the configuration that speaks the Agent Client Protocol."""
 
     extra: ClassVar[str] = "acp"
-    modules: ClassVar[tuple[str, ...]] = ("garrison.agents.acp.attempt", "garrison.agents.acp.connection")
+    attempt: ClassVar[str] = "garrison.agents.acp.attempt"
+    connection: ClassVar[str] = "garrison.agents.acp.connection"
     has_session: ClassVar[bool] = True
     can_validate: ClassVar[bool] = True
     gives_verdict_by_socket: ClassVar[bool] = True

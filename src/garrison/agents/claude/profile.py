@@ -42,7 +42,8 @@ class ClaudeProfile(Value, Profile):
     """A Claude agent from the configuration."""
 
     extra: ClassVar[str] = "claude"
-    modules: ClassVar[tuple[str, ...]] = ("garrison.agents.claude.attempt", "garrison.agents.claude.connection")
+    attempt: ClassVar[str] = "garrison.agents.claude.attempt"
+    connection: ClassVar[str] = "garrison.agents.claude.connection"
     has_session: ClassVar[bool] = True
     can_validate: ClassVar[bool] = True
     own_log_in: ClassVar[bool] = True

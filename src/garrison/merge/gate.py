@@ -26,7 +26,7 @@ from garrison.merge.verdicts import UNKNOWN, Result, classify, describe_result
 from garrison.records import atomic, costs, log_retention
 from garrison.records.names import parse_marker
 from garrison.sandbox import network, services, setups
-from garrison.sandbox.collect import find_checkout, git_mounts
+from garrison.sandbox.collect import begin_view, find_checkout, git_mounts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.devcontainer import image_key, with_devcontainer
 from garrison.sandbox.file_system import show_named_programs
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.merge.config import QueueConfig
+    from garrison.sandbox.git_view import BegunView
     from garrison.supervise.hang_detector import Hang
     from garrison.system.git import Git
 
@@ -182,6 +183,8 @@ class GateRun(msgspec.Struct):
     """Network of the running stage; None if an earlier processor started it, so that only its proxy serves it."""
     _begun: NamespaceInMaking | None = None
     """Namespace for the next stage."""
+    _view: BegunView | None = None
+    """Begun git view, if the next stage is the gate."""
     is_cut: bool = False
     """Set if the network of an adopted stage ended before the stage: its failure then proves nothing."""
     _is_closed: bool = False
@@ -232,7 +235,7 @@ class GateRun(msgspec.Struct):
 
     def _prepare(self, commit: str) -> None:
         try:
-            self.slot.prepare(commit, self.config.clean, self.config.keep)
+            self.slot.prepare(commit, self.config.clean, self.config.keep, meanwhile=self._begin_view)
         except Refused as error:  # a submodule cannot be fetched: the commit's fault, since the target passed
             self._refuse(str(error))
             return
@@ -242,6 +245,12 @@ class GateRun(msgspec.Struct):
             self._start_stage("setup", self.config.setup or "", self.setup_log)
         else:
             self._start_stage("gate", self.config.gate_command, self.log)
+
+    def _begin_view(self) -> None:
+        rights = self._rights("gate", self.environment)
+        if rights.mode is not Mode.NONE:
+            with contextlib.suppress(GarrisonError, OSError):  # the gate's start reports why
+                self._view = begin_view(self.slot.git, self.slot.path, rights, Role.GATE)
 
     def _limit(self, stage: str) -> float:
         """Return the time limit of a stage in seconds."""
@@ -401,6 +410,7 @@ class GateRun(msgspec.Struct):
         """Return the confinement of set-up or gate; None if not confined. Each starts with a fresh home that no earlier
         candidate has touched; the gate sees the set-up's home."""
         role, rights = Role(stage), self._rights(stage, env)
+        begun, self._view = self._view if role is Role.GATE else None, None
         if rights.mode is Mode.NONE:
             return None
         rights = with_devcontainer(show_named_programs(rights, command), self.slot.git)
@@ -411,7 +421,7 @@ class GateRun(msgspec.Struct):
         layer = setups.layer_of(self.slot.path) if role is Role.GATE else None
         left = self.slot.sandbox / "setup/home" if layer is None else layer.home
         return Place(role, rights, self.slot.path, private,
-                     git_mounts(git, self.slot.path, rights, role, checkout=checkout), checkout=checkout,
+                     git_mounts(git, self.slot.path, rights, role, checkout=checkout, begun=begun), checkout=checkout,
                      secret=(git.root, git.common),
                      under_home=(left,) if role is Role.GATE else (),
                      under_worktree=() if layer is None else (layer.tree,),

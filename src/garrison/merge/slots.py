@@ -39,7 +39,7 @@ from garrison.system.processes import is_running, same_boot
 from garrison.values import asdict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from garrison.sandbox.setups import SetupLayer
 
@@ -97,10 +97,13 @@ class Slot:
         self._made_path.unlink(missing_ok=True)
         self._lock.path.unlink(missing_ok=True)
 
-    def prepare(self, commit: str, clean: str = CLEANING[0], keep: tuple[str, ...] = ()) -> None:
+    def prepare(self, commit: str, clean: str = CLEANING[0], keep: tuple[str, ...] = (),
+                meanwhile: Callable[[], object] | None = None) -> None:
         """Check out `commit`, detached; keep set-up output, and clean the rest according to `clean` (see CLEANING).
 
-        `keep`: patterns, as in .gitignore, of more files to keep.
+        Args:
+            keep: patterns, as in .gitignore, of more files to keep.
+            meanwhile: called while git checks it out, again if that is tried again.
         """
         if clean == "ignored" and self.memory.clean != clean:
             self.memory.setup_key = ""  # set-up's ignored files were not recorded: run it again
@@ -110,12 +113,12 @@ class Slot:
         try:
             if altered or ((self.path / ".git").exists() and self.git.is_of_other_files(self.path)):
                 self._make_again()
-            self._check_out(commit, keep)
+            self._check_out(commit, keep, meanwhile)
         except (GitError, OSError):
             # damaged by a gate or a crash, or of a recreated repository: it contains no work
             self._make_again()
             try:
-                self._check_out(commit, keep)
+                self._check_out(commit, keep, meanwhile)
             except OSError as error:
                 raise GitError(("worktree",), 1, f"fatal: {error}") from error
 
@@ -161,7 +164,7 @@ class Slot:
             untrusted.remove_tree(self.path)
         self.memory = SlotMemory(job=self.memory.job, clean=self.memory.clean)
 
-    def _check_out(self, commit: str, patterns: tuple[str, ...]) -> None:
+    def _check_out(self, commit: str, patterns: tuple[str, ...], meanwhile: Callable[[], object] | None) -> None:
         is_new = not (self.path / ".git").exists()
         if is_new:
             self._remove_files()  # `add_worktree` would keep the remains of a killed removal under another name
@@ -180,7 +183,7 @@ class Slot:
                 self._restore_setup_output()
             if not (is_new or is_clean) or layer is not None or self.memory.made:
                 self._clean(patterns)
-        self.git.check_out(self.path, commit, files=len(tracked or ()))
+        self.git.check_out(self.path, commit, files=len(tracked or ()), meanwhile=meanwhile)
         self.notes = worktree_files.complete_worktree(self.git, self.path, force=True,
                                                      connect=connect_for(self.git))
         tree = self.git.tree_of(commit)

@@ -27,6 +27,7 @@ from garrison.sandbox.devcontainer import with_devcontainer
 from garrison.sandbox.git_view import (
     MERGE_HEADS,
     REPOSITORY,
+    BegunView,
     GitView,
     ViewState,
     checkout_path,
@@ -267,19 +268,29 @@ def find_checkout(git: Git, rights: Rights, environ: Mapping[str, str]) -> Path 
     return checkout_path(git.root, git.key, Path(environ.get("HOME") or "/"))
 
 
-def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str = "",
-               checkout: Path | None = None, *, hooks: bool = True) -> tuple[Mount, ...]:
-    """Return a process's git view of its worktree's repository, with the user's `hooks` or without.
+def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str = "", checkout: Path | None = None, *,
+               hooks: bool = True, begun: BegunView | None = None) -> tuple[Mount, ...]:
+    """Return a process's git view of its worktree's repository, with the user's `hooks` or without; `begun` by
+    `begin_view`.
 
     An agent's view is kept for its successors (`enter`); other roles get a new one each time, which is never collected.
     With Landlock nothing can be mounted: the view is direct (`ViewState`). The repository's own git directory is not
     writable, and only its objects are readable.
     """
-    view = GitView(git, worktree, "git" if role is Role.AGENT else f"git-{role}")
     is_direct = mode_here(rights.mode) is Mode.LANDLOCK
+    view = _view_of(git, worktree, role)
     if role is Role.AGENT:
         return enter(view, owner, push=rights.push, checkout=checkout, hooks=hooks, is_direct=is_direct)
-    return view.prepare(checkout=checkout, hooks=hooks, is_direct=is_direct)
+    return view.prepare(checkout=checkout, hooks=hooks, is_direct=is_direct, begun=begun)
+
+
+def begin_view(git: Git, worktree: Path, rights: Rights, role: Role) -> BegunView:
+    """Begin a git view for `git_mounts` while something else is checked out in the worktree; not for an agent's."""
+    return _view_of(git, worktree, role).begin(is_direct=mode_here(rights.mode) is Mode.LANDLOCK)
+
+
+def _view_of(git: Git, worktree: Path, role: Role) -> GitView:
+    return GitView(git, worktree, "git" if role is Role.AGENT else f"git-{role}")
 
 
 def _is_current(view: GitView, state: ViewState) -> bool:

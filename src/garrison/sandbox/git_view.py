@@ -25,7 +25,7 @@ import shutil
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -116,6 +116,16 @@ def checkout_path(root: Path, key: str, user_home: Path) -> Path:
     return root if is_free and not below_own else home / "checkout" / key
 
 
+class BegunView(NamedTuple):
+    """A view in the making (`GitView.begin`)."""
+
+    folder: Path
+    stores: ObjectStores
+    settings: list[git_config.ConfigEntry]
+    named: list[git_config.ConfigEntry]
+    """Settings that name a copy."""
+
+
 class GitView:
     """View of the worktree `worktree`; `name` distinguishes several of one worktree."""
 
@@ -190,8 +200,18 @@ class GitView:
 
     # ---- preparing
 
-    def prepare(self, *, push: bool = False, owner: str = "", checkout: Path | None = None,
-                hooks: bool = True, is_direct: bool = False) -> tuple[Mount, ...]:
+    def begin(self, *, hooks: bool = True, is_direct: bool = False) -> BegunView:
+        """Create the part of a view that does not depend on what is checked out. Arguments: as for `prepare`."""
+        self._inside = self.common if is_direct else REPOSITORY
+        new = self.folder.with_name(f"{self.folder.name}.new-{os.getpid()}")
+        untrusted.remove(new.parent, new.name)
+        atomic.make_directory(new)
+        stores = ObjectStores(self.git.common, is_direct=is_direct)
+        _make_git_directory(new / "common", stores.alternates(self.git.common / "objects"))
+        return BegunView(new, stores, *self._write_shared(new / "common", hooks=hooks))
+
+    def prepare(self, *, push: bool = False, owner: str = "", checkout: Path | None = None, hooks: bool = True,
+                is_direct: bool = False, begun: BegunView | None = None) -> tuple[Mount, ...]:
         """Create the view from the repository's current state, replacing an old one; return what to bind inside.
 
         Args:
@@ -200,18 +220,15 @@ class GitView:
             checkout: path of the worktree inside; None: as outside.
             hooks: the user's own hooks run inside.
             is_direct: as in `ViewState`.
+            begun: result of `begin` with the same arguments.
         """
         inside = checkout or self.worktree
         git_dir = restore_link(self.git, self.worktree)
         self._inside = self.common if is_direct else REPOSITORY
-        new = self.folder.with_name(f"{self.folder.name}.new-{os.getpid()}")
-        untrusted.remove(new.parent, new.name)
-        atomic.make_directory(new)
+        new, stores, entries, named = begun or self.begin(hooks=hooks, is_direct=is_direct)
         common = new / "common"
-        stores = ObjectStores(self.git.common, is_direct=is_direct)
         branch, tip = read_head(self.git, self.worktree, git_dir)
-        _make_git_directory(common, stores.alternates(self.git.common / "objects"))
-        entries = self._write_shared(common, git_dir, inside, push=push, hooks=hooks)
+        self._write_settings(common, git_dir, inside, entries, named, push=push)
         modules = _copy_worktree_part(self.git, self.worktree, git_dir, common, stores, inside)
         (new / "empty").touch()
         for number, folder in enumerate(["", *modules.values()]):
@@ -247,24 +264,12 @@ class GitView:
                   if (self.worktree / path / ".git").is_file()),
                 *store_mounts([Path(path) for path in state.stores] if state else [], empty), *system)
 
-    def _write_shared(self, common: Path, git_dir: Path, inside: Path, *, push: bool,
-                      hooks: bool) -> list[git_config.ConfigEntry]:
-        """Write the parts shared by all worktrees of a repository: settings, refs, hooks, patterns; return the real
-        settings."""
+    def _write_shared(self, common: Path, *, hooks: bool,
+                      ) -> tuple[list[git_config.ConfigEntry], list[git_config.ConfigEntry]]:
+        """Write the parts shared by all worktrees of a repository: refs, hooks, files; return the real settings, and
+        those that name a copy."""
         entries = [entry for entry in self._list_settings() if entry.scope != "command"]
-        # Path's fails without such a user
-        paths = {entry.key: os.path.expanduser(entry.value or "") for entry in entries}  # noqa: PTH111
-        shared = [*git_config.select(entries, ("system", "global", "local"), push=push),
-                  *self._copy_patterns(common, paths),
-                  *(self._copy_hooks(common, paths.get("core.hookspath", "")) if hooks else ()),
-                  *(git_config.ConfigEntry("local", key, value) for key, value in git_config.FORCED),
-                  git_config.ConfigEntry("local", "core.bare", "false"),  # it has a worktree, whatever the real one has
-                  git_config.ConfigEntry("local", "core.worktree", str(inside))]
-        (common / "config").write_bytes(git_config.render(shared))
-        own = git_config.select(entries, ("worktree",), push=push)
-        if (git_dir / "config.worktree").exists():
-            (common / "config.worktree").write_bytes(git_config.render(
-                entry for entry in own if not entry.key.endswith(".pushurl")))
+        named = self._copy_hooks(common, _paths_in(entries).get("core.hookspath", "")) if hooks else []
         head = (self.git.common / "HEAD").read_text()
         if "refs/heads/.invalid" in head:  # of a repository with its refs in tables
             head = "ref: refs/heads/main\n"
@@ -273,10 +278,24 @@ class GitView:
         _copy_file(self.git.common / "shallow", common / "shallow")
         for name in ("exclude", "attributes", "sparse-checkout"):
             _copy_file(self.git.common / "info" / name, common / "info" / name)
+        return entries, named
+
+    def _write_settings(self, common: Path, git_dir: Path, inside: Path, entries: Sequence[git_config.ConfigEntry],
+                        named: Sequence[git_config.ConfigEntry], *, push: bool) -> None:
+        """Write the settings, with the user's own patterns, and what is excluded in this worktree."""
+        shared = [*git_config.select(entries, ("system", "global", "local"), push=push),
+                  *self._copy_patterns(common, _paths_in(entries)), *named,
+                  *(git_config.ConfigEntry("local", key, value) for key, value in git_config.FORCED),
+                  git_config.ConfigEntry("local", "core.bare", "false"),  # it has a worktree, whatever the real one has
+                  git_config.ConfigEntry("local", "core.worktree", str(inside))]
+        (common / "config").write_bytes(git_config.render(shared))
+        own = git_config.select(entries, ("worktree",), push=push)
+        if (git_dir / "config.worktree").exists():
+            (common / "config.worktree").write_bytes(git_config.render(
+                entry for entry in own if not entry.key.endswith(".pushurl")))
         if (excluded := git_dir / commits.EXCLUDE_FILE).is_file():
             with (common / "info" / "exclude").open("ab") as file:
                 file.write(b"\n" + excluded.read_bytes())
-        return entries
 
     def _list_settings(self) -> list[git_config.ConfigEntry]:
         if known := self.git.settings(self.worktree):
@@ -419,6 +438,12 @@ def _write_link(worktree: Path, git_dir: Path) -> None:
 
 
 # ---- parts of a view -------------------------------------------------------------------------------------------------
+
+
+def _paths_in(entries: Iterable[git_config.ConfigEntry]) -> dict[str, str]:
+    """Return each setting as a path."""
+    # Path's fails without such a user
+    return {entry.key: os.path.expanduser(entry.value or "") for entry in entries}  # noqa: PTH111
 
 
 def _make_git_directory(folder: Path, alternates: str) -> None:

@@ -30,7 +30,7 @@ from garrison.system.git.repository import EMAIL, NAME, TIMED_OUT, GitError, att
 from garrison.system.stamps import file_stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 _MAX_LOG_LINE = 1 << 16
 _UNLOGGED = ("-c", "core.logAllRefUpdates=false")
@@ -306,7 +306,8 @@ class Worktrees(Commits):
             return None  # git keeps no logs here
         return find_last_own_commit(*logs)
 
-    def check_out(self, path: Path, commit: str, *, files: int = 0) -> None:
+    def check_out(self, path: Path, commit: str, *, files: int = 0,
+                  meanwhile: Callable[[], object] | None = None) -> None:
         """Check out `commit`, detached, in our own worktree, discarding all changes.
 
         Like `read-tree --reset -u` and then HEAD, but git reads the files with several threads. Nothing is written to
@@ -314,10 +315,12 @@ class Worktrees(Commits):
 
         Args:
             files: how many files the worktree has, 0 for unknown: git needs no threads for a few.
+            meanwhile: as for `run`.
         """
         (self.git_dir(path) / "logs/HEAD").unlink(missing_ok=True)
         alone = ("-c", "core.preloadIndex=false") if 0 < files < _FEW else ()
-        self.run(*_UNLOGGED, *alone, "checkout", "-q", "-f", "--detach", commit, "--", cwd=path)
+        self.run(*_UNLOGGED, *alone, "checkout", "-q", "-f", "--detach", commit, "--", cwd=path,
+                 meanwhile=meanwhile)
 
     def clear_locks(self, path: Path, branch: str = "") -> list[str]:
         """Remove `index.lock` and `HEAD.lock` of a worktree whose process is gone; never those of the main worktree.

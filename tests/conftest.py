@@ -32,7 +32,7 @@ def _no_shim() -> None:
         os.environ["PATH"] = f"{real}{os.pathsep}{os.environ['PATH']}"
 
 
-MEASURED_S = 1.0
+MEASURED_S = 0.2
 """Seconds of processor time."""
 TRACER = pytest.StashKey[Any]()
 """Coverage's trace function; None where nothing is measured."""

@@ -256,9 +256,10 @@ def serve_from(root: Path, python: Path | str) -> Iterator[Callable[[str, int], 
     """Yield a function that asks a worker in `root` about a bug and so many seeds; without a name, about the source
     as it is and the seeds on record."""
     path = f"{Path(python).parent}:{os.environ['PATH']}"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     process = subprocess.Popen([str(python), "-m", "tests.proof", "--serve"], cwd=root, text=True,
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               env={**os.environ, "PATH": path, "GARRISON_TEST_DEADLINE": f"{PATIENCE:g}"})
+                               env={**kept, "PATH": path, "GARRISON_TEST_DEADLINE": f"{PATIENCE:g}"})
     assert process.stdin is not None and process.stdout is not None
     asked, told = process.stdin, process.stdout
 

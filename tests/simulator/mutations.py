@@ -258,7 +258,7 @@ QUEUE = (
     bug("red_once_is_rejected_without_repeat", "an entry is rejected though its set alone was red",
         at("merge/decision.py", "_Knowledge.convict", "condition", "len(x1) == 1", "convicts")),
     bug("queue_stalls", "entries behind the first are not looked at",
-        at("merge/state.py", "QueueState.waiting", "condition", "it and x1.seq < 40", "status")),
+        at("merge/state.py", "QueueState.waiting", "value", "[each for each in it if each.seq < 40]", "ranked")),
     bug("landed_while_tested", "a node counts as landed while its entry is tested",
         at(GUARDIAN, "_follow_merges", "condition", "x1.status in ('landed', 'testing')", "HAS_LANDED", 2)),
     bug("verdict_of_an_earlier_attempt", "a verdict on an earlier attempt is taken for the current one",

@@ -361,9 +361,10 @@ def logout_note(runtime: Runtime) -> str:
 def foreign_entries_note(runtime: Runtime, launch: Launch) -> str:
     """Return a line about merge entries of inactive runs, which this run's processor will land; '' for none."""
     queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock)
-    running = running_runs(runtime)
-    return describe_foreign_entries([entry for entry in queue.state.unfinished()
-                                     if entry.run not in running | {launch.run_id} and not entry.awaits_approval])
+    entries = [entry for entry in queue.state.unfinished()
+               if entry.run != launch.run_id and not entry.awaits_approval]
+    running = running_runs(runtime) if entries else ()  # reads the records of all runs
+    return describe_foreign_entries([entry for entry in entries if entry.run not in running])
 
 
 def describe_foreign_entries(entries: list[MergeEntry]) -> str:

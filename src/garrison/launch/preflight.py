@@ -502,11 +502,12 @@ def _refuse_unfinished(runtime: Runtime, launch: Launch, request: LaunchRequest)
         return
     for run in run_records.list_runs(runtime.home):
         try:
-            other, state = runtime.launch(run), read_run_state(runtime, run)
+            other = runtime.launch(run)
+            if (other.pipeline_id, other.repo) != (launch.pipeline_id, launch.repo) or other.adhoc:
+                continue
+            state = read_run_state(runtime, run)
         except RecordError as error:
             log_line(f"run {run} is skipped: {error}")
-            continue
-        if (other.pipeline_id, other.repo) != (launch.pipeline_id, launch.repo) or other.adhoc:
             continue
         if state.status not in FINAL:
             raise _is_unfinished(runtime, run, state)

@@ -137,7 +137,7 @@ class Launcher:
                                    why=str(incarnation.identity.metadata.get("succeeds", ""))))
         if not any(entry.kind == LaunchRecorded.kind for entry in journal.entries):
             self._record(copy_launch(self.files, launch))
-        remove_temp_files(runtime.home, runtime.clock.time())
+        self._is_home_tidy = False
         self.progress.begin(self.run)
 
     # ---- observe
@@ -209,6 +209,10 @@ class Launcher:
         self._notify()
         if self.exit_code is None:
             self.incarnation.advance_hook(self.state.phase)
+        if not self._is_home_tidy and any(node.status == "active" for node in self.state.nodes.values()):
+            # Not before the first node starts: it looks at every file of the home.
+            self._is_home_tidy = True
+            remove_temp_files(self.runtime.home, self.runtime.clock.time())
         return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)
 
     def _is_closing(self) -> bool:

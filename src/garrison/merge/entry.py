@@ -230,8 +230,11 @@ class ResolvedOptions(Value):
 
 def rank_entries(entries: Iterable[MergeEntry], positions: Mapping[str, int]) -> list[MergeEntry]:
     """Sort entries by rank; `positions`: number of entries enqueued before each."""
-    return sorted(entries, key=lambda entry: (positions[entry.id] - PLACES * _clamp(entry.priority),
-                                              positions[entry.id]))
+    def rank(entry: MergeEntry) -> tuple[int, int]:
+        place = positions[entry.id]
+        return (place - PLACES * _clamp(entry.priority) if entry.priority else place, place)
+
+    return sorted(entries, key=rank)
 
 
 def order_by_dependencies(entries: Sequence[MergeEntry], needs: Mapping[str, Collection[str]]) -> list[MergeEntry]:

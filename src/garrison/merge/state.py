@@ -213,7 +213,8 @@ class QueueState(msgspec.Struct):
 
     def waiting(self) -> list[MergeEntry]:
         queued = self.ranked("queued")
-        needs = {entry.id: {other.id for other in self.unmet_dependencies(entry)} for entry in queued}
+        needs = {entry.id: {other.id for other in self.unmet_dependencies(entry)} for entry in queued
+                 if entry.depends_on}
         return order_by_dependencies(queued, needs)
 
     def landed_since(self, base: str, tip: str) -> tuple[str, ...] | None:

@@ -12,10 +12,11 @@ from garrison.ends import Wait
 from garrison.errors import Fenced, LockLost, Refused
 from garrison.merge import candidates, commands
 from garrison.merge.config import QueueConfig
+from garrison.merge.entry import EntryOptions
 from garrison.merge.gate import gate_marker
 from garrison.merge.processor import MergeProcessor, StepResult
 from garrison.merge.queue import MergeQueue, find_unrecorded, list_queues
-from garrison.merge.records import QueueResumed, StatusChanged
+from garrison.merge.records import QueueHindered, QueuePaused, QueueResumed, StatusChanged
 from garrison.records import journal, log_retention
 from garrison.run.merge_client import MergeClient
 from garrison.run.merge_processor import QueueWorker
@@ -61,15 +62,19 @@ def test_a_runner_wakes_only_for_records_about_its_own_entry(world):
         assert not loop.wait(0.01), "while its agent works it has no entry"
         client.watch(loop, "validating")
         entry = world.enqueue("one", attempt=2)
-        assert loop.wait(DEADLINE), "its node is named"
+        assert loop.wait(2), "its entry is superseded"
+        assert client.read_status("validating").status == "superseded"
         client.task.attempt = 2
         assert client.read_status("validating").status == "queued"
         two = world.enqueue("two")
         with world.queue.locked():
-            world.queue.append(StatusChanged((two.id,), "candidate"))
-        assert not loop.wait(0.01)
+            world.queue.append(StatusChanged((entry.id,), "candidate"))
+        assert not loop.wait(0.01), "a step"
         with world.queue.locked():
-            world.queue.append(StatusChanged((two.id, entry.id), "held"))
+            world.queue.append(StatusChanged((two.id,), "held"))
+        assert not loop.wait(0.01), "another node's"
+        with world.queue.locked():
+            world.queue.append(StatusChanged((entry.id,), "held"))
         assert loop.wait(DEADLINE), "its entry is named"
         assert client.read_status("validating").status == "held"
         with world.queue.locked():
@@ -82,6 +87,38 @@ def test_a_runner_wakes_only_for_records_about_its_own_entry(world):
         journal_file.unlink()
         journal_file.mkdir()
         assert loop.wait(DEADLINE), "nor is the loop ended by what it cannot read"
+
+
+def test_a_follower_of_the_queue_learns_at_once_of_all_but_the_steps_of_its_entries(world):
+    world.add("one")
+    follower = MergeQueue(world.home, world.repo)
+    assert follower.has_more_than_steps(), "it has read nothing yet"
+    assert [follower.state.entry(entry.id).status for entry in world.queue.entries()] == ["queued"]
+    processor = world.processor()
+    await_gate(processor)
+    assert [entry.status for entry in world.queue.entries()] == ["testing"]
+    assert not follower.has_more_than_steps()
+    drive(processor)
+    assert follower.has_more_than_steps(), "it has landed"
+    assert [entry.status for entry in follower.entries()] == ["landed"]
+    world.add("bad", {"bad": "1\n"})
+    assert not follower.has_more_than_steps()
+    drive(processor)
+    assert follower.has_more_than_steps(), "it is rejected"
+    assert follower.entries()[-1].status == "rejected"
+    world.branch("new", {"new": "1\n"})
+    world.queue.enqueue("r", "new", 1, "new", options=EntryOptions(approval=True))
+    assert follower.has_more_than_steps(), "it waits for the user"
+    assert follower.entries()[-1].status == "held"
+    world.enqueue("new", 2)
+    assert follower.has_more_than_steps(), "it is superseded"
+    assert [entry.status for entry in follower.entries()[-2:]] == ["superseded", "held"]
+    for record in (QueueHindered("a disk"), QueuePaused((), "asked", "", ""), QueueResumed("asked")):
+        with world.queue.locked():
+            world.queue.append(record)
+        assert follower.has_more_than_steps()
+        assert follower.state.seq == world.queue.state.seq
+    processor.close()
 
 
 def test_an_endless_gate_log_keeps_its_beginning_and_its_end(tmp_path):

@@ -24,6 +24,7 @@ from garrison.merge.entry import (
     NO_OPTIONS,
     STRATEGIES,
     TRAILER,
+    TRANSITIONS,
     EntryOptions,
     MergeEntry,
     ResolvedOptions,
@@ -52,6 +53,13 @@ WANTED_SECONDS = 5.0
 """Seconds for which a request by another home's processor counts; it is repeated every second."""
 STARTED = ("candidate", "testing", "landing_blocked")
 """Statuses of an entry with a candidate, which is rebuilt if its options change."""
+_STEPS = (records.LeaseTaken, records.EntryEnqueued, records.StatusChanged, records.GateStarted, records.VerdictGiven,
+          records.LandingStarted, records.CheckoutUpdated)
+"""Records after which no entry has ended or waits for the user, unless they name such a status."""
+_MORE_THAN_STEPS = tuple(word.encode() for word in (
+    '"supersedes":["',
+    *(f'"status":"{status}"' for status in TRANSITIONS if status not in ("queued", "candidate", "testing", "landing")),
+    *(f'"kind":"{kind}"' for kind, record in records.RECORDS.items() if record not in _STEPS)))
 FAILPOINTS = ("enq_pinned", "enq_written", "enq")
 """Points at which tests kill an enqueue (see `system.failpoint`)."""
 
@@ -81,10 +89,15 @@ class QueueReader:
         self.refresh()
         return [entry for entry in self.state.entries.values() if before.get(entry.id) != entry]
 
-    def may_mention(self, node: str, *entries: str) -> bool:
-        """Return whether new records may be about that node or one of these entries, or about the queue as a whole."""
-        of_node, *ids = (json.dumps(name).encode() for name in (node, *entries))
-        return self._reader.mentions(b'"node":' + of_node, b'"kind":"config"', *ids)  # a snapshot has its own file
+    def may_mention(self, node: str) -> bool:
+        """Return whether new records may be about that node, or about the queue as a whole."""
+        quoted = json.dumps(node).encode()
+        return self._reader.mentions(b'"node":' + quoted, b'"kind":"config"')  # a snapshot has its own file
+
+
+    def has_more_than_steps(self, *names: str) -> bool:
+        """Return whether new records may do more than bring entries a step forward: end one, hold it, pause …"""
+        return self._reader.mentions(*_MORE_THAN_STEPS, about=[json.dumps(name).encode() for name in names])
 
 
 def list_queues(home: Path, report: Callable[[str], None] | None = None,
@@ -209,9 +222,12 @@ class MergeQueue:
     def state(self) -> QueueState:
         return self._reader.refresh()
 
-    def may_mention(self, node: str, *entries: str) -> bool:
-        """Return whether records that `state` has not replayed may be about that node or one of these entries."""
-        return self._reader.may_mention(node, *entries)
+    def has_more_than_steps(self, *names: str) -> bool:
+        """Return whether records that `state` has not replayed may do more than bring entries a step forward.
+
+        With `names`, of nodes and entries, only records that have one of them count.
+        """
+        return self._reader.has_more_than_steps(*names)
 
     def entries(self) -> list[MergeEntry]:
         return list(self.state.entries.values())

@@ -114,8 +114,8 @@ class Runner:
         self.exit_code: int | None = None
         self._stopping_since: float | None = None
         self._logged_problem = ""
-        self._endings_stamp: Fingerprint | None = None
-        self._failover_stamp: Fingerprint | None = None
+        self._troubles = [str(AttemptFiles(self.folder).endings), str(self.folder / failover.FILE)]
+        self._troubles_stamp: Fingerprint | None = None
         self._remote_stamp: Fingerprint | None = None
         self._cannot_save = ""
         """Why the work of a failed node could not be saved."""
@@ -186,14 +186,11 @@ class Runner:
 
     def _record_troubles(self) -> None:
         """Journal the interruptions of the agent's session, for `garrison why` and `events`."""
-        stamp = fingerprint_of([str(AttemptFiles(self.folder).endings)])
-        if stamp != self._endings_stamp:
-            self._endings_stamp = stamp
+        stamp = fingerprint_of(self._troubles)
+        if stamp != self._troubles_stamp:
+            self._troubles_stamp = stamp
             for text in list_troubles(self.folder)[self.facts.troubles:]:
                 self._record_fact("session", text)
-        stamp = fingerprint_of([str(self.folder / failover.FILE)])
-        if stamp != self._failover_stamp:
-            self._failover_stamp = stamp
             for each in failover.read_failovers(self.folder)[self.facts.failovers:]:
                 self._record_fact("failover", each.describe())
         if self.task.hosts:

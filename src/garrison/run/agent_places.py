@@ -107,6 +107,13 @@ class AgentPlaces(msgspec.Struct):
         own = self._own
         return own is not None and bool(own.waiting)
 
+    def are_limited(self) -> bool:
+        """Return whether config.toml limits the agents of all runs; give all places back if it no longer does."""
+        self._read_limit()
+        if self.limit is None and self._own is not None:
+            self.leave()
+        return self.limit is not None
+
     def share(self, busy: Sequence[str], wanted: Sequence[str], now: float) -> Collection[str] | None:
         """Take places for the nodes at work, and free ones for those that are to start; None without a limit.
 
@@ -115,11 +122,9 @@ class AgentPlaces(msgspec.Struct):
             wanted: nodes that are to start, or to continue, in this order.
             now: seconds since 1970.
         """
-        self._read_limit()
-        if self.limit is None:
-            if self._own is not None:
-                self.leave()
+        if not self.are_limited():
             return None
+        assert self.limit is not None
         kept = [*busy, *(name for name in wanted if name in self.granted and name not in busy)]
         more = [name for name in wanted if name not in kept]
         own = self._own

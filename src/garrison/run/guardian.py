@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -69,6 +70,7 @@ from garrison.values import replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from garrison.merge.queue import MergeQueue
     from garrison.merge.state import QueueTurn
     from garrison.pipeline.plan import RunPlan
     from garrison.processes.loop import Fingerprint
@@ -79,6 +81,16 @@ if TYPE_CHECKING:
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
+
+
+def _has_news(queue: MergeQueue, changed: set[str]) -> bool:
+    """Return whether new records of a queue require a turn at once; the steps of its entries are read by the next
+    one, within a rescan."""
+    if queue.path.name not in changed:
+        return False
+    with contextlib.suppress(GarrisonError, OSError):  # which the turn reports
+        return queue.has_more_than_steps()
+    return True
 
 
 RUN_ROLES = frozenset({"runner", "orchestrator", "processor"})
@@ -145,7 +157,7 @@ class Guardian:
         """Gather everything that the policy decides on."""
         landing = self._landing()
         turns = {turn.node: turn for turn in self.queue.state.turns.values() if turn.run == self.run}
-        runners = self.supervisor.observe_children({name: self._runner_key(name) for name in self.state.nodes})
+        runners = self.supervisor.observe_children(self._keys_of_nodes())
         return GuardianView(
             self.run, self.runtime.clock.monotonic(), self.runtime.observer.machine.boot_id,
             signals.list_pending(self.runtime.home, self.incarnation.key), runners,
@@ -307,6 +319,11 @@ class Guardian:
             self._record(events.NoteWritten(who, text, approval))
         self._notes[who] = text
 
+    def _keys_of_nodes(self) -> Mapping[str, Key]:
+        if self._runner_keys.keys() != self.state.nodes.keys():
+            self._runner_keys = {name: self._runner_key(name) for name in self.state.nodes}
+        return self._runner_keys
+
     def _runner_key(self, node: str) -> Key:
         if (key := self._runner_keys.get(node)) is None:
             key = self._runner_keys[node] = Key("runner", node, self.run)
@@ -358,6 +375,8 @@ class Guardian:
 
     def _share_places(self, view: GuardianView, allowed: int) -> Collection[str] | None:
         """Take free places among those that all runs of the home share; return the nodes that have one."""
+        if not self.places.are_limited():
+            return None
         active = [name for name, node in self.state.nodes.items()
                   if node.status == "active" and not is_resting(self.state, view, name)]
         busy = [name for name in active if view.runner(name).living]
@@ -391,7 +410,7 @@ class Guardian:
             self.supervisor.watch(event_loop, list(self._view.children.values()))
         for queue in filter(None, (self.queue, self.target_queue)):
             if queue.path.parent.is_dir():
-                event_loop.watch_directory(queue.path.parent, {queue.path.name}.intersection)
+                event_loop.watch_directory(queue.path.parent, partial(_has_news, queue))
         if self.places.is_waiting:
             event_loop.watch_directory(self.places.folder)
         if self.follower is not None:

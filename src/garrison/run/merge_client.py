@@ -90,11 +90,11 @@ class MergeClient:
             event_loop.watch_directory(folder, self._is_about_entry)
 
     def _is_about_entry(self, changed: set[str]) -> bool:
-        """Return whether new records of the queue may be about the entry; most are about those of other nodes."""
+        """Return whether new records of the queue may end the entry; most are steps, or about other nodes' entries."""
         if self.queue.path.name not in changed:
             return False
         with suppress(GarrisonError, OSError):  # which the next turn reports
-            return self.queue.may_mention(self.task.node, *filter(None, [self._entry]))
+            return self.queue.has_more_than_steps(self.task.node, *filter(None, [self._entry]))
         return True
 
     def enqueue(self, changes: tuple[LandingNote, ...]) -> None:

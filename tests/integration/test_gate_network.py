@@ -65,6 +65,17 @@ def test_the_first_connection_of_a_gate_starts_the_proxy_and_a_refused_host_is_r
     assert {host.place for node in "cd" for host in refused_in_attempt(files / node / "1")} == {"example.invalid:80"}
 
 
+def test_a_gate_that_is_over_gets_no_proxy_however_late_that_is_seen(world, started):
+    world.bounds = {"proxy_after": 0.0}
+    enqueue(world, "a")
+    processor, runs = world.processor(), world.queue.folder / "tests"
+    while not list(runs.glob("*/gate")):
+        processor.step()
+    until(lambda: list(runs.glob("*/gate/verdict")), "a verdict")
+    finish(processor, "a")
+    assert not started
+
+
 def run_and_die(world, condition):
     """Process the queue in a child that dies, as by kill -9, once the condition is true."""
     pid = os.fork()

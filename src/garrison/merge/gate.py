@@ -387,11 +387,12 @@ class GateRun(msgspec.Struct):
             return None
         return max(0.0, self._serve_at - time.monotonic())
 
-    def _keep_network(self, stage: str, *, at_once: bool = False) -> None:
-        """Give the stage a proxy once it has connected or run for long, and record the proxy."""
+    def _keep_network(self, stage: str, *, at_once: bool = False, is_over: bool = False) -> None:
+        """Give the stage a proxy once it has connected or run for long, unless it is over, and record the proxy."""
         if self.network is None or self.network.client is None:
             return
-        is_new = self.network.serve() if at_once or self.serves_in == 0.0 else self.network.keep()
+        is_due = at_once or (self.serves_in == 0.0 and not is_over)
+        is_new = self.network.serve() if is_due else self.network.keep()
         self._is_served = self.network.process is not None
         if is_new and (proxy := self.network.process) is not None:
             atomic.write(self.folder / stage / "proxy", f"{proxy.pid} {proxy.ticks}".encode(), durable=False)
@@ -461,7 +462,7 @@ class GateRun(msgspec.Struct):
         if running and self.network is None:
             self._notice_cut(stage)
         elif running:
-            self._keep_network(stage)
+            self._keep_network(stage, is_over=self._read_verdict(stage) is not None)
         end = self._read_verdict(stage)
         if end is None:
             if running and (hang := self._find_hang(stage, now)) is not None:

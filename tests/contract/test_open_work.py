@@ -86,6 +86,7 @@ def test_each_operation_is_known_with_its_files(scene: Scene) -> None:
         found = scene.open_work()
         assert (found.operation, found.unmerged) == (operation, ("calc.py",)), begin
         scene.work(end)
+        assert read_open_work(scene.git, scene.node.path) == OpenWork(), "nothing is remembered"
         assert scene.open_work() == OpenWork(), end
     scene.work("git cherry-pick other; git cherry-pick --quit; git bisect start")
     assert scene.open_work() == OpenWork("bisect", "", ("calc.py",))

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -76,8 +76,9 @@ _ENVIRONMENT = "pyvenv.cfg"
 _DUMP = re.compile(r"(?:vg)?core(?:\.[0-9]+)?")
 _ENV_FILE = re.compile(r"\.env(?:rc|\..+)?")
 _ENV_EXAMPLE = re.compile(r"\.env\..*\b(?:example|sample|template|dist|defaults?)")
-_SECRETS = ("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk", "*.key", "*.p12", "*.pfx",
-            ".netrc", ".pypirc", ".git-credentials")
+_SECRETS = re.compile("|".join(map(translate, (
+    "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk", "*.key", "*.p12", "*.pfx", ".netrc",
+    ".pypirc", ".git-credentials"))))
 _PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
 
 
@@ -134,9 +135,8 @@ def _kind(file: ChangedFile, limits: GuardConfig) -> FindingKind | None:
 
 
 def _is_secret(last: str, head: bytes) -> bool:
-    is_named = any(fnmatchcase(last, pattern) for pattern in _SECRETS)
     is_variables = bool(_ENV_FILE.fullmatch(last)) and not _ENV_EXAMPLE.fullmatch(last)
-    return is_named or is_variables or bool(_PRIVATE_KEY.search(head))
+    return bool(_SECRETS.fullmatch(last)) or is_variables or bool(_PRIVATE_KEY.search(head))
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:

@@ -145,6 +145,8 @@ class Orchestrator:
         self._oom_kills = oom_kills(self._oom_counter) or 0
         self._reflogs = [self.git.git_dir(self.worktree) / "logs" / "HEAD", GitView(self.git, self.worktree).reflog]
         self._progress_stamp: Fingerprint | None = None
+        self._named: tuple[str, str | None] = ("", None)
+        """The last span of commits, and the name of its newest."""
         self._refusal = ""
         """Last reason why the agent's commits could not be collected."""
         self._refusal_of_work: Refusal | None = None
@@ -433,7 +435,9 @@ class Orchestrator:
         base = self.git.branch_tip(self.launch.onto) or self.launch.base_oid
         if head in (None, base):
             return None
-        return next(iter(self.git.log_oneline(f"{base}..{head}", 1, self.worktree)), None)
+        if self._named[0] != (span := f"{base}..{head}"):
+            self._named = span, next(iter(self.git.log_oneline(span, 1, self.worktree)), None)
+        return self._named[1]
 
     def _show_output(self) -> None:
         """Print the agent's new output; a closed terminal stops nothing."""

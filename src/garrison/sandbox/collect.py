@@ -176,6 +176,8 @@ def read_open_work(git: Git, worktree: Path, seen: Uncommitted | None = None) ->
         return OpenWork(*_read_operation(git_dir, ""), _unmerged(listing))
     if seen is not None and _has_same_index(view, state, Path(state.git_dir)):
         return OpenWork(*_read_operation(view.common, state.part), seen.unmerged)
+    if state.unmerged is not None and read_private(view, state).stamp == state.seen:
+        return OpenWork(*_read_operation(view.common, state.part), tuple(state.unmerged))
     with atomic.locked(view.lock), _import_directory(view, git.common / "objects") as folder:
         listing = ""
         with suppress(GitError):  # torn, or split over several files
@@ -325,6 +327,7 @@ class _Collection:
         """Import, move the branch, update HEAD, operation and index, and record it."""
         # Submodules before the branch that names their commits: after a kill in between, no branch names missing
         # commits.
+        self.state.unmerged = None
         for path, commit in () if self._is_gone else self.private.modules:
             self._collect_module(path, commit)
         collect_lfs(self.view)
@@ -406,7 +409,7 @@ class _Collection:
                                       whole=whole)
             except GitError as error:
                 raise self._refused(error) from error
-        for oid in _find_no_commits(folder, wanted):
+        for oid in _find_no_commits(folder, [oid for oid in wanted if self.git.parents_of(oid) is None]):
             raise GarrisonError(f"{oid[:10]}, which {self.view.worktree} has checked out, is not a commit")
         return held
 
@@ -528,9 +531,11 @@ class _Collection:
         if self.state.indexed != self.private.head:
             self.git.run("read-tree", "--reset", self.private.head, extra=self._where)
             self.state.indexed = self.private.head
-        entries = _list_index(self.view, folder, self.state.part)
-        if entries is None:
+        listed = _list_index(self.view, folder, self.state.part)
+        if listed is None:
             return
+        entries = {name: tag == "S" for name, tag in listed.items()}
+        self.state.unmerged = [name for name, tag in listed.items() if tag == "M"]
         listing = self.git.run("ls-files", "-z", "-t", extra=self._where, cwd=self.view.worktree).out
         known = {line[2:]: line.startswith("S ") for line in _split(listing)}
         self._mark("--skip-worktree", [name for name, is_skipped in known.items()
@@ -699,8 +704,9 @@ def _take_lfs(directory: int, name: str, link: Path, target: Path, room: int) ->
     return size
 
 
-def _list_index(view: GitView, folder: Path, part: str) -> dict[str, bool] | None:
-    """Return the files in the private index and whether each is left out of the worktree; None if it is unreadable."""
+def _list_index(view: GitView, folder: Path, part: str) -> dict[str, str] | None:
+    """Return the files in the private index, each with git's tag: S if it is left out of the worktree, M if it is in
+    conflict; None if it is unreadable."""
     copy = _copy_index(view, folder, part)
     if copy is None:
         return None
@@ -708,7 +714,7 @@ def _list_index(view: GitView, folder: Path, part: str) -> dict[str, bool] | Non
         listing = bounds.run_git(folder, "ls-files", "-z", "-t", extra={"GIT_INDEX_FILE": str(copy)})
     except GitError:
         return None  # torn, or split over several files: HEAD says enough
-    return {line[2:]: line.startswith("S ") for line in _split(listing.decode(errors="surrogateescape"))}
+    return {line[2:]: line[:1] for line in _split(listing.decode(errors="surrogateescape"))}
 
 
 def _copy_index(view: GitView, folder: Path, part: str) -> Path | None:

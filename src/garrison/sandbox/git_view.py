@@ -78,6 +78,8 @@ class ViewState(msgspec.Struct):
     """Commit that the worktree's index in the repository was made for."""
     seen: str = ""
     """Private state at the last complete collection."""
+    unmerged: list[str] | None = None
+    """Files in conflict in the private index at that time; None if unknown."""
     permissions: str = ""
     """The repository's setting `core.sharedRepository`."""
     stores: list[str] = msgspec.field(default_factory=list)
@@ -448,8 +450,10 @@ def _paths_in(entries: Iterable[git_config.ConfigEntry]) -> dict[str, str]:
 
 def _make_git_directory(folder: Path, alternates: str) -> None:
     """Create an empty git directory that borrows objects."""
-    for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "logs", "info", "hooks"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags", "logs", "info", "hooks"):
+        with suppress(FileExistsError):
+            os.mkdir(f"{folder}/{name}")  # noqa: PTH102  # for each agent that starts
     (folder / "objects" / "info" / "alternates").write_text(alternates)
 
 

@@ -122,23 +122,35 @@ _MOVE = re.compile(rb"[0-9a-f]+ ([0-9a-f]{40,64}) ")
 
 def find_damage(common: Path) -> Iterator[tuple[Path, str]]:
     """Yield each entry of a repository with the name of a file in it that is damaged."""
-    for entry in sorted((common / "worktrees").glob("*")):
-        if entry.is_dir() and b"initializing" not in _read(entry / "locked"):
-            if _common_of(entry) != common:
-                yield entry, "commondir"
-            if not _read(entry / "gitdir").rstrip(b"\n").endswith(b"/.git") or b"\0" in _read(entry / "gitdir"):
-                yield entry, "gitdir"
-            if not _names_something(common, _read(entry / "HEAD")):
-                yield entry, "HEAD"
-            if (entry / "index").exists() and _read(entry / "index", 4) != b"DIRC":
-                yield entry, "index"
+    for entry in map(str, list_entries(common / "worktrees")):
+        if not os.path.isdir(entry) or b"initializing" in _read(f"{entry}/locked"):  # noqa: PTH112  # of all worktrees
+            continue
+        is_usual = _read(f"{entry}/commondir") == b"../..\n" and not os.path.islink(entry)  # noqa: PTH114
+        if not is_usual and _common_of(Path(entry)) != common:
+            yield Path(entry), "commondir"
+        link = _read(f"{entry}/gitdir")
+        if not link.rstrip(b"\n").endswith(b"/.git") or b"\0" in link:
+            yield Path(entry), "gitdir"
+        if not _names_something(common, _read(f"{entry}/HEAD")):
+            yield Path(entry), "HEAD"
+        if _read(f"{entry}/index", 4) != b"DIRC" and os.path.exists(f"{entry}/index"):  # noqa: PTH110
+            yield Path(entry), "index"
+
+
+def list_entries(folder: Path, first: str = "") -> Iterator[Path]:
+    """Yield the entries in a folder, none if it is not there; before, the one named `first`, which may be absent."""
+    if first:
+        yield folder / first
+    with suppress(OSError):
+        yield from (folder / name for name in sorted(os.listdir(folder)))  # noqa: PTH208  # names only
 
 
 def _names_something(common: Path, head: bytes) -> bool:
     """Return whether a HEAD is complete: a truncated one may name a branch that does not exist."""
     found = _HEAD.match(head)
     ref = os.fsdecode(head.removeprefix(b"ref: ").rstrip(b"\n"))
-    return found is not None and (not head.startswith(b"ref: refs/heads/garrison") or (common / ref).exists()
+    return found is not None and (not head.startswith(b"ref: refs/heads/garrison")
+                                  or os.path.exists(f"{common}/{ref}")  # noqa: PTH110
                                   or f" {ref}\n".encode() in _read(common / "packed-refs", 1 << 26))
 
 
@@ -190,7 +202,7 @@ def _head_of(common: Path, entry: Path, path: Path) -> bytes:
 def is_record_of(entry: Path, link: Path) -> bool:
     """Return whether an entry belongs to the worktree with the `.git` file `link`, by git's records."""
     with suppress(OSError, ValueError):
-        recorded = entry / os.fsdecode(_read(entry / "gitdir")).strip()
+        recorded = entry / os.fsdecode(_read(f"{entry}/gitdir")).strip()
         return recorded == link or recorded.parent.parent.resolve() / recorded.parent.name / ".git" == link
     return False
 
@@ -201,10 +213,13 @@ def _common_of(entry: Path) -> Path | None:
     return None
 
 
-def _read(path: Path, size: int = 1 << 16) -> bytes:
+def _read(path: Path | str, size: int = 1 << 16) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(size)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, size)
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError):
         return b""
 

@@ -21,9 +21,9 @@ import json
 import os
 import re
 import stat
-from contextlib import suppress
 from enum import StrEnum
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -342,22 +342,30 @@ class Configuration(Value):
 
 def find_git_dirs(path: Path) -> GitDirs | None:
     """Return the git directories that git would use in `path`, from the files only; None if there are none."""
-    for folder in (path, *path.parents):
-        link = folder / ".git"
+    for folder in chain((path,), path.parents):
         try:
-            with suppress(FileNotFoundError, NotADirectoryError):
-                kind = link.stat().st_mode
-                if stat.S_ISDIR(kind):
-                    return _git_dirs(link)
-                if stat.S_ISREG(kind):
-                    target = link.read_text(errors="surrogateescape")
-                    return _git_dirs(folder / target.removeprefix("gitdir: ").rstrip("\n"))
-            is_whole = (folder / "objects").is_dir() and (folder / "refs").is_dir()
-            if (folder / "HEAD").is_file() and (is_whole or (folder / "commondir").is_file()):
+            kind = stat.S_IFMT(_mode(f"{folder}/.git"))
+            if kind == stat.S_IFDIR:
+                return _git_dirs(folder / ".git")
+            if kind == stat.S_IFREG:
+                target = (folder / ".git").read_text(errors="surrogateescape")
+                return _git_dirs(folder / target.removeprefix("gitdir: ").rstrip("\n"))
+            if stat.S_ISREG(_mode(f"{folder}/HEAD")) and (stat.S_ISREG(_mode(f"{folder}/commondir")) or all(
+                    stat.S_ISDIR(_mode(f"{folder}/{name}")) for name in ("objects", "refs"))):
                 return _git_dirs(folder)
         except OSError:
             return None
     return None
+
+
+def _mode(path: str) -> int:
+    """Return type and mode of a file, 0 if it is not there."""
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116  # for each git call
+    except (OSError, ValueError) as error:
+        if isinstance(error, PermissionError):
+            raise
+        return 0
 
 
 def _git_dirs(own: Path) -> GitDirs:

@@ -38,6 +38,7 @@ from garrison.system.git.neutral import (
     read_configuration,
 )
 from garrison.system.processes import signal_group
+from garrison.system.stamps import file_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,7 +100,8 @@ class Repository:
         self.has_foreign_objects = False
         """True if its objects come directly from an agent: calls have limits then."""
         self.max_memory, self.max_seconds = MAX_MEMORY, MAX_SECONDS
-        self._registered: dict[Path, Path] = {}
+        self._registered: dict[Path, tuple[object, Path]] = {}
+        """Worktree → folder above it and stamp of its record, and its git directory."""
         self.committer = (NAME, EMAIL)
         """Name and address of the committer of what lands, and author of merges."""
         self.signer: Signer | None = None
@@ -228,19 +230,19 @@ class Repository:
     def registered(self, path: Path) -> Path | None:
         """Return a linked worktree's own git directory by the repository's records, whatever its `.git` file says; None
         if the repository has no such worktree."""
-        link = path.parent.resolve() / path.name / ".git"
+        known = self._registered.get(path)
+        if known is not None and known[0] == _stamp_record(path, known[1]):
+            return known[1]
         try:
             folder = self.common / "worktrees"
         except Refused:
             return None
-        first = self._registered.get(link, folder / path.name)
-        if damage.is_record_of(first, link):
-            return first
-        with suppress(OSError):
-            for git_dir in sorted(folder.iterdir()):
-                if damage.is_record_of(git_dir, link):
-                    self._registered[link] = git_dir
-                    return git_dir
+        link = path.parent.resolve() / path.name / ".git"
+        for git_dir in damage.list_entries(folder, path.name):
+            stamp = _stamp_record(path, git_dir)
+            if damage.is_record_of(git_dir, link):
+                self._registered[path] = stamp, git_dir
+                return git_dir
         return None
 
     def is_contention(self, errors: str) -> bool:
@@ -293,6 +295,15 @@ class Repository:
         """Return the commit that `name` refers to (in the worktree `path`), or None."""
         answer = self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", cwd=path, check=False)
         return answer.out.strip() or None
+
+
+def _stamp_record(path: Path, git_dir: Path) -> object:
+    """Return a value that changes with the folder above a worktree and with git's record of its place."""
+    try:
+        above = os.stat(path.parent)  # noqa: PTH116  # several times a git call
+    except OSError:
+        return None
+    return above.st_dev, above.st_ino, file_stamp(f"{git_dir}/gitdir")
 
 
 def _shared_mode(setting: str) -> int:

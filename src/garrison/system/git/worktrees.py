@@ -120,7 +120,7 @@ class Worktrees(Commits):
         Every landing needs this, and the target is rarely checked out, so the worktrees' HEAD files are read here.
         """
         try:
-            git_dirs = [self.common, *(self.common / "worktrees").glob("*")]
+            git_dirs = [self.common, *damage.list_entries(self.common / "worktrees")]
             return self._keeps_refs_in_files and not any(self._may_be_on(git_dir, f"refs/heads/{branch}")
                                                          for git_dir in git_dirs)
         except (OSError, UnicodeError):

@@ -178,10 +178,8 @@ pane = lambda form: subprocess.run(["tmux", "-S", session.socket, "list-panes", 
 
 @needs_tmux
 def test_a_copy_takes_over_a_pane(folder: Path) -> None:
-    told, seen = start(folder, tmux=True, env={"GARRISON_LIFE": "home:r1:runner-a#1"},
-                       before="library.touch(); forks.load_while_waiting(['library'])")
+    told, seen = start(folder, tmux=True, env={"GARRISON_LIFE": "home:r1:runner-a#1"})
     assert seen["parent"] is not None
-    assert seen["has_library"]
     assert (told["code"], told["ended"], told["marked"]) == (3, 3, "home:r1:runner-a#1")
     assert told["shown"].splitlines()[0] == "said"
     assert seen["environ"] == seen["own"]

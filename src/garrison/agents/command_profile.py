@@ -71,7 +71,7 @@ def _success(value: object) -> str:
 class CommandProfile(Value, Profile):
     """A command agent as the configuration names it."""
 
-    attempt: ClassVar[str] = "garrison.agents.command"
+    modules: ClassVar[tuple[str, ...]] = ("garrison.agents.command",)
     silence_setting: ClassVar[str] = "silence"
 
     name: str

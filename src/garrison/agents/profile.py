@@ -53,10 +53,8 @@ class Profile:
 
     extra: ClassVar[str] = ""
     """Extra that has its library, '' if it needs none."""
-    attempt: ClassVar[str] = ""
-    """Module that an orchestrator loads for it, '' if that depends."""
-    connection: ClassVar[str] = ""
-    """Module of its connection's program, '' if it has none."""
+    modules: ClassVar[tuple[str, ...]] = ()
+    """Modules of each attempt: what its orchestrator loads, then its connection, if it has one."""
     has_session: ClassVar[bool] = False
     """True if it works in a session that accepts messages."""
     can_validate: ClassVar[bool] = False

@@ -117,7 +117,7 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
     request = make_request(Path(name), target_dir, text=text, agent=agent,
                            tick=str(tasks.absolute()) if tasks and tick else "", **options)
     is_followed = not (detach or dry_run)
-    with launching.prepare_launcher(runtime, request.terminal) if is_followed else nullcontext() as start:
+    with launching.prepare_launcher(runtime, request.terminal, who) if is_followed else nullcontext() as start:
         created = create(runtime, request, dry_run=dry_run, as_json=as_json)
         if created is None:
             return None

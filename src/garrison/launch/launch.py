@@ -243,13 +243,14 @@ def move_run(runtime: Runtime, run: str, git: Git) -> None:
 
 
 @contextlib.contextmanager
-def prepare_launcher(runtime: Runtime, terminal: str) -> Iterator[StartProcess]:
+def prepare_launcher(runtime: Runtime, terminal: str, agent: str) -> Iterator[StartProcess]:
     """Begin a copy of this process that loads what a run needs until its first agent begins, while the launch is
     checked; yield the function that starts the launcher."""
     if prefix := systemd_scope(runtime):
         yield lambda argv, **how: runtime.processes.start([*prefix, *argv], **how)
     else:
-        with forks.start_early(("garrison.processes.main", "garrison.run.launcher", *first_modules(terminal))) as start:
+        modules = first_modules(terminal, agent, runtime.home)
+        with forks.start_early(("garrison.processes.main", "garrison.run.launcher", *modules)) as start:
             yield start
 
 

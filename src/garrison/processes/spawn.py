@@ -7,7 +7,6 @@ Both the parent process and the script of the same name use these functions. `st
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,7 @@ from garrison.system.terminal_choice import choose_terminal
 from garrison.values import asdict, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 PROGRAMS = {"guardian": "garrison.run.guardian", "runner": "garrison.node.runner",
             "orchestrator": "garrison.node.orchestrator", "processor": "garrison.run.merge_processor"}
 """Role → the module of its process, which `main.py` imports; by name, since it imports this module."""
-_LATER = ("tomllib", "platformdirs.unix", "garrison.merge.gates_by_path", "garrison.node.diff_check",
+_LATER = ("tomllib", "garrison.merge.gates_by_path", "garrison.node.diff_check",
           "garrison.node.unfinished")
 """Modules that runners and orchestrators use once an agent works."""
 
@@ -107,27 +106,28 @@ def spawn_runner(runtime: Runtime, launch: Launch, task: Task, *, parent: Key | 
                            session_id=f"runner-{task.node}", metadata={"attempt": task.attempt},
                            journal_incarnation=journal_incarnation)
     write_runner_state(runtime, launch, key, "starting", None, runtime.clock.utc())
-    for module in first_modules(launch.terminal):
+    for module in first_modules(launch.terminal, task.agent, runtime.home):
         forks.load(module)
-    forks.load_for_later(filter(None, (*_LATER, *_modules_of(task, runtime.home))))
+    forks.load_for_later((*_LATER, *_modules_of(task.agent, runtime.home)))
     return spawn_process(runtime, launch, request, ["--attempt", str(task.attempt)])
 
 
-def first_modules(terminal: str) -> Iterator[str]:
+def first_modules(terminal: str, agent: str, home: Path) -> Iterator[str]:
     """Yield what the processes of a run load before its first agent begins."""
-    yield from (PROGRAMS["guardian"], PROGRAMS["orchestrator"], PROGRAMS["runner"])
+    yield from (PROGRAMS["guardian"], PROGRAMS["orchestrator"], PROGRAMS["runner"], "platformdirs.unix")
     if terminal in ("auto", "tmux") and shutil.which("tmux"):
         yield from ("garrison.system.tmux", "garrison.system.tmux_client")
+    yield from _modules_of(agent, home)[:1]
 
 
-def _modules_of(task: Task, home: Path) -> tuple[str, str]:
-    """Return the modules of a task's agent that its orchestrator loads, and that its connection is; '' for none."""
+def _modules_of(agent: str, home: Path) -> Sequence[str]:
+    """Return the modules of an agent: what its orchestrator loads, and its connection."""
     from garrison.agents.registry import model_profile  # as the orchestrator does
 
-    with suppress(GarrisonError):  # the orchestrator reports it
-        profile = model_profile(task.agent, home)
-        return profile.attempt, profile.connection
-    return "", ""
+    try:
+        return model_profile(agent, home).modules
+    except GarrisonError:  # the orchestrator reports it
+        return ()
 
 
 def write_runner_state(runtime: Runtime, launch: Launch, key: Key, status: str, pid: int | None,
@@ -160,7 +160,6 @@ def spawn_orchestrator(runtime: Runtime, launch: Launch, task: Task, worktree: P
                "GARRISON_INCARNATION": str(leased.incarnation)}
         log = runtime.begin_log(launch.run_id, f"orchestrator-{task.node}")
         forks.load(PROGRAMS[key.role])
-        forks.load_while_waiting(filter(None, ("platformdirs.unix", _modules_of(task, runtime.home)[0])))
         session = terminal.open(key.full, argv, env=env, cwd=worktree, log=log)
         _record_session(runtime, leased, session)
         return ProcessId(session.pid, session.ticks) if session.ticks else None

@@ -84,8 +84,6 @@ _has_copies = False
 """True once this process has started a copy."""
 _libraries: dict[str, tuple[int, int]] = {}
 """Files of the libraries that `load` has loaded, one of each: path → inode and time of change."""
-_while_waiting: list[str] = []
-"""Modules that a copy loads while it waits for its terminal."""
 _of_parent: list[object] = []
 """The parent's objects that must not be freed."""
 _THRESHOLDS = (700, 10, 10)
@@ -125,8 +123,6 @@ def start_waiting(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Pat
 
     def enter(order: int) -> _Program:
         _show(program)
-        for module in _while_waiting:
-            load(module)
         _enter_terminal(*_read_order(order))
         return program
 
@@ -228,11 +224,6 @@ def load_for_later(modules: Iterable[str]) -> None:
     if _has_copies:
         for module in modules:
             load(module)
-
-
-def load_while_waiting(modules: Iterable[str]) -> None:
-    """Have each copy that waits for its terminal load modules until then."""
-    _while_waiting[:] = modules
 
 
 def _stamp(path: str) -> tuple[int, int]:

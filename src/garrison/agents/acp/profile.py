@@ -26,8 +26,7 @@ class AcpProfile(Value, Profile):
     """An agent from the configuration that speaks the Agent Client Protocol."""
 
     extra: ClassVar[str] = "acp"
-    attempt: ClassVar[str] = "garrison.agents.acp.attempt"
-    connection: ClassVar[str] = "garrison.agents.acp.connection"
+    modules: ClassVar[tuple[str, ...]] = ("garrison.agents.acp.attempt", "garrison.agents.acp.connection")
     has_session: ClassVar[bool] = True
     can_validate: ClassVar[bool] = True
     gives_verdict_by_socket: ClassVar[bool] = True

@@ -42,8 +42,7 @@ class ClaudeProfile(Value, Profile):
     """A Claude agent from the configuration."""
 
     extra: ClassVar[str] = "claude"
-    attempt: ClassVar[str] = "garrison.agents.claude.attempt"
-    connection: ClassVar[str] = "garrison.agents.claude.connection"
+    modules: ClassVar[tuple[str, ...]] = ("garrison.agents.claude.attempt", "garrison.agents.claude.connection")
     has_session: ClassVar[bool] = True
     can_validate: ClassVar[bool] = True
     own_log_in: ClassVar[bool] = True

@@ -142,7 +142,7 @@ def wait_for(what: str, condition: Callable[[], Any], seconds: float = DEADLINE)
             return value
         now = time.monotonic()
         assert now < end, f"not within {seconds:.0f} s: {what}"
-        time.sleep(min(max(0.01, 2 * (now - began)), 0.5))
+        time.sleep(min(max(0.01, 8 * (now - began)), 0.5))
 
 
 def until(condition: Callable[[], T]) -> T:

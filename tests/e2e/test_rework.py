@@ -22,7 +22,6 @@ CONFLICTS = Node(
 
 
 @pytest.mark.smoke
-@pytest.mark.traced
 def test_failures_that_an_agent_may_fix_are_retried_with_the_reason(place):
     """c lands a line first; m has a conflict with it, f a red gate; s is never accepted."""
     graph = place.graph(

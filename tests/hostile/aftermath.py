@@ -75,7 +75,7 @@ def told(world: World, node: str) -> bool:
 @functools.cache
 def output(world: World, *words: str) -> subprocess.CompletedProcess[str]:
     """Return the output of a command about a run that has ended, which several traps read."""
-    return world.run_command(*words)
+    return world.run_command(*words) if world.is_apart else world.command(*words)
 
 
 @functools.cache

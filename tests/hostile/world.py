@@ -137,12 +137,16 @@ class World(Place):
         self.root = root  # nothing in it is open to the agents
         self.env["GARRISON_HOME"] = str(self.home)  # an older edition's checkout would have it in its own state/
         self.enter: list[str] = []
+        self.is_apart = False
+        """Whether only `enter` reaches its files and its Python."""
         if confinement.is_unprivileged:
+            self.is_apart = True
             self.enter = become_nobody()
             program = plain_python()
             self.python = make_environment(root / "environment", program)
             self.env["PATH"] = "/usr/local/bin:/usr/bin:/bin"
         elif confinement is Confinement.NESTED and enclosure.INSIDE not in os.environ:
+            self.is_apart = True
             self.enter = container()
         elif os.geteuid() == 0:  # a separate host name, which may be changed
             self.enter = ["unshare", "--uts", "--"]

@@ -95,10 +95,12 @@ def double(context: ssl.SSLContext | None = None, *, hangs: bool = False) -> Ite
         made = Double(server)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield made
-        freed.set()
-        server.shutdown()
-        thread.join()
+        try:
+            yield made
+        finally:
+            freed.set()
+            server.shutdown()
+            thread.join()
 
 
 def send(home: Path, message: dict[str, Any], **environ: str) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import Launch, RunFiles
 from garrison.run.status import RunStatus, run_statuses
+from garrison.system import resource_usage
 from garrison.values import asdict, replace
 from garrison.views.page_view import HomeObserver, RunLine
 from garrison.web.run_stream import RunStream
@@ -325,7 +326,8 @@ SURFACES = [name for name in vars(Surfaces) if not name.startswith("_") and name
 @pytest.mark.parametrize("surface", SURFACES)
 def test_every_surface_has_the_same_words_for_a_run_and_its_nodes(
         home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, surface: str) -> None:
-    monkeypatch.setattr("garrison.cli.top.time.sleep", lambda _seconds: None)  # no use of a processor is compared
+    monkeypatch.setattr("garrison.cli.top.time.sleep", lambda _seconds: None)  # no use of a processor is compared,
+    monkeypatch.setattr(resource_usage, "read_processes", cache(resource_usage.read_processes))  # so one look is enough
     wrong = {}
     surfaces = Surfaces(home, capsys)
     for run, expected in SITUATIONS.items():

@@ -191,7 +191,7 @@ def _has_same_index(view: GitView, state: ViewState, git_dir: Path) -> bool:
     """Return whether the view's index is still a copy of the worktree's own."""
     with suppress(untrusted.UnsafeFile, OSError):
         ours = untrusted.read(git_dir, "index", _INDEX_LIMIT)
-        return ours is not None and ours == untrusted.read(view.common, f"{state.part}index", _INDEX_LIMIT)
+        return ours is not None and ours == untrusted.read(view.common, f"{state.part}index", len(ours))
     return False
 
 

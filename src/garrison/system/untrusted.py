@@ -109,10 +109,11 @@ def read(folder: Path, name: str, limit: int = TEXT_LIMIT, *, since: float = 0.0
         since: a file last written before this time counts as absent.
     """
     with _opened(folder, name) as descriptor:
-        if descriptor is None or os.fstat(descriptor).st_ctime < since:
+        if descriptor is None or (found := os.fstat(descriptor)).st_ctime < since:
             return None
-        data = _read_up_to(descriptor, limit + 1)
-    if len(data) > limit:
+        # its size first: of a hole of a terabyte, all up to the limit would be read; it may still grow meanwhile
+        data = _read_up_to(descriptor, limit + 1) if found.st_size <= limit else b""
+    if max(len(data), found.st_size) > limit:
         raise UnsafeFile(folder, name, f"has more than {_size(limit)}")
     return data
 

@@ -6,7 +6,6 @@ Both the parent process and the script of the same name use these functions. `st
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,8 +113,10 @@ def spawn_runner(runtime: Runtime, launch: Launch, task: Task, *, parent: Key | 
 
 def first_modules(terminal: str, agent: str, home: Path) -> Iterator[str]:
     """Yield what the processes of a run load before its first agent begins."""
+    from garrison.system.tmux_server import supported_version  # a launcher opens no terminal
+
     yield from (PROGRAMS["guardian"], PROGRAMS["orchestrator"], PROGRAMS["runner"], "platformdirs.unix")
-    if terminal in ("auto", "tmux") and shutil.which("tmux"):
+    if terminal in ("auto", "tmux") and supported_version():
         yield from ("garrison.system.tmux", "garrison.system.tmux_client")
     yield from _modules_of(agent, home)[:1]
 

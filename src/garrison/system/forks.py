@@ -132,8 +132,8 @@ def start_waiting(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Pat
 @contextmanager
 def start_early(modules: Iterable[str]) -> Iterator[StartProcess]:
     """Start a copy that loads modules while this process finds out what to start; yield a function like `start`, whose
-    program it becomes. It ends if that is not called."""
-    copy = _fork_waiting(partial(_load_early, tuple(modules)), Path(os.devnull)) if is_possible() else None
+    program it becomes. It ends if that is not called; `modules` are found out in it, too."""
+    copy = _fork_waiting(partial(_load_early, modules), Path(os.devnull)) if is_possible() else None
 
     def start_program(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
         if copy is not None and _can_copy(argv, env):
@@ -374,7 +374,7 @@ def _read_order(order: int) -> list[Any]:
     return found
 
 
-def _load_early(modules: Sequence[str], order: int) -> _Program:
+def _load_early(modules: Iterable[str], order: int) -> _Program:
     """Load modules, wait for the order, and appear as its program, with output in its log."""
     for module in modules:
         load(module)

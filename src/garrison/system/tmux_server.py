@@ -21,6 +21,7 @@ import stat
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from garrison.errors import GarrisonError
@@ -28,6 +29,7 @@ from garrison.system import processes, systemd, untrusted
 from garrison.system.clock import wait_until
 from garrison.system.command import run
 from garrison.system.processes import ProcessId
+from garrison.system.stamps import file_stamp
 
 # exit-empty: a server that ended between two sessions would meet the next client half way. set-clipboard, set-titles:
 # what an agent prints is not for the user's clipboard or window. remain-on-exit: the exit code is read from the dead
@@ -62,17 +64,28 @@ def supported_version() -> str | None:
     program = shutil.which("tmux")
     if program is None:
         return None
-    output = ""
+    try:
+        version = _ask_version(program, file_stamp(program))
+    except TimeoutError:
+        return None
+    match = re.search(r"(\d+)\.(\d+)", version)
+    return version if match and (int(match[1]), int(match[2])) >= (3, 2) else None
+
+
+@lru_cache(maxsize=4)  # a guardian asks for all its runners
+def _ask_version(program: str, stamp: object) -> str:
+    """Return what a tmux gives as its version; TimeoutError if it does not answer.
+
+    Args:
+        stamp: of its file, which may be replaced.
+    """
     for _ in range(_ASKED):
         done = run([program, "-V"], 20.0)
         if done.code is None:
-            return None
-        output = done.out
-        if done.code >= 0:  # one that was killed says nothing about the installed version
             break
-    version = output.removeprefix("tmux").strip()
-    match = re.search(r"(\d+)\.(\d+)", version)
-    return version if match and (int(match[1]), int(match[2])) >= (3, 2) else None
+        if done.code >= 0:  # one that was killed says nothing about the installed version
+            return done.out.removeprefix("tmux").strip()
+    raise TimeoutError(program)
 
 
 class TmuxServer:

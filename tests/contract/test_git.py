@@ -181,6 +181,9 @@ HEADS = {
     "in a worktree": "git checkout -q --detach; git worktree add -q ../w main",
     "rebasing": "git checkout -q --detach; mkdir .git/rebase-merge; echo refs/heads/main > .git/rebase-merge/head-name",
     "being made": "git checkout -q --detach; mkdir -p .git/worktrees/half",
+    "bare": "git config core.bare true",
+    "to another": "git branch other; git symbolic-ref refs/heads/main refs/heads/other",
+    "twice": "git worktree add -fq ../w main",
 }
 
 
@@ -189,7 +192,9 @@ def test_a_branch_is_checked_out_nowhere_only_if_git_agrees(repo, ours, deed):
     subprocess.run(["sh", "-c", deed], cwd=repo, check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null"})
     sure = ours.is_checked_out_nowhere("main")
     assert sure == (deed in (HEADS["detached"], HEADS["on another branch"]))
-    assert not sure or all(tree.branch != "main" for tree in ours.worktrees())
+    said = [tree.path for tree in ours.worktrees() if tree.branch == "main"]
+    assert not sure or not said
+    assert [tree.path for tree in ours.worktrees_on("main") if tree.branch == "main"] == said
 
 
 def test_worktrees_are_added_kept_found_again_and_removed(repo, ours, tmp_path):

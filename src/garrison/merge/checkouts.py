@@ -42,7 +42,7 @@ class Blocked(Value):
 def find_checkouts(git: Git, target: str) -> tuple[list[Path], Blocked | None]:
     """Return the checkouts of `target`, or a block if one of them is rebasing it, or cannot be found."""
     paths = []
-    for tree in [] if git.is_checked_out_nowhere(target) else git.worktrees():
+    for tree in git.worktrees_on(target):
         if tree.branch == target and git.is_lost(tree):
             return [], Blocked(git.common, (), f"the checkout of {git.common} is on {target}, and nothing says where "
                                                "it is; there, run `git config core.worktree \"$PWD\"`")

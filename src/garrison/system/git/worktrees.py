@@ -26,7 +26,16 @@ from garrison.system.git.commits import OID, Commits
 from garrison.system.git.damage import write_held
 from garrison.system.git.landable import MODULES, explain_modules
 from garrison.system.git.neutral import REPOSITORY_SCOPES, GitDirs, find_git_dirs, read_configuration
-from garrison.system.git.repository import EMAIL, NAME, TIMED_OUT, GitError, attempts, pair, split
+from garrison.system.git.repository import (
+    EMAIL,
+    NAME,
+    TIMED_OUT,
+    GitError,
+    attempts,
+    operation_in_progress,
+    pair,
+    split,
+)
 from garrison.system.stamps import file_stamp
 
 if TYPE_CHECKING:
@@ -117,14 +126,34 @@ class Worktrees(Commits):
     def is_checked_out_nowhere(self, branch: str) -> bool:
         """Return whether certainly no worktree is on `branch` or rebases one; False means that git must be asked.
 
-        Every landing needs this, and the target is rarely checked out, so the worktrees' HEAD files are read here.
+        Every landing needs this, so the worktrees' HEAD files are read here.
         """
+        return self._may_be_on_in(branch) == []
+
+    def worktrees_on(self, branch: str) -> list[Worktree]:
+        """Return the worktrees that are on `branch` or rebase it, and others if git must be asked."""
+        found = self._may_be_on_in(branch)
+        if found == [self.common] and self._is_plainly_on(branch) and (main := self.main_checkout()) is not None:
+            return [Worktree(main, branch, None)]
+        return [] if found == [] else self.worktrees()
+
+    def _may_be_on_in(self, branch: str) -> list[Path] | None:
+        """Return the git directories of the worktrees that may be on `branch` or rebase one; None if unknown."""
         try:
             git_dirs = [self.common, *damage.list_entries(self.common / "worktrees")]
-            return self._keeps_refs_in_files and not any(self._may_be_on(git_dir, f"refs/heads/{branch}")
-                                                         for git_dir in git_dirs)
+            return [git_dir for git_dir in git_dirs if self._may_be_on(git_dir, f"refs/heads/{branch}")] \
+                if self._keeps_refs_in_files else None
         except (OSError, UnicodeError):
-            return False
+            return None
+
+    def _is_plainly_on(self, branch: str) -> bool:
+        """Return whether the repository has a checkout of its own, which is on `branch` and rebases nothing."""
+        shared = read_configuration(GitDirs(self.common, self.common), self.environment).in_force
+        places = [(each.key, each.value) for each in shared if each.key in ("core.bare", "core.worktree")]
+        return (places == [("core.bare", "false")]
+                and (self.common / "HEAD").read_text() == f"ref: refs/heads/{branch}\n"
+                and not (self.common / "HEAD").is_symlink() and not self._is_symbolic(f"refs/heads/{branch}")
+                and operation_in_progress(self.common) is None)
 
     def _may_be_on(self, git_dir: Path, ref: str) -> bool:
         head = git_dir / "HEAD"

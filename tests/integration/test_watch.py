@@ -273,6 +273,26 @@ def test_cpu_and_state_are_read_from_the_kernel() -> None:
     assert (after.state, after.cpu > before.cpu) == ("R", True)
 
 
+def test_a_silent_agent_that_is_observed_only_when_a_scan_is_due_hangs_no_later(tmp_path: Path) -> None:
+    """Regression: the runner of an agent whose silence counts took a full turn every second."""
+    each_second = hangs(Scene(tmp_path / "1", Agent(100.0)).pass_(120))[0]
+    other = Scene(tmp_path / "2", agent := Agent(100.0))
+    assert other.watcher.seconds_to_scan(other.identity, agent) is None, "it is not watched yet"
+    passed, looks = 0.0, 0
+    other.clock.advance(1.0)
+    while other.look().verdict.state != "hung":
+        left = other.watcher.seconds_to_scan(other.identity, agent)
+        assert left == 2.0, "a twentieth of the timeout"
+        other.clock.advance(left)
+        passed, looks = passed + left, looks + 1
+        other.beat()
+    assert 99.0 <= passed <= each_second
+    assert looks < each_second * 0.6
+    ended = replace(other.identity, status="terminated", terminated_at=other.clock.utc())
+    other.watcher.inspect(ended, other.observer.judge(ended), agent)
+    assert other.watcher.seconds_to_scan(other.identity, agent) is None
+
+
 def test_judging_without_watching_scans_twice(tmp_path: Path, tree: Callable[..., subprocess.Popen[bytes]]) -> None:
     """`garrison up` looks twice: a late process that beats or computes in between was only delayed."""
     clock, store = FakeClock(monotonic=5000.0), Store(tmp_path)

@@ -242,12 +242,12 @@ class Runner:
 
     def fingerprint(self) -> Fingerprint | None:
         """Return a fingerprint of the orchestrator's and the parent's record, the inbox, the result and the repository,
-        while the orchestrator beats; None if its agent's silence may be a hang."""
+        while the orchestrator beats; None if its agent is stopped, which may be a hang."""
         self.supervisor.note_watching()
         view = self._view
         if self.stopping or view is None or not view.orchestrator.living or self.parent.is_gone:
             return None
-        if self.task.silence_s is not None or (view.orchestrator.evidence and view.orchestrator.evidence.stopped):
+        if view.orchestrator.evidence and view.orchestrator.evidence.stopped:
             return None
         if not all_beating([self._heartbeat], self.runtime.clock.monotonic(), heartbeat_limit(self.runtime.timing)):
             return None
@@ -264,9 +264,14 @@ class Runner:
         self.merge_client.watch(event_loop, self.phase)
 
     def next_wake(self) -> float | None:
-        """Return the seconds until a restart, a job's deadline or a snapshot is due."""
-        due = [at for at in (self._decision.wake_at, self.jobs.wake_at, self.snapshotter.wake_at) if at is not None]
-        return min(due) - self.runtime.clock.monotonic() if due else None
+        """Return the seconds until a restart, a job's deadline, a snapshot or a look at a silent agent is due."""
+        now = self.runtime.clock.monotonic()
+        due = [at - now for at in (self._decision.wake_at, self.jobs.wake_at, self.snapshotter.wake_at)
+               if at is not None]
+        if self._view is not None and \
+                (left := self.supervisor.seconds_to_scan(self._view.orchestrator, self.activity)) is not None:
+            due.append(left)
+        return min(due, default=None)
 
     def stop(self, _signum: int) -> None:
         """Stop gracefully: the job, the orchestrator, then the runner; `--resume` continues the attempt."""

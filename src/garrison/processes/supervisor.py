@@ -208,6 +208,13 @@ class Supervisor:
         inspection = self._hang_watcher.inspect(state.identity, state.verdict, agent)
         return ChildState(state.identity, inspection.verdict, state.observation, inspection.evidence)
 
+    def seconds_to_scan(self, child: ChildState, agent: AgentEvidence) -> float | None:
+        """Return the seconds until the silence of an agent, which may be a hang, is to be looked at again; None if it
+        is no hang, or nothing is watched."""
+        if agent.silence is None or child.identity is None or not child.living:
+            return None
+        return self._hang_watcher.seconds_to_scan(child.identity, agent)
+
     def note_watching(self) -> None:
         """Count the time since the last fingerprint as watched, so that hangs are detected across skipped turns."""
         self._hang_watcher.clock.advance(self.runtime.clock.monotonic())

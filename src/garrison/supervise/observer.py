@@ -282,6 +282,12 @@ class HangWatcher:
         watched.evidence = record_evidence(evidence, hang, timeout, silence)
         return Inspection(Verdict("hung", hang.why) if hang else verdict, watched.evidence)
 
+    def seconds_to_scan(self, identity: Identity, agent: AgentEvidence) -> float | None:
+        """Return the seconds until the next scan of an agent is due; None if its process is not watched."""
+        watched = self._watched.get((identity.role, identity.name, identity.run_id))
+        return None if watched is None else max(
+            0.0, watched.last_scan + self._scan_interval(agent) - self.clock.watched)
+
     def forget(self, identity: Identity) -> None:
         """Drop what is known about a process that is over."""
         self._watched.pop((identity.role, identity.name, identity.run_id), None)

@@ -373,6 +373,14 @@ def test_a_collection_is_bounded(repo, tree, view):
     assert git(repo, "count-objects").startswith("4 objects") or tip(repo) == tip(repo, "main")
 
 
+@pytest.mark.parametrize("way", ["exec sleep 60", "echo some; exec sleep 60", "exec >&-; exec sleep 60"])
+def test_a_git_in_an_agents_data_ends_with_its_time(tmp_path, monkeypatch, way):
+    write_program(tmp_path / "git", f"#!/bin/sh\n{way}\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(bounds.Excess, match=r"more than 0\.3 s"):
+        bounds.run_git(tmp_path, "cat-file", text=b"x\n", seconds=0.3)
+
+
 def test_the_link_to_the_git_directory_is_written_again(repo, tree, view, tmp_path):
     for damage in ("file", "link", "folder"):
         (tree / ".git").rename(tmp_path / f"before-{damage}")

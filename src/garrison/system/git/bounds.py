@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import shutil
 import subprocess
-import threading
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.system.git.repository import MAX_MEMORY, MAX_SECONDS, GitError, environment, find_git
+from garrison.system.git.repository import MAX_MEMORY, MAX_SECONDS, GitError, environment, find_git, in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -214,12 +215,13 @@ class _Tally:
 
 
 def run_git(folder: Path, *arguments: str, text: bytes | None = None, source: IO[bytes] | None = None,
-            output: IO[bytes] | _Tally | None = None, extra: Mapping[str, str] | None = None) -> bytes:
+            output: IO[bytes] | _Tally | None = None, extra: Mapping[str, str] | None = None,
+            seconds: float = MAX_SECONDS) -> bytes:
     """Run git in a git directory of garrison, with only its own configuration, within the limits.
 
     GitError if it fails, Excess if it takes too long or writes too much.
     """
-    with _Call(folder, *arguments, text=text, source=source, extra=extra) as call:
+    with _Call(folder, *arguments, text=text, source=source, extra=extra, seconds=seconds) as call:
         return call.finish(output)
 
 
@@ -228,19 +230,14 @@ class _Call:
 
     def __init__(self, folder: Path, *arguments: str, text: bytes | None = None, source: IO[bytes] | None = None,
                  extra: Mapping[str, str] | None = None, max_memory: int = MAX_MEMORY,
-                 max_output: int = MAX_BYTES) -> None:
-        import tempfile
-
+                 max_output: int = MAX_BYTES, seconds: float = MAX_SECONDS) -> None:
         self._arguments, self._max_output, self._excess = arguments, max_output, ""
         env = {**environment(), "GIT_DIR": str(folder), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
                "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", **(extra or {})}
         with ExitStack() as stack:
-            self._errors = stack.enter_context(tempfile.TemporaryFile())
+            self._errors = stack.enter_context(in_memory())
             if text is not None:
-                # From a file: git answers while it reads, and a pipe that nobody reads would stop both.
-                source = stack.enter_context(tempfile.TemporaryFile())
-                source.write(text)
-                source.seek(0)
+                source = stack.enter_context(in_memory(text))
             self._child = stack.enter_context(subprocess.Popen(
                 ["git", *_LIMITS, *arguments], env=env, cwd=folder, stderr=self._errors, stdout=subprocess.PIPE,
                 stdin=source or subprocess.DEVNULL, executable=find_git(env.get("PATH", ""))))
@@ -248,9 +245,7 @@ class _Call:
             with suppress(ProcessLookupError, PermissionError):
                 # the files it maps do not count
                 resource.prlimit(self._child.pid, resource.RLIMIT_DATA, (max_memory, max_memory))
-            timer = threading.Timer(MAX_SECONDS, self._end, [f"more than {MAX_SECONDS:g} s"])
-            timer.start()
-            stack.callback(timer.cancel)
+            self._seconds, self._deadline = seconds, time.monotonic() + seconds
             self._stack = stack.pop_all()
 
     def __enter__(self) -> _Call:
@@ -272,9 +267,8 @@ class _Call:
 
         GitError if it fails, Excess if it takes too long or writes too much.
         """
-        assert self._child.stdout is not None
         size, chunks = 0, []
-        while chunk := self._child.stdout.read(1 << 16):
+        while chunk := self._read():
             size += len(chunk)
             if size > self._max_output:
                 self._end(f"more than {self._max_output >> 20} MiB of new objects")
@@ -283,10 +277,27 @@ class _Call:
                 chunks.append(chunk)
             else:
                 output.write(chunk)
-        code = self._child.wait()
+        code = self._wait()
         if self._excess:
             raise Excess(f"git {self._arguments[0]} takes {self._excess}")
         if code:
             self._errors.seek(0)
             raise GitError(self._arguments, code, self._errors.read(1 << 16).decode(errors="replace"))
         return b"".join(chunks)
+
+    def _read(self) -> bytes:
+        """Return more of its output, nothing at its end, or if its time is over."""
+        assert self._child.stdout is not None
+        waiting = select.poll()
+        waiting.register(self._child.stdout, select.POLLIN)
+        if waiting.poll(max(0.0, self._deadline - time.monotonic()) * 1000):
+            return os.read(self._child.stdout.fileno(), 1 << 16)
+        self._end(f"more than {self._seconds:g} s")
+        return b""
+
+    def _wait(self) -> int:
+        try:
+            return self._child.wait(max(0.0, self._deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._end(f"more than {self._seconds:g} s")
+            return self._child.wait()

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from garrison.backoff import Backoff
 from garrison.errors import GarrisonError, Refused
@@ -330,14 +330,21 @@ def explain_rights(path: Path) -> Refused | None:
 
 @contextmanager
 def _given(text: str | None) -> Iterator[int]:
-    """Yield what git reads: a file, since it answers while it reads, and may write more than a pipe holds."""
+    """Yield what git reads."""
     if text is None:
         yield subprocess.DEVNULL
         return
-    with open(os.memfd_create("git", os.MFD_CLOEXEC), "w+b") as file:  # noqa: PTH123  # a descriptor
-        file.write(text.encode(errors="surrogateescape"))
-        file.seek(0)
+    with in_memory(text.encode(errors="surrogateescape")) as file:
         yield file.fileno()
+
+
+def in_memory(data: bytes = b"") -> IO[bytes]:
+    """Return a file with this content, for git to read: it answers while it reads, and a pipe that nobody reads would
+    stop both."""
+    file = open(os.memfd_create("git", os.MFD_CLOEXEC), "w+b")  # noqa: PTH123, SIM115  # a descriptor
+    file.write(data)
+    file.seek(0)
+    return file
 
 
 def _read_all(child: subprocess.Popen[bytes], arguments: Sequence[str], timeout: float | None, most: int | None,

@@ -6,10 +6,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from copied import copies_of
 from garrison.agents import channel
 from garrison.agents.acp.attempt import AcpAgent, AcpAttempt
 from garrison.agents.acp.settings import AcpSettings
@@ -19,6 +23,7 @@ from garrison.agents.channel_client import VARIABLE
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.reports import AgentReports, ValidatorReports
 from garrison.records.run import Task
+from garrison.system import forks
 from garrison.system.processes import MARKER, probe
 from garrison.values import replace
 
@@ -136,6 +141,14 @@ class Stage:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+
+
+@contextmanager
+def connections_copied() -> Iterator[None]:
+    """Let connections be copies of a process that has loaded theirs."""
+    with copies_of("garrison.agents.acp.connection") as start, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forks, "start", start)
+        yield
 
 
 def wait_until(done: Callable[[], bool], seconds: float, describe: Callable[[], str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from acp_support import BLOCK, Stage, agent_argv
+from acp_support import BLOCK, Stage, agent_argv, connections_copied
 from garrison.agents.acp.attempt import AcpAgent
 from garrison.agents.acp.settings import AcpSettings, from_profile
 from garrison.agents.base import WorkResult
@@ -28,6 +28,12 @@ from garrison.values import asdict
 from support import is_gone, wait_for
 
 HANDED_OVER = "Another session worked on this task and could not be continued"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _copied() -> Iterator[None]:
+    with connections_copied():
+        yield
 
 
 @pytest.fixture

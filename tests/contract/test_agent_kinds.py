@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from acp_support import BLOCK, Stage, agent_argv
+from acp_support import BLOCK, Stage, agent_argv, connections_copied
 from agent_contract import (  # noqa: F401  # the tests of the contract
     REFUSAL,
     VERDICT,
@@ -101,6 +101,12 @@ JUDGES = {
                                      {"tool": "report_verdict", "with": {**VERDICT, "criteria": []}}),
                              _script(*_HANG)),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _copied() -> Iterator[None]:
+    with connections_copied():
+        yield
 
 
 @pytest.fixture(params=list(JUDGES))

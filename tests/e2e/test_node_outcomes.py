@@ -24,7 +24,6 @@ digraph pipeline {
 
 
 @pytest.mark.smoke
-@pytest.mark.traced
 def test_failures_are_named_and_independent_work_lands(place):
     """Nodes b to e fail, each in its own way; a lands, and f never starts since it needs b."""
     rewrite = "sed -i '5s/.*/changed by {}/' notes.txt"

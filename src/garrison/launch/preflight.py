@@ -653,7 +653,8 @@ def _terminal_beside_landlock(runtime: Runtime, launch: Launch, git: Git) -> str
     A process that connects to tmux's socket can run anything as the user, and Landlock does not restrict sockets.
     """
     if not launch.is_held_by_landlock:
-        held = next((other.run_id for other in _living_launches(runtime, launch) if other.is_held_by_landlock), None)
+        held = next((other.run_id for other in _living_launches(
+            runtime, launch, lambda other: other.is_held_by_landlock)), None)
         if held is not None and launch.terminal == "tmux":
             raise Refused(f"run {held} is confined by Landlock, which cannot block tmux's socket, through which its "
                           "agents could run anything as you; use --terminal process, or wait until that run has ended")
@@ -677,18 +678,24 @@ def _refuse_submodules(git: Git, commit: str) -> None:
 
 
 def _refuse_beside_tmux(runtime: Runtime, launch: Launch, advice: str) -> None:
-    users = ", ".join(other.run_id for other in _living_launches(runtime, launch) if other.terminal != "process")
+    users = ", ".join(other.run_id for other in _living_launches(runtime, launch, _may_use_tmux))
     raise Refused(f"{f'run {users} works' if users else 'a session works'} in tmux in this home, and Landlock cannot "
                   f"block its socket, through which other agents could run anything as you{advice}")
 
 
-def _living_launches(runtime: Runtime, launch: Launch) -> Iterator[Launch]:
-    """Yield the launches of other runs with a living guardian."""
+def _may_use_tmux(launch: Launch) -> bool:
+    return launch.terminal != "process"
+
+
+def _living_launches(runtime: Runtime, launch: Launch, wanted: Callable[[Launch], bool]) -> Iterator[Launch]:
+    """Yield the wanted launches of other runs with a living guardian."""
     for run in run_records.list_runs(runtime.home):
         if run == launch.run_id:
             continue
         with suppress(RecordError, NotFound):
             other = runtime.launch(run)
+            if not wanted(other):
+                continue
             guardian = runtime.store.read(Identity, Key("guardian", other.pipeline_id, run))
             if guardian is not None and runtime.observer.judge(guardian).living:
                 yield other
@@ -719,7 +726,7 @@ def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:
     if changed != launch:
         run_records.save(runtime.files(launch.run_id).sandbox, RunSandbox(
             changed.sandbox, changed.sandbox_mode, changed.sandbox_modes, changed.sandbox_gaps))
-    if changed.is_held_by_landlock and any(other.terminal != "process" for other in _living_launches(runtime, launch)):
+    if changed.is_held_by_landlock and any(_living_launches(runtime, launch, _may_use_tmux)):
         _refuse_beside_tmux(runtime, launch, f"; wait until that has ended, then `garrison resume {launch.run_id}`")
     return runtime.launch(launch.run_id)
 

@@ -163,12 +163,15 @@ def test_a_supervisor_outlives_the_damage_of_a_child(runtime: Runtime, alive: In
     path.rmdir()
 
 
-def test_a_supervisor_sees_every_change_of_a_child(runtime: Runtime, alive: Incarnation) -> None:
+@pytest.mark.parametrize("others", [0, 20])
+def test_a_supervisor_sees_every_change_of_a_child(runtime: Runtime, alive: Incarnation, others: int) -> None:
     """A run has thousands; only those whose record has changed are read in a turn."""
     supervisor = Supervisor(runtime, alive, Writer(runtime.home / "journal.jsonl", alive.token))
 
+    keys = {"it": CHILD, **{f"n{number}": replace(CHILD, name=f"n{number}") for number in range(others)}}
+
     def status() -> str | None:
-        child, = supervisor.observe_children({"it": CHILD}).values()
+        child = supervisor.observe_children(keys)["it"]
         assert child.identity == runtime.store.read(Identity, CHILD)
         return child.identity.status if child.identity is not None else None
 
@@ -183,7 +186,7 @@ def test_a_supervisor_sees_every_change_of_a_child(runtime: Runtime, alive: Inca
         runtime.store.update(Identity, CHILD, lambda _, word=word: replace(ended, status=word))
         assert [status(), status()] == [word, word]
     runtime.store.path(Identity, CHILD).unlink()
-    assert supervisor.observe_children({"it": CHILD})["it"].identity is not None, "it was lost, and is rebuilt"
+    assert supervisor.observe_children(keys)["it"].identity is not None, "it was lost, and is rebuilt"
 
 
 def test_only_damaged_records_are_rebuilt(runtime: Runtime, alive: Incarnation) -> None:

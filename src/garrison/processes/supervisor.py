@@ -83,6 +83,8 @@ if TYPE_CHECKING:
     from garrison.system.event_loop import EventLoop
 
 
+_FEW = 16
+"""Children whose records are looked for one by one."""
 START_RACES = (AlreadyAlive, Refused, Fenced)
 """Errors of a start that lost a race against another supervisor; the next observation shows which one won."""
 
@@ -187,7 +189,10 @@ class Supervisor:
         return ChildState(identity, Verdict("alive", f"its record cannot be read: {error}"))
 
     def observe_children(self, keys: Mapping[str, Key]) -> dict[str, ChildState]:
-        """Return the states of children, as `observe_child`; one listing finds those that were never started."""
+        """Return the states of children, as `observe_child`; one listing finds those that were never started, if they
+        are many: the folders contain the records of all runs."""
+        if sum(key not in self._known for key in keys.values()) <= _FEW:
+            return {name: self.observe_child(key) for name, key in keys.items()}
         store, own = self.runtime.store, self.incarnation.key
         try:
             present = {*atomic.list_names(store.path(Identity, own).parent),

@@ -217,13 +217,15 @@ class Submodules(Worktrees):
             inner._push_to_store({f"{COMMITS}/{made[name]}": made[name]})
         return super().commit_all(path, message, links={**(links or {}), **made}, seen=seen)
 
-    def is_dirty(self, path: Path) -> bool:
+    def is_dirty(self, path: Path, *, has_pipes: bool = True) -> bool:
         """Return whether the worktree, or a submodule in it, has uncommitted changes or untracked files."""
-        if super().is_dirty(path) or any(inner.is_dirty(inner.root) for _, inner in self._populated(path)):
+        may_nest = remove_pipes(path) if has_pipes else None
+        if super().is_dirty(path, has_pipes=False) or any(inner.is_dirty(inner.root)
+                                                          for _, inner in self._populated(path)):
             return True
         links = self.links(path)
         return any(inner.create_snapshot(inner.root, _OF_MIRROR, when=_EPOCH) != links.get(name)
-                   for name, inner in self._embedded(path))
+                   for name, inner in self._embedded(path, may_nest=may_nest))
 
     def save_head(self) -> None:
         """Save a submodule's commit where it outlives the worktree."""
@@ -238,12 +240,12 @@ class Submodules(Worktrees):
         A submodule with work, or a repository that was created inside the worktree, is recorded as a commit of that
         work; a clone of another repository as its HEAD only.
         """
-        remove_pipes(path)
+        may_nest = remove_pipes(path)
         changed = {}
         # A fixed date: otherwise unchanged work would be a new commit, and saved again, at each interval.
         for name, inner in self._populated(path):
             changed[name] = inner.create_snapshot(inner.root, message, timeout=timeout, when=_EPOCH)
-        for name, inner in self._embedded(path):
+        for name, inner in self._embedded(path, may_nest=may_nest):
             changed[name] = inner.create_snapshot(inner.root, _OF_MIRROR, timeout=timeout, when=_EPOCH)
         return super().create_snapshot(path, message, links={**(links or {}), **changed}, timeout=timeout, when=when)
 
@@ -289,10 +291,13 @@ class Submodules(Worktrees):
         return [(module.path, inner) for module in self.submodules(path) if nested.is_embedded(path, module.path)
                 and (inner := self._mirror(path, module.path, self._inner(path, module).store)).rev("HEAD")]
 
-    def _embedded(self, path: Path) -> list[tuple[str, Submodules]]:
-        """Return complete repositories in the worktree, each by its mirror: submodules, and others without a remote."""
+    def _embedded(self, path: Path, *, may_nest: bool | None = None) -> list[tuple[str, Submodules]]:
+        """Return complete repositories in the worktree, each by its mirror: submodules, and others without a remote.
+
+        `may_nest`: what `remove_pipes` has just returned.
+        """
         found = dict(self._embedded_submodules(path))
-        if not remove_pipes(path):
+        if not (remove_pipes(path) if may_nest is None else may_nest):
             return list(found.items())
         listed = split(self.run("ls-files", "--others", "--exclude-standard", "-z", cwd=path, check=False,
                                 exact=True).out)

@@ -374,24 +374,26 @@ class Worktrees(Commits):
 
     # --- contents ---------------------------------------------------------------------------------------------------
 
-    def list_files(self, path: Path, *arguments: str) -> str:
+    def list_files(self, path: Path, *arguments: str, has_pipes: bool = True) -> str:
         """Run `git status` or `git ls-files` in an idle worktree, and return its output.
 
-        An agent's leftovers do not block it: git reads every `.gitignore`, even one that is a pipe.
+        An agent's leftovers do not block it: git reads every `.gitignore`, even one that is a pipe. `has_pipes`: False
+        if they were just removed.
         """
-        remove_pipes(path)
+        if has_pipes:
+            remove_pipes(path)
         return self.run(*commits.exclude_options(self.git_dir(path)), *arguments, cwd=path, exact=True).out
 
-    def is_dirty(self, path: Path) -> bool:
+    def is_dirty(self, path: Path, *, has_pipes: bool = True) -> bool:
         """Return whether the worktree has uncommitted changes, including untracked (not ignored) files.
 
-        For a nested repository only its checked-out commit counts.
+        For a nested repository only its checked-out commit counts. `has_pipes`: as in `list_files`.
         """
         links = self.links(path)
         if any(head != links[name] for name, head in self._heads(path, links).items()):
             return True
         return bool(self.list_files(path, "status", "--porcelain", "-z", "--untracked-files=normal",
-                                    "--ignore-submodules=all"))
+                                    "--ignore-submodules=all", has_pipes=has_pipes))
 
     def uncommitted(self, path: Path) -> Uncommitted:
         """Return what `commit_all` would commit, without repositories inside the worktree and deleted files."""
@@ -414,13 +416,13 @@ class Worktrees(Commits):
 
     def commit_all(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
                    seen: Uncommitted | None = None) -> str | None:
-        """Commit everything not ignored, without hooks; return the new commit, None if there was nothing.
+        """Commit everything not ignored, in a worktree without pipes and without hooks; return the new commit, None if
+        there was nothing.
 
         Args:
             links: as in `create_snapshot`.
             seen: what `uncommitted` has just found; None: look again.
         """
-        remove_pipes(path, everywhere=True)
         before, git_dir = self.head(path), self.git_dir(path)
         logs = [git_dir / "logs/HEAD", self.common / f"logs/refs/heads/{self.current_branch(path)}"]
         lengths = {log: log.stat().st_size for log in logs if log.is_file()}

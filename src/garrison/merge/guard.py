@@ -160,6 +160,7 @@ def our_hooks(git: Git) -> Path:
 
 
 def configured_hooks_path(git: Git) -> str:
+    """Return the folder of hooks that the repository is configured to use, '' if none is named."""
     known = git.settings()
     if known and all(each.key != _PATH.lower() for each in known):
         return ""  # else only git can expand `~user/`

@@ -212,6 +212,7 @@ class QueueState(msgspec.Struct):
         return self.ranked("candidate", "testing")
 
     def waiting(self) -> list[MergeEntry]:
+        """Return the queued entries in the order in which they are tested, each after those it depends on."""
         queued = self.ranked("queued")
         needs = {entry.id: {other.id for other in self.unmet_dependencies(entry)} for entry in queued
                  if entry.depends_on}

@@ -132,7 +132,7 @@ def start_waiting(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Pat
 @contextmanager
 def start_early(modules: Iterable[str]) -> Iterator[StartProcess]:
     """Start a copy that loads modules while this process finds out what to start; yield a function like `start`, whose
-    program it becomes. It ends if that is not called; `modules` are found out in it, too."""
+    program it becomes. It ends if that is not called, and evaluates `modules` itself."""
     copy = _fork_waiting(partial(_load_early, modules), Path(os.devnull)) if is_possible() else None
 
     def start_program(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
@@ -164,7 +164,7 @@ def _fork_waiting(wait: Callable[[int], _Program], log: Path) -> WaitingCopy | N
 
 
 class WaitingCopy:
-    """A copy of this process that begins its program when it is told to."""
+    """A copy of this process that begins its program on an order."""
 
     def __init__(self, child: Child, told: int, order: int) -> None:
         self.child, self._told, self._order = child, told, order

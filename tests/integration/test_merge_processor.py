@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from merge_support import World, await_gate, check, drive, finish, git, leave_daemon, until, wait
+from merge_support import FORK, World, await_gate, check, drive, finish, git, leave_daemon, until, wait
 
 from garrison.ends import Wait
 from garrison.errors import Fenced, LockLost, Refused
@@ -119,6 +119,35 @@ def test_a_follower_of_the_queue_learns_at_once_of_all_but_the_steps_of_its_entr
         assert follower.has_more_than_steps()
         assert follower.state.seq == world.queue.state.seq
     processor.close()
+
+
+def test_a_copy_of_a_process_goes_on_from_what_that_has_replayed(world, monkeypatch):
+    """Regression: each runner replayed the records of all nodes, so the cost of a run grew with their square."""
+    for node in ("one", "two", "three"):
+        world.branch(node, {f"{node}.txt": "1\n"})
+    world.enqueue("one")
+    assert [entry.node for entry in world.queue.entries()] == ["one"]
+    world.enqueue("two")
+    decode, decoded = journal.decode_line, []
+    monkeypatch.setattr(journal, "decode_line", lambda *line: decoded.append(line) or decode(*line))
+    receives, sends = FORK.Pipe(duplex=False)
+
+    def copy() -> None:
+        for _ in range(2):
+            queue = MergeQueue(world.home, world.repo)
+            sends.send(([entry.node for entry in queue.entries()], len(decoded)))
+            decoded.clear()
+        world.enqueue("three")
+        sends.send([entry.node for entry in queue.entries()])
+
+    child = FORK.Process(target=copy)
+    child.start()
+    assert receives.recv() == (["one", "two"], 1), "the second record, which its parent had not read"
+    assert receives.recv() == (["one", "two"], 3), "a second handle has a reader of its own"
+    assert receives.recv() == ["one", "two", "three"]
+    child.join()
+    assert world.queue.entries()[-1].node == "three", "the parent's goes on as well"
+    assert len(MergeQueue(world.home, world.repo).entries()) == 3
 
 
 def test_an_endless_gate_log_keeps_its_beginning_and_its_end(tmp_path):

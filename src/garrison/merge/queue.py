@@ -8,11 +8,13 @@ processor has the epoch of its lock, and is refused once another processor has t
 from __future__ import annotations
 
 import json
+import os
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
+from weakref import WeakValueDictionary
 
 from garrison.ends import Effect, with_effect
 from garrison.errors import Fenced, GarrisonError, NotFound, RecordError, Refused
@@ -76,6 +78,8 @@ class QueueReader:
         self.path = folder / "journal.jsonl"
         self._reader = journal.Reader(self.path)
         self.state = QueueState()
+        self.pid = os.getpid()
+        """Process that uses it."""
 
     def refresh(self) -> QueueState:
         """Replay new records, and return the state."""
@@ -98,6 +102,23 @@ class QueueReader:
     def has_more_than_steps(self, *names: str) -> bool:
         """Return whether new records may do more than bring entries a step forward: end one, hold it, pause …"""
         return self._reader.mentions(*_MORE_THAN_STEPS, about=[json.dumps(name).encode() for name in names])
+
+
+_readers: WeakValueDictionary[Path, QueueReader] = WeakValueDictionary()
+"""Folder → the reader of a handle that is in use, here or in the process that this one is a copy of."""
+
+
+def _open_reader(folder: Path) -> QueueReader:
+    """Return a new reader of a queue, or in a copy of a process (`system.forks`) its parent's, which continues there:
+    each runner would replay the records of all nodes before it."""
+    known = _readers.get(folder)
+    if known is not None and known.pid != os.getpid():
+        known.pid = os.getpid()
+        return known
+    reader = QueueReader(folder)
+    if known is None:
+        _readers[folder] = reader
+    return reader
 
 
 def list_queues(home: Path, report: Callable[[str], None] | None = None,
@@ -180,7 +201,7 @@ class MergeQueue:
         directory = quote(target, safe="")  # `release/1.0` → `release%2F1.0`
         self.folder = home / "merge-queue" / self.git.key / directory
         self.locks = self.git.common / "garrison" / directory
-        self._reader = QueueReader(self.folder)
+        self._reader = _open_reader(self.folder)
         self._seen: tuple[str | None, str] = None, ""
         """Target's commit for which `notice_undone` recorded undone landings, and the one after the last landing."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
 
 import pytest
 
@@ -137,7 +136,6 @@ def test_a_tree_set_aside_is_gone_immediately_and_removed_later(tmp_path):
     for number in range(3):
         (tmp_path / f"tree/{number}/deep").mkdir(parents=True)
         (tmp_path / f"tree/{number}/deep/file").write_text("x")
-    os.truncate(tmp_path / "tree/1/deep/file", 1 << 30)  # so there is a process for it
     (tmp_path / "tree/0/deep").chmod(0)
     (tmp_path / "tree/link").symlink_to("/etc")
     untrusted.set_aside(tmp_path, "tree")
@@ -158,27 +156,3 @@ def test_trees_set_aside_by_a_dead_process_are_removed_with_the_next(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
     untrusted.remove_set_aside(tmp_path)
     until(lambda: not list(tmp_path.iterdir()))
-
-
-def test_a_small_tree_set_aside_is_removed_without_a_process(tmp_path, monkeypatch):
-    started = []
-    monkeypatch.setattr(untrusted.processes, "spawn", lambda argv, **more: started.append(argv) or SimpleNamespace(
-        close=lambda: None))
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept/file").touch()
-    for name in ("small", "huge", "many"):
-        (tmp_path / name / "below").mkdir(parents=True)
-        (tmp_path / name / "below/link").symlink_to(tmp_path / "kept")
-    with (tmp_path / "huge/file").open("w") as file:
-        file.truncate(1 << 30)
-    for number in range(300):
-        (tmp_path / f"many/below/{number}").touch()
-    for name, count in (("small", 0), ("huge", 1), ("many", 1)):
-        untrusted.set_aside(tmp_path, name)
-        untrusted.remove_set_aside(tmp_path)
-        left = [path for path in tmp_path.iterdir() if path.name.startswith(".gone-")]
-        assert (len(left), len(started)) == (count, count), name
-        started.clear()
-        for path in left:
-            untrusted.remove_tree(path)
-    assert (tmp_path / "kept/file").exists()

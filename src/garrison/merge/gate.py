@@ -353,7 +353,6 @@ class GateRun(msgspec.Struct):
         self.child = processes.spawn(argv, env=confined.env, cwd=self.slot.path, log=log, subreaper=True)
         self.network.serve_until_end_of(self.child.id)
         services.use_until_end_of(self.slot.sandbox / services.FOLDER, self.child.id)
-        untrusted.remove_set_aside(self.slot.sandbox)
 
     def _open_network(self, stage: str, env: Mapping[str, str], place: Place | None) -> NetworkPlace:
         _, run, name, _ = parse_marker(self.marker) or ("", "", "gate", 0)

@@ -222,7 +222,7 @@ class GitView:
             checkout: path of the worktree inside; None: as outside.
             hooks: the user's own hooks run inside.
             is_direct: as in `ViewState`.
-            begun: result of `begin` with the same arguments; the caller removes what is set aside, once it has time.
+            begun: result of `begin` with the same arguments.
         """
         inside = checkout or self.worktree
         git_dir = restore_link(self.git, self.worktree)
@@ -245,8 +245,7 @@ class GitView:
         with atomic.locked(self.lock):
             untrusted.set_aside(self.folder.parent, self.folder.name)
             new.rename(self.folder)
-        if begun is None:
-            untrusted.remove_set_aside(self.folder.parent)
+        untrusted.remove_set_aside(self.folder.parent)
         return self.mounts()
 
     def mounts(self) -> tuple[Mount, ...]:

@@ -35,8 +35,6 @@ _OUTPUT = 0o644
 _SET_ASIDE = ".gone-"
 """Prefix of names that will be removed."""
 _REMOVE = 'rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwX -- "$@"; rm -rf -- "$@"; }'
-_FEW, _LITTLE = 200, 16 << 20
-"""Files and bytes that are removed without a process of their own."""
 _WILD = frozenset("*?[")
 _TRIES = 100
 """Most restarts of a tree's removal because another process also removes it."""
@@ -338,9 +336,8 @@ def set_aside(folder: Path, name: str) -> None:
 
 
 def remove_set_aside(folder: Path) -> None:
-    """Remove what was set aside, in a background process unless it is small: an agent may have created a million files.
-    """
-    left = [path.name for path in folder.glob(f"{_SET_ASIDE}*") if not _remove_small(path)]
+    """Remove what was set aside in a background process: an agent may have created a million files."""
+    left = [path.name for path in folder.glob(f"{_SET_ASIDE}*")]
     if not left:
         return
     try:
@@ -349,26 +346,6 @@ def remove_set_aside(folder: Path) -> None:
     except GarrisonError:  # no room for another process
         for path in left:
             remove(folder, path)
-
-
-def _remove_small(folder: Path) -> bool:
-    """Remove a small tree, which takes less than to start a process for it; return whether it is gone."""
-    import shutil
-
-    count, size, waiting = 0, 0, [os.fspath(folder)]
-    with suppress(OSError):  # no folder, or it cannot be listed
-        while waiting:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    state = entry.stat(follow_symlinks=False)
-                    count, size = count + 1, size + state.st_size
-                    if count > _FEW or size > _LITTLE:
-                        return False
-                    if stat.S_ISDIR(state.st_mode):
-                        waiting.append(entry.path)
-        shutil.rmtree(folder)
-        return True
-    return False
 
 
 def remove_tree(folder: Path) -> None:

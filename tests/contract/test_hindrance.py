@@ -15,7 +15,7 @@ import pytest
 from garrison.doctor.cleanup import archive_branch
 from garrison.errors import GarrisonError, Hindered
 from garrison.node.worktree import adopt_commits
-from garrison.system.git import Git, GitError
+from garrison.system.git import Git, GitError, damage
 from garrison.system.git.damage import find_damage, hold_gc
 from garrison.system.git.repository import explain_rights
 from garrison.system.machine import TABLE, Course, course_of, find_hindrance, passes
@@ -115,6 +115,15 @@ def test_a_damaged_registration_of_a_worktree_is_repaired_where_it_is_found(scen
         assert list(find_damage(scene.git.common)) == [], damaged
     ref = scene.git.save_work(scene.tree, f"refs/garrison/rescue/r/node/1-{name}", "garrison: what node left")
     assert git(scene.git.root, "show", f"{ref}:work.txt") == "work"
+
+
+def test_a_registration_that_another_process_removes_needs_no_repair(scene: Scene,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: a landing waited a second when another node's worktree was removed at the same time."""
+    gone = scene.git.common / "worktrees/gone"
+    monkeypatch.setattr(damage, "find_damage", lambda _: [(gone, "commondir")])
+    assert damage.mend_registration(scene.git.common, None) == []
+    assert not gone.exists()
 
 
 def test_a_gc_is_kept_off_although_a_killed_process_or_a_full_disk_left_an_empty_lock(tmp_path: Path) -> None:

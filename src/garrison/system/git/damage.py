@@ -172,7 +172,12 @@ def mend_registration(common: Path, path: Path | None, told: str = "") -> list[s
         elif entry == own and path is not None and name == "HEAD":
             content = _head_of(common, entry, path)
         if content:
-            untrusted.write(entry, name, content)
+            try:
+                untrusted.write(entry, name, content)
+            except untrusted.UnsafeFile:
+                if entry.is_dir():
+                    raise
+                continue  # another process has removed this worktree since
         elif entry == own and name == "index":
             (entry / name).unlink(missing_ok=True)
         else:

@@ -73,14 +73,14 @@ class Begun:
 
 
 class Prestarted:
-    """The server of this process."""
+    """The server of this process, which loads these modules, too."""
 
-    def __init__(self, python: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, python: str, environment: Mapping[str, str], modules: Sequence[str]) -> None:
         self._lock = threading.Lock()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self.process = subprocess.Popen([python, "-P", __file__], env=dict(environment), stdin=theirs, cwd="/",
-                                            start_new_session=True)
+            self.process = subprocess.Popen([python, "-P", __file__, *modules], env=dict(environment), stdin=theirs,
+                                            cwd="/", start_new_session=True)
         self._socket = ours
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path,
@@ -131,7 +131,7 @@ def serve() -> None:
     from garrison.system import forks, machine
 
     found = [module.name for module in pkgutil.iter_modules(garrison.cli.__path__, "garrison.cli.")]
-    for name in (*found, *LATE):
+    for name in (*found, *LATE, *sys.argv[1:]):
         if name not in FEW:
             importlib.import_module(name)
     gc.freeze()  # a fork that searched for garbage would copy all of it

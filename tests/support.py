@@ -288,9 +288,13 @@ def may_be_prestarted(env: Mapping[str, str]) -> bool:
     return PROGRAM[0] == PYTHON and not any(name.startswith(OWN_PYTHON) for name in env)
 
 
+PRELOADED: list[str] = []
+"""Modules that all processes of the tests' runs have loaded: those of an agent that each run has."""
+
+
 @cache
 def _prestarted() -> Prestarted:
-    return Prestarted(PYTHON, {name: os.environ[name] for name in PASSED_ON if name in os.environ})
+    return Prestarted(PYTHON, {name: os.environ[name] for name in PASSED_ON if name in os.environ}, PRELOADED)
 
 
 @dataclass

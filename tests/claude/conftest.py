@@ -17,9 +17,11 @@ from garrison.testing.model_server import ModelServer, RecordedRequest
 from garrison.testing.request import Request
 from garrison.testing.script import Script
 from garrison.testing.turn import Fault, Turn
-from support import Place, load, processes
+from support import PRELOADED, Place, load, processes
 
 ISOLATED = "GARRISON_ISOLATION" in os.environ
+if ISOLATED:
+    PRELOADED.append("garrison.agents.claude.connection")
 Player = Callable[[Request], "Turn | Fault | str"]
 
 

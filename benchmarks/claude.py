@@ -26,6 +26,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import claude_agent_sdk
+
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.prompt import estimate_tokens
 from garrison.records.identity import Identity
@@ -81,6 +83,19 @@ class Bench:
     def bare(self) -> subprocess.Popen[bytes]:
         """Run the SDK alone, in a process of its own."""
         return subprocess.Popen([sys.executable, __file__, "--bare", str(self.repo)], env=self.env)
+
+    def cli_alone(self) -> subprocess.Popen[bytes]:
+        """Run the CLI alone on one prompt."""
+        program = Path(claude_agent_sdk.__file__).parent / "_bundled/claude"
+        return subprocess.Popen([program, "-p", "Write x.", "--output-format", "stream-json", "--verbose", "--tools",
+                                 "Bash", "--setting-sources", "", "--strict-mcp-config"], cwd=self.repo, env=self.env,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def run(self) -> subprocess.Popen[bytes]:
+        """Run one task as a user does, but without tmux."""
+        return subprocess.Popen([Path(sys.executable).with_name("garrison"), "run", "Write x.", "--agent", "claude",
+                                 "--target-dir", str(self.repo), "--gate", "true", "--setup", "", "--terminal",
+                                 "process"], env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def launch(self, prompt: str = "Write x.") -> subprocess.Popen[bytes]:
         """Run one node, whose branch is merged after a gate of `true`."""
@@ -146,6 +161,22 @@ class Deaths:
     orchestrator: float
     extra: int
     """Model requests beyond those of an undisturbed run, and one for each death that carries on with it."""
+
+
+def first_requests(bench: Bench) -> dict[str, float]:
+    """Return seconds until the first request: of the CLI alone, the SDK alone, and `garrison run` in a warm home."""
+    found = {}
+    bench.launch().wait(LONG)
+    for name, begin in (("the CLI alone", bench.cli_alone), ("the SDK alone", bench.bare), ("garrison run", bench.run)):
+        before, began = len(bench.server.messages), time.monotonic()
+        child = begin()
+        while len(bench.server.messages) == before:
+            time.sleep(0.005)
+            if time.monotonic() - began > LONG:
+                raise SystemExit(f"{name}: no request; the machine may be too busy")
+        found[name] = bench.server.messages[before].at - began
+        child.wait(LONG)
+    return found
 
 
 def killed(bench: Bench) -> Deaths:
@@ -221,13 +252,14 @@ def main(rounds: int, idle: float, most: float) -> None:
     end = time.monotonic() + most - idle
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {rounds} rounds; medians at the end", flush=True)
     with benches() as make:
-        bare, whole, deaths = [], [], []
+        bare, whole, deaths, firsts = [], [], [], []
         for number in range(1, rounds + 1):
             began = time.monotonic()
             bench = make()
             bare.append(timed(bench, bench.bare))
             bench = make()
             whole.append(timed(bench, bench.launch))
+            firsts.append(first_requests(make()))
             bench = make()
             deaths.append(one := killed(bench))
             print(f"round {number}: bare {bare[-1][0]:.2f} s, run {whole[-1][0]:.2f}, cold start to a request "
@@ -241,6 +273,8 @@ def main(rounds: int, idle: float, most: float) -> None:
     told("garrison, a run of one task", whole)
     overhead = statistics.median(one for one, _ in whole) - statistics.median(one for one, _ in bare)
     print(f"{'overhead of the run':38} {overhead:6.2f} s  (launcher, guardian, worktree, two gates and the merge too)")
+    for name in firsts[0]:
+        spread(f"start of {name} to its request", [one[name] for one in firsts])
     spread("cold start of a run to its request", [one.start for one in deaths])
     spread("kill -9 of the CLI to a request", [one.cli for one in deaths])
     spread("kill -9 of the orchestrator to one", [one.orchestrator for one in deaths])

@@ -6,6 +6,7 @@ Both the parent process and the script of the same name use these functions. `st
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ from garrison.system.terminal_choice import choose_terminal
 from garrison.values import asdict, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
@@ -107,28 +108,20 @@ def spawn_runner(runtime: Runtime, launch: Launch, task: Task, *, parent: Key | 
     write_runner_state(runtime, launch, key, "starting", None, runtime.clock.utc())
     for module in first_modules(launch.terminal, task.agent, runtime.home):
         forks.load(module)
-    forks.load_for_later((*_LATER, *_modules_of(task.agent, runtime.home)))
+    forks.load_for_later(_LATER)
     return spawn_process(runtime, launch, request, ["--attempt", str(task.attempt)])
 
 
 def first_modules(terminal: str, agent: str, home: Path) -> Iterator[str]:
     """Yield what the processes of a run load before its first agent begins."""
+    from garrison.agents.registry import model_profile  # as the orchestrator does
     from garrison.system.tmux_server import supported_version  # a launcher opens no terminal
 
     yield from (PROGRAMS["guardian"], PROGRAMS["orchestrator"], PROGRAMS["runner"], "platformdirs.unix")
     if terminal in ("auto", "tmux") and supported_version():
         yield from ("garrison.system.tmux", "garrison.system.tmux_client")
-    yield from _modules_of(agent, home)[:1]
-
-
-def _modules_of(agent: str, home: Path) -> Sequence[str]:
-    """Return the modules of an agent: what its orchestrator loads, and its connection."""
-    from garrison.agents.registry import model_profile  # as the orchestrator does
-
-    try:
-        return model_profile(agent, home).modules
-    except GarrisonError:  # the orchestrator reports it
-        return ()
+    with suppress(GarrisonError):  # the orchestrator reports it
+        yield from model_profile(agent, home).modules
 
 
 def write_runner_state(runtime: Runtime, launch: Launch, key: Key, status: str, pid: int | None,

@@ -77,9 +77,10 @@ done
 cd "$there" || cd /
 shift 2
 """
+"""Shell that mounts the overlays of a place."""
 _BECOME = 'exec setpriv --ambient-caps=-all --inh-caps=-all -- "$@"\n'
-"""Shell that mounts the overlays of a place and becomes the sandbox. Bubblewrap refuses to start with ambient
-capabilities; without them it creates its own namespaces."""
+"""Ends that shell: it becomes the sandbox. Bubblewrap refuses to start with ambient capabilities; without them it
+creates its own namespaces."""
 _TIMEOUT = 20.0
 
 

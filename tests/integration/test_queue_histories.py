@@ -9,6 +9,7 @@ import contextlib
 import os
 import subprocess
 import threading
+from typing import Any
 
 import pytest
 from merge_support import World, await_gate, drive, finish, git, until
@@ -259,11 +260,11 @@ def test_a_slot_that_git_cannot_prepare_is_no_verdict(world, monkeypatch):
     processor = world.processor()
     tries, prepare = [], Slot.prepare
 
-    def trouble(slot: Slot, commit: str, *more: object) -> None:
+    def trouble(slot: Slot, commit: str, *more: Any, **options: Any) -> None:
         tries.append(commit)
         if len(tries) < 5:
             raise GitError(("read-tree",), 128, "fatal: not now")
-        prepare(slot, commit, *more)
+        prepare(slot, commit, *more, **options)
 
     monkeypatch.setattr(Slot, "prepare", trouble)
     until(lambda: _patiently(processor) and world.entry("one").is_final, "a landing")

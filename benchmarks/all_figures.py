@@ -59,7 +59,7 @@ PROGRAMS = (
             ("--rows", "mechanism", "--rounds", "5")),
     Program("merge_queue", (), 960, ("--rows", "landing,drain", "--rates", "0.01")),
     Program("waits", ("--rows", "script,first,memory,turn,status,node,growth,kill,git,setup"), 300,
-            ("--rows", "first", "--rounds", "5")),
+            ("--rows", "first", "--rounds", "7")),
     Program("engine", ("--rounds", "3"), 240, ("--rows", "durable", "--rounds", "1")),
     Program("workflows", ("--rounds", "1"), 150),
     Program("web", ("--idle", "20", "--events", "300", "--clients", "100", "--half-open", "100"), 180),

@@ -61,7 +61,7 @@ class Line:
             if filled is None:
                 return None
             cells.append(filled)
-        return f"| {' | '.join(cells)} |"
+        return f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
 
 def _fill(cell: str, found: list[str | None]) -> tuple[str | None, list[str | None]]:

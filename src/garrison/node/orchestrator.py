@@ -146,7 +146,7 @@ class Orchestrator:
         self._reflogs = [self.git.git_dir(self.worktree) / "logs" / "HEAD", GitView(self.git, self.worktree).reflog]
         self._progress_stamp: Fingerprint | None = None
         self._named: tuple[str, str | None] = ("", None)
-        """The last span of commits, and the name of its newest."""
+        """Range of commits that was asked about last, and the title of its newest commit."""
         self._refusal = ""
         """Last reason why the agent's commits could not be collected."""
         self._refusal_of_work: Refusal | None = None

@@ -55,7 +55,7 @@ class WorkInspector:
         self.git, self.launch, self.task = git, launch, task
         self.home, self.worktree, self.branch, self.folder = home, worktree, branch, folder
         self.seen: Uncommitted | None = None
-        """What `inspect_worktree` found uncommitted."""
+        """Uncommitted files that `inspect_worktree` found; None before."""
 
     # ---- before garrison commits the rest
 

@@ -26,7 +26,8 @@ RUN = (SHELL, "-c", 'exec "$0" "$@"')
 """Starts a command inside, so that a missing program exits with 127, as outside."""
 _CALLS = "9"
 _LIMIT_FILES = "ulimit -Hn {0} 2>/dev/null || {{ ulimit -Sn {0}; ulimit -Hn {0}; }}; "
-"""The hard limit alone, which the kernel refuses below the soft one: to ask for that one first takes a process."""
+"""Sets the hard limit, and the soft one only if the kernel refuses: a hard limit cannot be lower. Comparing them first
+would take a process."""
 _LIMIT_PROCESSES = "ulimit -u {0} 2>/dev/null || ulimit -p {0} 2>/dev/null; "
 """Shells disagree on the letter."""
 

@@ -389,7 +389,7 @@ def _load_early(modules: Iterable[str], order: int) -> _Program:
 
 
 def _enter_terminal(path: str, *keeper: int) -> None:
-    """Wait until nobody leads the terminal's session; then lead it, and read and write there."""
+    """Wait until the terminal's session has no leader; then lead it, and read and write there."""
     import termios  # only a program with a terminal needs it
 
     terminal = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)

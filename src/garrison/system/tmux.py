@@ -71,7 +71,8 @@ poller.poll()
 posix._exit(0)
 """
 """Program of a pane that a copy takes over: it gives the terminal up, which its hang-up (HUP, INT, QUIT and TSTP are
-ignored) would end, and ends with the copy. tmux closes the pane of a program that has ended, whoever writes there.
+ignored) would end, and ends with the copy. tmux closes the pane once its program has ended, even if others still write
+there.
 
 Neither Python's `os` nor its clean-up at the end is needed: a fifth of its CPU."""
 _READ_AND_EXECUTE = ("import json,os,sys; p=sys.argv[1]; a,e=json.load(open(p)); os.unlink(p); "

@@ -510,7 +510,7 @@ def neutral_variables(path: Path, common: Path | None, home: Path | None, enviro
 
 _MAX_CACHED = 64
 _variables: dict[tuple[object, ...], tuple[Configuration, Trusted | None, dict[str, str]]] = {}
-"""What was asked → configuration and trusted settings at that time, and the answer."""
+"""Arguments of `neutral_variables` → configuration and trusted settings that they were derived from, and the result."""
 _lfs_addresses: dict[Path, tuple[object, str]] = {}
 
 

@@ -339,8 +339,8 @@ def _given(text: str | None) -> Iterator[int]:
 
 
 def in_memory(data: bytes = b"") -> IO[bytes]:
-    """Return a file with this content, for git to read: it answers while it reads, and a pipe that nobody reads would
-    stop both."""
+    """Return a file with this content, as git's input: git writes while it reads, so with a pipe each side could wait
+    for the other."""
     file = open(os.memfd_create("git", os.MFD_CLOEXEC), "w+b")  # noqa: PTH123, SIM115  # a descriptor
     file.write(data)
     file.seek(0)

@@ -207,7 +207,9 @@ class CandidateBuilder:
 
     def _explain_excess(self, entry: MergeEntry, target: str) -> str:
         """Return which limit an entry's history exceeds, '' if none; called before git lists or merges it."""
-        excess = explain_excess(self.git, "", entry.oid, target=target)
+        excess = self.git.excesses.get(entry.oid)  # a known result needs no merge base
+        if excess is None:
+            excess = explain_excess(self.git, self.git.merge_base(target, entry.oid) or "", entry.oid)
         return f"{entry.branch} is too large to be tested: {excess}" if excess else ""
 
     def _explain_refusal(self, parent: str, candidate: Candidate, *, foreign: bool) -> str:

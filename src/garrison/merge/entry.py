@@ -232,7 +232,7 @@ def rank_entries(entries: Iterable[MergeEntry], positions: Mapping[str, int]) ->
     """Sort entries by rank; `positions`: number of entries enqueued before each."""
     def rank(entry: MergeEntry) -> tuple[int, int]:
         place = positions[entry.id]
-        return (place - PLACES * _clamp(entry.priority) if entry.priority else place, place)
+        return place - PLACES * _clamp(entry.priority), place
 
     return sorted(entries, key=rank)
 

@@ -461,9 +461,9 @@ class GateRun(msgspec.Struct):
         running = self._is_running(stage, now)  # before reading the verdict: a wrapper may write it and exit in between
         if running and self.network is None:
             self._notice_cut(stage)
-        elif running:
-            self._keep_network(stage, is_over=self._read_verdict(stage) is not None)
         end = self._read_verdict(stage)
+        if running and self.network is not None:
+            self._keep_network(stage, is_over=end is not None)
         if end is None:
             if running and (hang := self._find_hang(stage, now)) is not None:
                 return self._end_hung(stage, hang)

@@ -98,7 +98,6 @@ class QueueReader:
         quoted = json.dumps(node).encode()
         return self._reader.mentions(b'"node":' + quoted, b'"kind":"config"')  # a snapshot has its own file
 
-
     def has_more_than_steps(self, *names: str) -> bool:
         """Return whether new records may do more than bring entries a step forward: end one, hold it, pause …"""
         return self._reader.mentions(*_MORE_THAN_STEPS, about=[json.dumps(name).encode() for name in names])

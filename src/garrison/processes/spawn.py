@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 PROGRAMS = {"guardian": "garrison.run.guardian", "runner": "garrison.node.runner",
             "orchestrator": "garrison.node.orchestrator", "processor": "garrison.run.merge_processor"}
 """Role → the module of its process, which `main.py` imports; by name, since it imports this module."""
-_LATER = ("tomllib", "garrison.merge.gates_by_path", "garrison.node.diff_check",
-          "garrison.node.unfinished")
+_LATER = ("tomllib", "garrison.merge.gates_by_path", "garrison.node.diff_check", "garrison.node.unfinished")
 """Modules that runners and orchestrators use once an agent works."""
 
 

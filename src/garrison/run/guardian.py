@@ -157,7 +157,7 @@ class Guardian:
         """Gather everything that the policy decides on."""
         landing = self._landing()
         turns = {turn.node: turn for turn in self.queue.state.turns.values() if turn.run == self.run}
-        runners = self.supervisor.observe_children(self._keys_of_nodes())
+        runners = self.supervisor.observe_children({name: self._runner_key(name) for name in self.state.nodes})
         return GuardianView(
             self.run, self.runtime.clock.monotonic(), self.runtime.observer.machine.boot_id,
             signals.list_pending(self.runtime.home, self.incarnation.key), runners,
@@ -318,11 +318,6 @@ class Guardian:
         if text and self._notes.get(who) != text:
             self._record(events.NoteWritten(who, text, approval))
         self._notes[who] = text
-
-    def _keys_of_nodes(self) -> Mapping[str, Key]:
-        if self._runner_keys.keys() != self.state.nodes.keys():
-            self._runner_keys = {name: self._runner_key(name) for name in self.state.nodes}
-        return self._runner_keys
 
     def _runner_key(self, node: str) -> Key:
         if (key := self._runner_keys.get(node)) is None:

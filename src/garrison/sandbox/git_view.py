@@ -37,6 +37,7 @@ from garrison.sandbox.place import Mount, sandbox_folder
 from garrison.system import untrusted
 from garrison.system.git import bounds, commits
 from garrison.system.git.commits import OID
+from garrison.system.git.damage import read_beginning
 from garrison.values import asdict, replace
 
 if TYPE_CHECKING:
@@ -505,12 +506,8 @@ def _read_refs(common: Path) -> dict[str, str]:
         folders[:] = [name for name in folders if f"{path[start:]}/{name}/" not in _HIDDEN_REFS]
         for name in names:
             if not name.endswith(".lock"):
-                with suppress(OSError):  # by descriptor: there may be thousands
-                    descriptor = os.open(f"{path}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-                    try:
-                        refs[f"{path}/{name}"[start:]] = os.fsdecode(os.read(descriptor, 4096)).strip()
-                    finally:
-                        os.close(descriptor)
+                with suppress(OSError):
+                    refs[f"{path}/{name}"[start:]] = os.fsdecode(read_beginning(f"{path}/{name}", 4096)).strip()
     with suppress(FileNotFoundError):
         for line in (common / "packed-refs").read_text(errors="surrogateescape").splitlines():
             value, _, ref = line.partition(" ")

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import ctypes
 import errno
@@ -473,7 +472,7 @@ class NetNamespace(msgspec.Struct):
         """Close the namespace; its listeners stay open."""
         if self.resets is not None:
             # The kernel first waits, for about 10 ms, until no processor looks at a packet for it.
-            _begin_thread(self.resets.close)
+            threading.Thread(target=self.resets.close, daemon=True).start()
             self.resets = None
         for descriptor in (self.network, self.user):
             if descriptor is not None:
@@ -576,32 +575,15 @@ def _start_thread(unshare: Callable[[int], int], forwards: Sequence[Forward]) ->
             made.append((_describe(error), []))
 
     def receive() -> _Made:
-        ended.wait()
+        thread.join()
         return made[0] if made else _start_child(unshare, forwards)()
 
+    thread = threading.Thread(target=make, daemon=True)
     try:
-        ended = _begin_thread(make)
+        thread.start()
     except RuntimeError as error:
         raise _no_room(str(error)) from error
     return receive
-
-
-def _begin_thread(act: Callable[[], object]) -> threading.Event:
-    """Run `act` in a thread that does not keep the process alive; return an event that is set at its end.
-
-    Unlike `threading.Thread.start`, do not wait until it runs, which takes a busy machine milliseconds. RuntimeError
-    without room for a thread.
-    """
-    ended = threading.Event()
-
-    def run() -> None:
-        try:
-            act()
-        finally:
-            ended.set()
-
-    _thread.start_new_thread(run, ())
-    return ended
 
 
 def _no_room(told: str | None) -> Shortage:

@@ -101,7 +101,7 @@ def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/c
     unknown."""
     limits = [left for group in _groups("memory", proc, cgroups) if (left := _unused(group)) is not None]
     try:
-        for line in _read(f"{proc}/meminfo").splitlines():
+        for line in (proc / "meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 limits.append(int(line.split()[1]) << 10)
     except (OSError, ValueError, IndexError):
@@ -109,36 +109,30 @@ def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/c
     return min(limits, default=None)
 
 
-def _read(path: str) -> str:
-    """Return the text of a kernel file; each start reads a dozen of them, for which a Path each would cost more."""
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123
-        return file.read()
-
-
-def _groups(controller: str, proc: Path, cgroups: Path) -> list[str]:
+def _groups(controller: str, proc: Path, cgroups: Path) -> list[Path]:
     """Return the folders of our cgroup of a controller and of its parents; a container may mount them at the root."""
     try:
-        lines = [line.split(":", 2) for line in _read(f"{proc}/self/cgroup").splitlines()]
+        lines = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
     except OSError:
         return []
     groups = []
     for _, controllers, path in lines:
         if controllers and controller not in controllers.split(","):
             continue
-        base = f"{cgroups}/{controller}" if controllers else str(cgroups)
-        parts = [part for part in path.split("/") if part]
-        groups += ["/".join((base, *parts[:depth])) for depth in range(len(parts), -1, -1)]
+        base = cgroups / controller if controllers else cgroups
+        group = base / path.strip("/")
+        groups += [folder for folder in (group, *group.parents) if folder == base or base in folder.parents]
     return groups
 
 
-def _unused(group: str) -> int | None:
+def _unused(group: Path) -> int | None:
     """Return the bytes that a cgroup's limit leaves, counting droppable page cache as free; None: no limit."""
     for limit, used, idle in (("memory.max", "memory.current", "inactive_file"),
                               ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")):
         try:
-            if (allowed := int(_read(f"{group}/{limit}"))) < _UNLIMITED:
-                taken = int(_read(f"{group}/{used}"))
-                stat = dict(line.split() for line in _read(f"{group}/memory.stat").splitlines())
+            if (allowed := int((group / limit).read_text())) < _UNLIMITED:
+                taken = int((group / used).read_text())
+                stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
                 return max(0, allowed - taken + int(stat.get(idle, 0)))
         except (OSError, ValueError):  # `max`, or no such file
             continue
@@ -247,7 +241,7 @@ def _processes_left(proc: Path, cgroups: Path) -> int | None:
     left: list[int] = []
     for group in _groups("pids", proc, cgroups):
         try:
-            left.append(int(_read(f"{group}/pids.max")) - int(_read(f"{group}/pids.current")))
+            left.append(int((group / "pids.max").read_text()) - int((group / "pids.current").read_text()))
         except (OSError, ValueError):  # `max`, or no such file
             continue
     return max(0, min(left)) if left else None

@@ -23,7 +23,7 @@ from garrison.errors import GarrisonError
 from garrison.system.git.repository import MAX_MEMORY, MAX_SECONDS, GitError, environment, find_git, in_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from garrison.system.git.commits import Commits
 
@@ -54,21 +54,17 @@ class Excess(GarrisonError):
         self.what = what
 
 
-def explain_excess(git: Commits, base: str, commit: str, *, target: str = "") -> str:
+def explain_excess(git: Commits, base: str, commit: str) -> str:
     """Return which bound the history of `commit` that `base` lacks exceeds; '' if none.
 
     It is measured once; GitError if it cannot be read.
-
-    Args:
-        target: a commit whose merge base with `commit` is used if `base` is '', and found while git lists what the
-            target lacks.
     """
     if commit not in git.excesses:
-        git.excesses[commit] = _measure(git, base, commit, target)
+        git.excesses[commit] = _measure(git, base, commit)
     return git.excesses[commit]
 
 
-def _measure(git: Commits, base: str, commit: str, target: str) -> str:
+def _measure(git: Commits, base: str, commit: str) -> str:
     with git.reuse_scratch() as scratch:
         folder = scratch / "measured"
         if not folder.is_dir():
@@ -77,11 +73,7 @@ def _measure(git: Commits, base: str, commit: str, target: str) -> str:
             make_git_directory(new, [git.common / "objects"], is_sha256=len(commit) == 64)
             new.rename(folder)
         try:
-            if target and not base:
-                lines = check_bounds(folder, lambda: git.merge_base(target, commit) or "", [commit], above=target)[0]
-                base = git.merge_base(target, commit) or ""
-            else:
-                lines = check_bounds(folder, base, [commit])[0]
+            lines = check_bounds(folder, base, [commit])[0]
         except Excess as error:
             return error.what
     if len(lines) <= MAX_KEPT:  # the next reader of the commit asks what it changes
@@ -109,24 +101,20 @@ def quote_in_list(path: Path) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
-def check_bounds(folder: Path, base: str | Callable[[], str], commits: Sequence[str],
-                 objects: Sequence[str] | None = None, *, above: str = "") -> list[list[tuple[bytes, bytes]]]:
+def check_bounds(folder: Path, base: str, commits: Sequence[str],
+                 objects: Sequence[str] | None = None) -> list[list[tuple[bytes, bytes]]]:
     """Refuse objects larger than git should load as a whole, and commits whose checkout has more files, levels or
     content than a repository may gain at once.
 
-    Return git's raw lines on the files that each commit changes, each with its path. Excess, or GitError.
-
-    Args:
-        base: the commit to compare with, or finds it while git lists; '' for none.
-        objects: those to measure; None for all that the commits have and `above`, or else `base`, lacks.
+    `objects`: those to measure; None for all that the commits have and `base` lacks. Return git's raw lines on the
+    files that each commit changes, each with its path. Excess, or GitError.
     """
-    known = above or ("" if callable(base) else base)
+    known = ["--not", base] if base else []
+    base = base or run_git(folder, "mktree").decode().strip()
+    compare = ("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", base)
     with ExitStack() as stack:
         listing = None if objects is not None else stack.enter_context(_Call(
-            folder, "rev-list", "--objects", "--no-object-names", "--filter=blob:none", *commits,
-            *(("--not", known) if known else ())))
-        base = (base() if callable(base) else base) or run_git(folder, "mktree").decode().strip()
-        compare = ("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", base)
+            folder, "rev-list", "--objects", "--no-object-names", "--filter=blob:none", *commits, *known))
         # while git lists, but one after the other: an agent may leave as many commits as it likes
         found = [_read_changes(folder, *compare, commit) for commit in commits]
         names = list(objects or ()) if listing is None else listing.finish().decode().split()

@@ -89,7 +89,7 @@ class Commit(NamedTuple):
 
 
 class _Links(NamedTuple):
-    """What a commit names."""
+    """Tree and parents of a commit."""
 
     tree: str
     parents: tuple[str, ...]
@@ -280,8 +280,8 @@ class Commits(Repository):
 
     def has_object(self, oid: str) -> bool:
         """Return whether the repository has that object; git is only asked if the object has no file."""
-        path = f"{self.common}/objects/{oid[:2]}/{oid[2:]}"
-        return os.path.exists(path) or self.run("cat-file", "-e", oid, check=False).code == 0  # noqa: PTH110
+        return self._loose(oid).exists() or \
+            self.run("cat-file", "-e", oid, check=False).code == 0
 
     def drop_damaged_objects(self, commit: str, but: Sequence[str]) -> list[str]:
         """Set aside the damaged loose objects of `commit` that no commit in `but` contains; return what is gone.
@@ -616,11 +616,7 @@ class Commits(Repository):
         if ".." in ref or "//" in ref or ref.endswith("/") or not self._keeps_refs_in_files:
             return None
         try:
-            descriptor = os.open(f"{self.common}/{ref}", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                text = os.read(descriptor, 4096).decode(errors="replace").strip()
-            finally:
-                os.close(descriptor)
+            text = damage.read_beginning(f"{self.common}/{ref}", 4096).decode(errors="replace").strip()
         except OSError:
             return None
         return text if OID.fullmatch(text) and self.has_object(text) else None

@@ -220,13 +220,19 @@ def _common_of(entry: Path) -> Path | None:
 
 def _read(path: Path | str, size: int = 1 << 16) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(descriptor, size)
-        finally:
-            os.close(descriptor)
+        return read_beginning(path, size)
     except (OSError, ValueError):
         return b""
+
+
+def read_beginning(path: Path | str, size: int = 1 << 16) -> bytes:
+    """Return the first bytes of a file; OSError if it cannot be read. By descriptor: each git call reads several files,
+    and a repository may have thousands of refs."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, size)
+    finally:
+        os.close(descriptor)
 
 
 # ---- Garbage collection by the user: a `git gc --prune=now` removes objects that had no ref when it scanned.

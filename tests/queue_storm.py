@@ -93,7 +93,8 @@ class World:
         """Whether the target is checked out."""
         self.together = dice.random() < 0.7
         """Whether its short gates run in batches."""
-        self.bounds = {"short_gate": -1.0 if self.together else 99.0, "snapshot_every": dice.choice((10, 40, 2000))}
+        self.bounds = {"short_gate": -1.0, "max_batch": 128 if self.together else 1,
+                       "snapshot_every": dice.choice((10, 40, 2000))}
         cores = len(os.sched_getaffinity(0)) if dice.random() < 0.5 else 1
         if not self.open:
             git(self.repo, "checkout", "-q", "-b", "work")

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from doubles.clock import FakeClock
+from garrison.ends import Departure
 from garrison.errors import LockLost, RecordCorrupt
 from garrison.processes.runtime import Runtime
 from garrison.processes.supervisor import Supervisor
 from garrison.records import hook as hooks
 from garrison.records.hook import Hook
-from garrison.records.identity import Identity
+from garrison.records.identity import Identity, mark_ended
 from garrison.records.journal import Writer
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
@@ -210,3 +212,30 @@ def test_nothing_is_overwritten_in_quarantine(tmp_path: Path) -> None:
         assert not path.exists()
     assert [path.read_text() for path in moved] == ["0", "1"]
     assert LifeLock.try_acquire(home / "x.life") is not None
+
+
+def test_the_record_of_a_child_that_is_done_is_looked_at_once_a_rescan(runtime: Runtime, alive: Incarnation) -> None:
+    """A run has thousands of them, in every turn; one that only stopped may be continued by others at any time."""
+    clock = FakeClock()
+    runtime = replace(runtime, clock=clock)
+    supervisor = Supervisor(runtime, alive, Writer(runtime.home / "journal.jsonl", alive.token))
+
+    def end_as(departure: Departure) -> None:
+        runtime.store.update(Identity, CHILD, lambda old: mark_ended(old, "terminated", AT, "over", departure))
+
+    for _ in living(runtime, CHILD):
+        assert supervisor.child_state(CHILD).living
+    for departure, is_seen_at_once in ((Departure.STOPPED, True), (Departure.DONE, False)):
+        end_as(departure)
+        for _ in range(2):
+            assert supervisor.child_state(CHILD).identity.departure is departure
+        end_as(Departure.FAILED)
+        assert (supervisor.child_state(CHILD).identity.departure is Departure.FAILED) is is_seen_at_once
+    supervisor.expect_start(CHILD)
+    assert supervisor.child_state(CHILD).identity.departure is Departure.FAILED, "this process is about to start it"
+    end_as(Departure.DONE)
+    for _ in range(2):
+        supervisor.child_state(CHILD)
+    end_as(Departure.FAILED)
+    clock.advance(runtime.timing.rescan)
+    assert supervisor.child_state(CHILD).identity.departure is Departure.FAILED

@@ -121,7 +121,7 @@ def test_a_registration_that_another_process_removes_needs_no_repair(scene: Scen
                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen: a landing waited a second when another node's worktree was removed at the same time."""
     gone = scene.git.common / "worktrees/gone"
-    monkeypatch.setattr(damage, "find_damage", lambda _: [(gone, "commondir")])
+    monkeypatch.setattr(damage, "find_damage", lambda *_: [(gone, "commondir")])
     assert damage.mend_registration(scene.git.common, None) == []
     assert not gone.exists()
 

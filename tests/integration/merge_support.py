@@ -129,8 +129,13 @@ def leave_daemon(pids: Path) -> str:
 
 
 def await_gate(processor: MergeProcessor) -> None:
-    """Step until a gate runs."""
-    until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate", "a running gate")
+    """Step until a gate runs, which must last until the test ends it."""
+    def is_running() -> bool:
+        step = processor.step()
+        assert not isinstance(step, Wait) or step.kind in ("gate", "ref_locked", "hindered"), "no gate lasts"
+        return isinstance(step, Wait) and step.kind == "gate"
+
+    until(is_running, "a running gate")
 
 
 def drive(processor: MergeProcessor, until: str = "empty", seconds: float = DEADLINE) -> Wait:

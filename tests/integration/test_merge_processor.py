@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +17,10 @@ from garrison.merge.entry import EntryOptions
 from garrison.merge.gate import gate_marker
 from garrison.merge.processor import MergeProcessor, StepResult
 from garrison.merge.queue import MergeQueue, find_unrecorded, list_queues
-from garrison.merge.records import QueueHindered, QueuePaused, QueueResumed, StatusChanged
+from garrison.merge.records import QueueHindered, QueuePaused, QueueResumed
+from garrison.node.runner import Runner
 from garrison.records import journal, log_retention
+from garrison.run.guardian import Guardian
 from garrison.run.merge_client import MergeClient
 from garrison.run.merge_processor import QueueWorker
 from garrison.system import failpoint, machine, processes
@@ -49,47 +52,33 @@ def test_green_entries_land_in_order_and_their_runners_are_signalled(world):
     assert (world.tip(), world.gates()) == before, "the target has it already"
 
 
-def test_a_runner_wakes_only_for_records_about_its_own_entry(world):
-    """Regression: each record of the queue woke the runners of all nodes."""
+def test_no_record_of_the_queue_wakes_a_runner_that_waits_for_its_landing(world):
+    """Regression: each record woke the runners of all nodes, so the cost of a run grew with their square."""
     for node in ("one", "two"):
         world.branch(node, {f"{node}.txt": "1\n"})
-    task = SimpleNamespace(run_id="r", node="one", attempt=1)
-    client = MergeClient(MergeQueue(world.home, world.repo), task, "one", "runner-one@r")
+    client = MergeClient(MergeQueue(world.home, world.repo), SimpleNamespace(run_id="r", node="one", attempt=1), "one",
+                         "runner-one@r")
+    assert client.read_status("validating") is None
+    world.enqueue("one")
+    assert client.read_status("validating").status == "queued"
+    assert client.read_status("executing") is None, "while its agent works it has no entry"
+    quiet = SimpleNamespace(watch=lambda _: None)
+    folder = world.home / "attempt"
+    folder.mkdir()
+    runner = SimpleNamespace(_view=None, jobs=quiet, snapshotter=quiet, folder=folder, merge_client=client)
     with EventLoop() as loop:
-        assert client.read_status("validating") is None
-        client.watch(loop, "executing")
-        world.enqueue("one")
-        assert not loop.wait(0.01), "while its agent works it has no entry"
-        client.watch(loop, "validating")
-        entry = world.enqueue("one", attempt=2)
-        assert loop.wait(2), "its entry is superseded"
-        assert client.read_status("validating").status == "superseded"
-        client.task.attempt = 2
-        assert client.read_status("validating").status == "queued"
-        two = world.enqueue("two")
-        with world.queue.locked():
-            world.queue.append(StatusChanged((entry.id,), "candidate"))
-        assert not loop.wait(0.01), "a step"
-        with world.queue.locked():
-            world.queue.append(StatusChanged((two.id,), "held"))
-        assert not loop.wait(0.01), "another node's"
-        with world.queue.locked():
-            world.queue.append(StatusChanged((entry.id,), "held"))
-        assert loop.wait(DEADLINE), "its entry is named"
-        assert client.read_status("validating").status == "held"
-        with world.queue.locked():
-            world.queue.compact()
-        assert loop.wait(DEADLINE), "all of it is another file"
-        assert client.read_status("validating").status == "held"
-        journal_file = world.queue.path
-        journal_file.write_bytes(journal_file.read_bytes() + b"damage\n")
-        assert loop.wait(DEADLINE), "the next turn reports it"
-        journal_file.unlink()
-        journal_file.mkdir()
-        assert loop.wait(DEADLINE), "nor is the loop ended by what it cannot read"
+        Runner.watch(runner, loop)
+        world.enqueue("two")
+        assert not loop.wait(0.01)
+        (folder / "result.json").touch()
+        assert loop.wait(DEADLINE), "nothing was watched"
+    world.enqueue("one", attempt=2)
+    assert client.read_status("validating").status == "superseded"
 
 
 def test_a_follower_of_the_queue_learns_at_once_of_all_but_the_steps_of_its_entries(world):
+    opened = world.witness.with_name("opened")
+    world.queue.configure(QueueConfig(f"until test -e {opened}; do sleep 0.01; done; test ! -e bad"))
     world.add("one")
     follower = MergeQueue(world.home, world.repo)
     assert follower.has_more_than_steps(), "it has read nothing yet"
@@ -98,6 +87,7 @@ def test_a_follower_of_the_queue_learns_at_once_of_all_but_the_steps_of_its_entr
     await_gate(processor)
     assert [entry.status for entry in world.queue.entries()] == ["testing"]
     assert not follower.has_more_than_steps()
+    opened.touch()
     drive(processor)
     assert follower.has_more_than_steps(), "it has landed"
     assert [entry.status for entry in follower.entries()] == ["landed"]
@@ -119,6 +109,24 @@ def test_a_follower_of_the_queue_learns_at_once_of_all_but_the_steps_of_its_entr
         assert follower.has_more_than_steps()
         assert follower.state.seq == world.queue.state.seq
     processor.close()
+
+
+def test_a_guardian_notes_once_why_the_later_entry_of_a_node_waits(world):
+    """Regression: an earlier entry of the node cleared the note in every turn, and so it was written in every turn."""
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    world.branch("one", {"one.txt": "2\n"})
+    world.queue.enqueue("r", "one", 2, "one", options=EntryOptions(approval=True))
+    noted = []
+    guardian = SimpleNamespace(queue=world.queue, run="r", _notes={}, _merge_entries={}, _record=noted.append)
+    guardian._note = partial(Guardian._note, guardian)
+    for _ in range(3):
+        merges = Guardian._merges(guardian)
+    assert (merges["one"].attempt, merges["one"].status) == (2, "held")
+    assert [note.approval for note in noted] == [True]
+    commands.approve(world.queue, world.entry("one").id)
+    assert Guardian._merges(guardian)["one"].status == "queued"
+    assert guardian._notes["one"] == ""
 
 
 def test_a_copy_of_a_process_goes_on_from_what_that_has_replayed(world, monkeypatch):

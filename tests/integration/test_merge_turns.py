@@ -26,9 +26,9 @@ def statuses(world):
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("short", [True, False])
-def test_nodes_that_append_to_one_file_lose_once_each_and_all_land(world, short):
-    world.bounds = {} if short else {"short_gate": 0.0}
+@pytest.mark.parametrize("alone", [True, False])
+def test_nodes_that_append_to_one_file_lose_once_each_and_all_land(world, alone):
+    world.bounds = {"max_batch": 1} if alone else {"short_gate": 0.0}
     nodes = [f"n{number}" for number in range(6)]
     for node in nodes:
         append(world, node)

@@ -22,7 +22,7 @@ KEY = "k"
 def test_a_set_is_no_larger_than_queue_and_limit_allow(backlog, seconds, most):
     size = decision.choose_max_set(backlog, [seconds], max_batch=most)
     assert size == (most if backlog > decision.SHORT_QUEUE else 1)
-    assert decision.choose_max_set(backlog, [0.01, seconds]) == 1
+    assert decision.choose_max_set(backlog, [0.01, seconds], max_batch=most) == min(size, decision.QUICK_SET)
     assert decision.choose_max_set(backlog, []) == 1
 
 

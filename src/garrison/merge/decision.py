@@ -629,7 +629,10 @@ def _has_landed(state: QueueState, name: str) -> bool:
 MAX_GATES = 16
 """Maximum number of gates that run at a time."""
 SHORT_GATE = 0.25
-"""Seconds of a gate run; with a quicker gate, entries are tested one by one."""
+"""Seconds of a gate run; with a quicker gate, few entries are tested together."""
+QUICK_SET = 16
+"""Maximum number of entries that a quick gate tests together. What a landing costs besides its gate is then shared by
+enough of them, and none waits long until the others are merged."""
 SHORT_QUEUE = 2
 """Queue length up to which untested entries are tested one by one."""
 
@@ -643,9 +646,9 @@ def choose_max_set(backlog: int, durations: Sequence[float], *, max_batch: int =
         durations: durations of the last gate runs in seconds.
         max_batch: the configured bound of the queue.
     """
-    if backlog <= SHORT_QUEUE or not durations or min(durations) < short_gate:
+    if backlog <= SHORT_QUEUE or not durations:
         return 1
-    return max(1, min(MAX_BATCH, max_batch))
+    return max(1, min(QUICK_SET if min(durations) < short_gate else MAX_BATCH, max_batch))
 
 
 def choose_gate_width(cores: int, gate_cores: int) -> int:

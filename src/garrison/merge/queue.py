@@ -98,9 +98,9 @@ class QueueReader:
         quoted = json.dumps(node).encode()
         return self._reader.mentions(b'"node":' + quoted, b'"kind":"config"')  # a snapshot has its own file
 
-    def has_more_than_steps(self, *names: str) -> bool:
+    def has_more_than_steps(self) -> bool:
         """Return whether new records may do more than bring entries a step forward: end one, hold it, pause …"""
-        return self._reader.mentions(*_MORE_THAN_STEPS, about=[json.dumps(name).encode() for name in names])
+        return self._reader.mentions(*_MORE_THAN_STEPS)
 
 
 _readers: WeakValueDictionary[Path, QueueReader] = WeakValueDictionary()
@@ -242,12 +242,9 @@ class MergeQueue:
     def state(self) -> QueueState:
         return self._reader.refresh()
 
-    def has_more_than_steps(self, *names: str) -> bool:
-        """Return whether records that `state` has not replayed may do more than bring entries a step forward.
-
-        With `names`, of nodes and entries, only records that have one of them count.
-        """
-        return self._reader.has_more_than_steps(*names)
+    def has_more_than_steps(self) -> bool:
+        """Return whether records that `state` has not replayed may do more than bring entries a step forward."""
+        return self._reader.has_more_than_steps()
 
     def entries(self) -> list[MergeEntry]:
         return list(self.state.entries.values())

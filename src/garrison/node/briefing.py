@@ -9,6 +9,7 @@ few attempts need them.
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -197,11 +198,12 @@ class Briefer:
     def _siblings(self) -> tuple[tuple[Sibling, ...], int]:
         """Return the tasks of the run that other agents work on now, and how many more there are."""
         found: list[Task] = []
+        is_there = os.path.exists  # asked of every node of the run
         for node in sorted(atomic.list_names(self.files.root / "nodes")):
-            path = self.files.attempt(node, self.files.latest_attempt(node))
-            if node != self.task.node and not (path / "result.json").exists():
+            attempt = self.files.latest_attempt(node)
+            if node != self.task.node and not is_there(f"{self.files.root}/nodes/{node}/{attempt}/result.json"):
                 with suppress(GarrisonError):
-                    found += filter(None, [run_records.load(Task, path / "task.json")])
+                    found += filter(None, [run_records.load(Task, self.files.attempt(node, attempt) / "task.json")])
         return (tuple(Sibling(task.node, _title(task), self.files_of(task)) for task in found[:MAX_SIBLINGS]),
                 max(0, len(found) - MAX_SIBLINGS))
 

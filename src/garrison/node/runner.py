@@ -26,7 +26,14 @@ from garrison.node.snapshots import Snapshotter
 from garrison.node.worktree import AttemptWorktree
 from garrison.plugins import PluginGroup, load
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
-from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
+from garrison.processes.loop import (
+    all_beating,
+    exit_gracefully,
+    fingerprint_of,
+    heartbeat_limit,
+    identify_folders,
+    log_line,
+)
 from garrison.processes.spawn import close_sessions, spawn_orchestrator, worktree_path, write_runner_state
 from garrison.processes.supervisor import START_RACES, Parent, Supervisor, perform
 from garrison.records import failover, signals
@@ -123,7 +130,8 @@ class Runner:
         self._heartbeat = str(runtime.store.life_path(self.orchestrator_key))
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, self.orchestrator_key), *self.parent.record_paths,
-            signals.inbox_path(runtime.home, incarnation.key), self.folder, path, launch.repo)]
+            signals.inbox_path(runtime.home, incarnation.key), self.folder)]
+        self._folders = str(path), launch.repo
         self._decision = Decision([])
         self._record(ProcessOpened(incarnation.number, incarnation.identity.pid, self.phase))
         self._recover_facts()
@@ -241,8 +249,8 @@ class Runner:
         return any(action.kind not in (ActionKind.TERMINATE, ActionKind.STOP_JOB) for action in self._decision.actions)
 
     def fingerprint(self) -> Fingerprint | None:
-        """Return a fingerprint of the orchestrator's and the parent's record, the inbox, the result and the repository,
-        while the orchestrator beats; None if its agent is stopped, which may be a hang."""
+        """Return a fingerprint of the orchestrator's and the parent's record, the inbox, the result and the presence of
+        worktree and repository, while the orchestrator beats; None if its agent is stopped, which may be a hang."""
         self.supervisor.note_watching()
         view = self._view
         if self.stopping or view is None or not view.orchestrator.living or self.parent.is_gone:
@@ -251,17 +259,16 @@ class Runner:
             return None
         if not all_beating([self._heartbeat], self.runtime.clock.monotonic(), heartbeat_limit(self.runtime.timing)):
             return None
-        return fingerprint_of(self._watched_paths)
+        return *fingerprint_of(self._watched_paths), *identify_folders(self._folders)
 
     def watch(self, event_loop: EventLoop) -> None:
-        """Wake when the orchestrator or a job ends, and at any signal, result or change of the merge queue."""
+        """Wake when the orchestrator or a job ends, and at any signal or result: also of the merge queue."""
         if self._view is not None:
             self.supervisor.watch(event_loop, [self._view.orchestrator], records=True)
         self.jobs.watch(event_loop)
         self.snapshotter.watch(event_loop)
         if self.folder.is_dir():
             event_loop.watch_directory(self.folder, _OBSERVED.intersection)
-        self.merge_client.watch(event_loop, self.phase)
 
     def next_wake(self) -> float | None:
         """Return the seconds until a restart, a job's deadline, a snapshot or a look at a silent agent is due."""

@@ -372,6 +372,11 @@ def fingerprint_of(paths: Iterable[str]) -> Fingerprint:
     return tuple(file_stamp(path) for path in paths)
 
 
+def identify_folders(paths: Iterable[str]) -> Fingerprint:
+    """Return stamps that change only when one of these folders is removed or replaced, not with its content."""
+    return tuple(stamp and stamp[:1] for stamp in map(file_stamp, paths))
+
+
 def all_beating(life_files: Iterable[str], monotonic: float, limit: float) -> bool:
     """Return whether each of these life files has a heartbeat within the last `limit` seconds of this boot's clock."""
     try:

@@ -109,6 +109,8 @@ class Supervisor:
         """Name → the files of its identity and of its hook."""
         self._resting: dict[Key, tuple[tuple[int, ...] | None, ChildState]] = {}
         """Name that was never started, or is over → the stamp of its record, and its state until that changes."""
+        self._done: dict[Key, float] = {}
+        """Name whose work is done, so that only this process starts it again → until when its record is not read."""
         # Only an existing folder can be watched.
         atomic.make_directory(signals.inbox_path(runtime.home, incarnation.key))
 
@@ -122,14 +124,20 @@ class Supervisor:
         """Return a name's present record and the verdict on it.
 
         A record is read again only once its stamp has changed. For a name that was never started, or is over, nothing
-        else is checked: a run has thousands, in every turn.
+        else is checked: a run has thousands, in every turn. The record of one that is done is looked at once a rescan.
         """
+        now = self.runtime.clock.monotonic()
+        if (until := self._done.get(key)) is not None and now < until:
+            return self._resting[key][1]
+        self._done.pop(key, None)
         if (paths := self._paths.get(key)) is None:
             store = self.runtime.store
             paths = self._paths[key] = str(store.path(Identity, key)), str(store.path(Hook, key))
         own = file_stamp(paths[0])  # before it is read, so that no change goes unnoticed
         stamp = own or file_stamp(paths[1])
         if (resting := self._resting.get(key)) is not None and resting[0] == stamp:
+            if resting[1].identity is not None and resting[1].identity.departure is Departure.DONE:
+                self._done[key] = now + self.runtime.timing.rescan
             return resting[1]
         state = self._read_state(key, own)
         if not state.leaving and (state.verdict.state == "ended" if state.verdict is not None else stamp is None):
@@ -137,6 +145,10 @@ class Supervisor:
         else:
             self._resting.pop(key, None)
         return state
+
+    def expect_start(self, key: Key) -> None:
+        """Read the record of a name at once when its state is asked for next."""
+        self._done.pop(key, None)
 
     def _read_state(self, key: Key, stamp: tuple[int, ...] | None) -> ChildState:
         try:

@@ -27,7 +27,6 @@ from garrison.records.record import SCHEMA
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from pathlib import Path
 
 
@@ -121,19 +120,18 @@ class Reader:
         check_tail(data[end:end + len(_START)], self.path, self._offset + end)
         return self._decode(data[:end])
 
-    def mentions(self, *words: bytes, about: Collection[bytes] = ()) -> bool:
+    def mentions(self, *words: bytes) -> bool:
         """Return whether the unread part contains one of these words, is long, is damaged, or belongs to another file.
 
-        With `about`, the word must be in a record that also contains one of those. Nothing is decoded, and a later
-        `read` returns all of it: a reader in a hurry need not replay irrelevant records.
+        Nothing is decoded, and a later `read` returns all of it: a reader in a hurry need not replay irrelevant
+        records.
         """
         before = (self._inode, self._offset)
         data = self._unread()
         if not before[1] or before != (self._inode, self._offset) or len(data) > _LONG:
             return True
         lines = data[:data.rfind(b"\n") + 1].splitlines(keepends=True)
-        parts = [line for line in lines if any(name in line for name in about)] if about else [data]
-        return any(word in part for part in parts for word in words) or \
+        return any(word in data for word in words) or \
             not all(_is_record(line, number) for number, line in enumerate(lines, self._seq + 1))
 
     def _unread(self) -> bytes:

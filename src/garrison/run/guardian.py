@@ -70,6 +70,7 @@ from garrison.values import replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.merge.state import QueueTurn
     from garrison.pipeline.plan import RunPlan
@@ -139,8 +140,14 @@ class Guardian:
         self._since_snapshot = len(journal.entries)
         self._verifiers = [(queue, Verifier(queue.path)) for queue in (self.queue, self.target_queue)
                            if queue is not None]
+        self._read_results: dict[tuple[str, int], Result] = {}
+        """Source and attempt → its result, while the flow does not know it."""
+        self._merge_entries: dict[str, tuple[MergeEntry, MergeStatus]] = {}
+        """Id → entry of this run in the merge queue, and its status."""
+        self._living: list[ChildState] = []
+        """Living children at the last turn."""
         self._heartbeats: dict[Key, str] = {}
-        """Life files of the living children; strings, since up to a hundred of them are checked every second."""
+        """Their life files; strings, since up to a hundred of them are checked every second."""
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, incarnation.key).parent, signals.inbox_path(runtime.home, incarnation.key),
             self.queue.path, launch.repo, self.target_watch.path,
@@ -198,15 +205,20 @@ class Guardian:
         return child if is_here and is_left else None
 
     def _results(self) -> dict[str, Result | None]:
-        """Read the results of finished attempts that the flow does not know yet."""
+        """Read the results of finished attempts that the flow does not know yet: each once, they do not change."""
         results: dict[str, Result | None] = {}
+        read: dict[tuple[str, int], Result] = {}
         for place in self.state.flow.places.values() if self.state.flow is not None else ():
             node = self.state.nodes.get(place.node)
             if node is not None and node.status in ("validated", "failed") and flow_policy.is_at(node, place):
                 source, its = best_of.result_source(self.state, place.node)
-                results[place.node], problem = read_attempt_result(self.runtime.store, self.files, source, its.attempt)
-                lost = "; it counts as done without its report" if node.status == "validated" else ""
-                self._note(f"result of {place.node}", problem and problem + lost)
+                if (known := self._read_results.get((source, its.attempt))) is None:
+                    known, problem = read_attempt_result(self.runtime.store, self.files, source, its.attempt)
+                    lost = "; it counts as done without its report" if node.status == "validated" else ""
+                    self._note(f"result of {place.node}", problem and problem + lost)
+                results[place.node] = known
+                read |= {(source, its.attempt): known} if known is not None else {}
+        self._read_results = read
         return results
 
     def _costs(self) -> dict[str, float]:
@@ -227,9 +239,13 @@ class Guardian:
         merges = {}
         for entry in self.queue.entries():
             if entry.run == self.run:
-                self._note(entry.node, entry.reason if entry.status in ("landing_blocked", "held") else "",
-                           approval=entry.awaits_approval)
-                merges[entry.node] = MergeStatus.of(entry)
+                known = self._merge_entries.get(entry.id)
+                if known is None or known[0] != entry:
+                    # Noted only then: an earlier entry of the node would clear its note in every turn.
+                    self._note(entry.node, entry.reason if entry.status in ("landing_blocked", "held") else "",
+                               approval=entry.awaits_approval)
+                    known = self._merge_entries[entry.id] = entry, MergeStatus.of(entry)
+                merges[entry.node] = known[1]
         return merges
 
     def _outages(self, turns: Mapping[str, QueueTurn]) -> frozenset[str]:
@@ -339,8 +355,9 @@ class Guardian:
         except RecordCorrupt as error:
             self._repair_queue(error)
             raise
+        self._living = [child for child in self._view.children.values() if child.living]
         self._heartbeats = {child.identity.key: str(self.runtime.store.life_path(child.identity.key))
-                            for child in self._view.children.values() if child.living and child.identity is not None}
+                            for child in self._living if child.identity is not None}
         allowed = self._agents_allowed(self._view)
         self._view = replace(self._view, placed=self._share_places(self._view, allowed))
         self._decision = guardian_policy.decide(self.plan, self.state, self._view, allowed, self.policy,
@@ -360,7 +377,7 @@ class Guardian:
         """Return how many agents may work at once; while the machine lacks room it is lowered, and noted once."""
         found = self._lacks.find(view.now)
         lack = found.what if found is not None else self._recent_shortage(view.now)
-        busy = sum(child.living for child in view.runners.values())
+        busy = sum(child is not view.processor for child in self._living)
         self._agent_limit = self._agent_limit.after(is_short=bool(lack), busy=busy, now=view.now)
         if lack and not self._is_short:
             self._record(events.NoteWritten(events.MACHINE, (
@@ -402,7 +419,7 @@ class Guardian:
     def watch(self, event_loop: EventLoop) -> None:
         """Wake when a child exits, at any signal, and at any change of the merge queue."""
         if self._view is not None:
-            self.supervisor.watch(event_loop, list(self._view.children.values()))
+            self.supervisor.watch(event_loop, self._living)
         for queue in filter(None, (self.queue, self.target_queue)):
             if queue.path.parent.is_dir():
                 event_loop.watch_directory(queue.path.parent, partial(_has_news, queue))
@@ -559,6 +576,7 @@ class Guardian:
         previous = self._child(action.target, view)
         if previous.identity is not None and previous.identity.status == "crashed":
             self.supervisor.sweep(previous.identity)
+        self.supervisor.expect_start(self._child_key(action.target))
         try:
             started = self._spawn(action.target)
         except START_RACES as error:

@@ -7,7 +7,8 @@ A merge entry, followed through the code:
    work again changes nothing.
 3. `run/merge_processor.py` steps `merge/processor.py`: build the candidate (`merge/candidates.py`), run its gate
    (`merge/gate.py`), move the target branch (`merge/landing.py`); each step is journaled first.
-4. `run/merge_processor.py _report` → MERGE_COMPLETE or MERGE_FAILED to the runner.
+4. `run/merge_processor.py _report` → MERGE_COMPLETE or MERGE_FAILED to the runner, which waits for that: if each runner
+   that waits read each record, the cost of a run would grow with the square of its nodes.
 5. `node/policy.py _validating` reads `read_status`. Landed → hook `merged`, clean up; conflict or red gate → the node
    fails, and `plan.py change_after_failure` starts another attempt. The guardian also reads the queue's journal
    (`guardian_policy.py _follow_merges`), so that neither a lost signal nor a dead runner blocks the run.
@@ -15,11 +16,9 @@ A merge entry, followed through the code:
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from garrison.ends import Effect, RefusedBy, with_effect
-from garrison.errors import GarrisonError
 from garrison.merge.entry import HAS_LANDED, EntryOptions
 from garrison.values import Value
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.records.run import Task
-    from garrison.system.event_loop import EventLoop
 
 SIGNAL_GRACE = 2.0
 """Seconds to wait for the signal of a landing that the queue's journal shows."""
@@ -80,22 +78,6 @@ class MergeClient:
     def __init__(self, queue: MergeQueue, task: Task, branch: str, recipient: str) -> None:
         self.queue, self.task, self.branch, self.recipient = queue, task, branch, recipient
         self._landed_since: float | None = None
-        self._entry = ""
-        """Id of the entry, '' before it was found."""
-
-    def watch(self, event_loop: EventLoop, phase: str) -> None:
-        """Wake when the status of the entry may change for a runner in that phase of its hook."""
-        folder = self.queue.path.parent
-        if phase in _PHASES_WITH_ENTRY and folder.is_dir():
-            event_loop.watch_directory(folder, self._is_about_entry)
-
-    def _is_about_entry(self, changed: set[str]) -> bool:
-        """Return whether new records of the queue may end the entry; most are steps, or about other nodes' entries."""
-        if self.queue.path.name not in changed:
-            return False
-        with suppress(GarrisonError, OSError):  # which the next turn reports
-            return self.queue.has_more_than_steps(self.task.node, *filter(None, [self._entry]))
-        return True
 
     def enqueue(self, changes: tuple[LandingNote, ...]) -> None:
         """Enqueue the branch, with the findings `changes` for the user; it is held if the user has to approve it."""
@@ -110,7 +92,6 @@ class MergeClient:
             return None
         wanted = (self.task.run_id, self.task.node, self.task.attempt)
         entries = [entry for entry in self.queue.entries() if (entry.run, entry.node, entry.attempt) == wanted]
-        self._entry = entries[-1].id if entries else ""
         return MergeStatus.of(entries[-1]) if entries else None
 
     def is_signal_overdue(self, merge: MergeStatus | None, now: float) -> bool:

@@ -120,9 +120,9 @@ _INDEX = re.compile("index file|bad signature|bad index|unable to read [0-9a-f]{
 _MOVE = re.compile(rb"[0-9a-f]+ ([0-9a-f]{40,64}) ")
 
 
-def find_damage(common: Path) -> Iterator[tuple[Path, str]]:
-    """Yield each entry of a repository with the name of a file in it that is damaged."""
-    for entry in map(str, list_entries(common / "worktrees")):
+def find_damage(common: Path, entries: Iterable[Path] | None = None) -> Iterator[tuple[Path, str]]:
+    """Yield each of these entries of a repository (None: all) with the name of a file in it that is damaged."""
+    for entry in map(str, list_entries(common / "worktrees") if entries is None else entries):
         if not os.path.isdir(entry) or b"initializing" in _read(f"{entry}/locked"):  # noqa: PTH112  # of all worktrees
             continue
         is_usual = _read(f"{entry}/commondir") == b"../..\n" and not os.path.islink(entry)  # noqa: PTH114
@@ -154,14 +154,14 @@ def _names_something(common: Path, head: bytes) -> bool:
                                   or f" {ref}\n".encode() in _read(common / "packed-refs", 1 << 26))
 
 
-def mend_registration(common: Path, path: Path | None, told: str = "") -> list[str]:
-    """Repair the entry of the worktree `path`, and `commondir` in every entry, since git fails on one that it cannot
+def mend_registration(common: Path, path: Path | None, told: str = "", *, others: bool = True) -> list[str]:
+    """Repair the entry of the worktree `path`, and of the `others` `commondir`, since git fails on one that it cannot
     read; return what was repaired. `told`: git's message. The caller reads the index again if it is gone."""
     own, mended = _entry_of(common, path), list[str]()
     if own is not None and _INDEX.search(told):
         (own / "index").unlink(missing_ok=True)
         mended.append(f"{own.name}/index")
-    damage = list(find_damage(common))
+    damage = list(find_damage(common, None if others else filter(None, [own])))
     link = None if path is None else path.parent.resolve() / path.name / ".git"
     if own is not None and link is not None and not is_record_of(own, link):
         damage.append((own, "gitdir"))
@@ -206,8 +206,11 @@ def _head_of(common: Path, entry: Path, path: Path) -> bytes:
 
 def is_record_of(entry: Path, link: Path) -> bool:
     """Return whether an entry belongs to the worktree with the `.git` file `link`, by git's records."""
+    said = os.fsdecode(_read(f"{entry}/gitdir")).strip()
+    if not said.endswith(f"/{link.parent.name}/.git"):  # that of another: to resolve each would take milliseconds
+        return False
     with suppress(OSError, ValueError):
-        recorded = entry / os.fsdecode(_read(f"{entry}/gitdir")).strip()
+        recorded = entry / said
         return recorded == link or recorded.parent.parent.resolve() / recorded.parent.name / ".git" == link
     return False
 

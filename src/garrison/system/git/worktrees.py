@@ -141,7 +141,7 @@ class Worktrees(Commits):
         """Return the git directories of the worktrees that may be on `branch` or rebase one; None if unknown."""
         try:
             git_dirs = [self.common, *damage.list_entries(self.common / "worktrees")]
-            return [git_dir for git_dir in git_dirs if self._may_be_on(git_dir, f"refs/heads/{branch}")] \
+            return [git_dir for git_dir in git_dirs if self._may_be_on(str(git_dir), f"refs/heads/{branch}")] \
                 if self._keeps_refs_in_files else None
         except (OSError, UnicodeError):
             return None
@@ -155,16 +155,24 @@ class Worktrees(Commits):
                 and not (self.common / "HEAD").is_symlink() and not self._is_symbolic(f"refs/heads/{branch}")
                 and operation_in_progress(self.common) is None)
 
-    def _may_be_on(self, git_dir: Path, ref: str) -> bool:
-        head = git_dir / "HEAD"
-        if head.is_symlink() or (git_dir / "rebase-merge").exists() or (git_dir / "rebase-apply").exists():
+    def _may_be_on(self, git_dir: str, ref: str) -> bool:
+        is_there, is_link = os.path.exists, os.path.islink  # each landing asks it of every worktree
+        if is_link(f"{git_dir}/HEAD") or is_there(f"{git_dir}/rebase-merge") or \
+                is_there(f"{git_dir}/rebase-apply"):
             return True
-        content = head.read_text().strip()
+        try:
+            content = damage.read_beginning(f"{git_dir}/HEAD").decode().strip()
+        except FileNotFoundError:
+            if is_there(git_dir):
+                raise
+            return False  # it was removed since
         if OID.fullmatch(content):
             return False
         target = content.removeprefix("ref: ")
-        path = self.common / target  # a symbolic ref may point to another one
-        return target in (content, ref) or (path.exists() and path.read_text().startswith("ref:"))
+        try:
+            return target in (content, ref) or damage.read_beginning(f"{self.common}/{target}", 4) == b"ref:"
+        except FileNotFoundError:  # a branch in `packed-refs`; in a file, it may be symbolic
+            return False
 
     def _list_worktrees(self) -> str:
         """List the worktrees; retry if git fails on one that is being created or removed."""
@@ -241,7 +249,7 @@ class Worktrees(Commits):
     def _reuse_or_clear(self, path: Path, branch: str | None) -> bool:
         """Return whether the worktree already exists; otherwise clear its place for `worktree add`."""
         real = path.parent.resolve() / path.name
-        damage.mend_registration(self.common, real)
+        damage.mend_registration(self.common, real, others=False)  # git's failure on another one mends that (`run`)
         untrusted.mend_folder(real)  # an agent may have worked there, and removed our permissions
         is_new = self.registered(real) is None and branch is not None and self.is_checked_out_nowhere(branch)
         for tree in () if is_new else self.worktrees():
@@ -294,7 +302,7 @@ class Worktrees(Commits):
     def remove_worktree(self, path: Path) -> None:
         """Remove a registered worktree with its directory, in whatever state. Idempotent."""
         real = path.parent.resolve() / path.name
-        damage.mend_registration(self.common, real)
+        damage.mend_registration(self.common, real, others=False)  # git's failure on another one mends that (`run`)
         for last in attempts(self.retry_seconds):
             if self.registered(real) is None and all(tree.path != real for tree in self.worktrees()):
                 return

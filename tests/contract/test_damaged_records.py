@@ -168,11 +168,14 @@ def test_a_supervisor_outlives_the_damage_of_a_child(runtime: Runtime, alive: In
 @pytest.mark.parametrize("others", [0, 20])
 def test_a_supervisor_sees_every_change_of_a_child(runtime: Runtime, alive: Incarnation, others: int) -> None:
     """A run has thousands; only those whose record has changed are read in a turn."""
+    clock = FakeClock()
+    runtime = replace(runtime, clock=clock)
     supervisor = Supervisor(runtime, alive, Writer(runtime.home / "journal.jsonl", alive.token))
 
     keys = {"it": CHILD, **{f"n{number}": replace(CHILD, name=f"n{number}") for number in range(others)}}
 
     def status() -> str | None:
+        clock.advance(runtime.timing.rescan)
         child = supervisor.observe_children(keys)["it"]
         assert child.identity == runtime.store.read(Identity, CHILD)
         return child.identity.status if child.identity is not None else None
@@ -214,28 +217,36 @@ def test_nothing_is_overwritten_in_quarantine(tmp_path: Path) -> None:
     assert LifeLock.try_acquire(home / "x.life") is not None
 
 
-def test_the_record_of_a_child_that_is_done_is_looked_at_once_a_rescan(runtime: Runtime, alive: Incarnation) -> None:
+@pytest.mark.parametrize("others", [0, 20])
+def test_children_that_only_this_process_starts_are_looked_at_once_a_rescan(runtime: Runtime, alive: Incarnation,
+                                                                            others: int) -> None:
     """A run has thousands of them, in every turn; one that only stopped may be continued by others at any time."""
     clock = FakeClock()
     runtime = replace(runtime, clock=clock)
     supervisor = Supervisor(runtime, alive, Writer(runtime.home / "journal.jsonl", alive.token))
+    keys = {"it": CHILD, **{f"n{number}": replace(CHILD, name=f"n{number}") for number in range(others)}}
 
     def end_as(departure: Departure) -> None:
         runtime.store.update(Identity, CHILD, lambda old: mark_ended(old, "terminated", AT, "over", departure))
 
+    def seen() -> Departure | str | None:
+        child = supervisor.observe_children(keys)["it"]
+        return child.identity and (child.identity.departure or child.identity.status)
+
+    assert seen() is None
     for _ in living(runtime, CHILD):
-        assert supervisor.child_state(CHILD).living
+        assert (seen() is None) is bool(others)
+        supervisor.expect_start(CHILD)
+        assert seen() == "active", "this process has started it"
     for departure, is_seen_at_once in ((Departure.STOPPED, True), (Departure.DONE, False)):
         end_as(departure)
-        for _ in range(2):
-            assert supervisor.child_state(CHILD).identity.departure is departure
+        assert [seen(), seen()] == [departure] * 2
         end_as(Departure.FAILED)
-        assert (supervisor.child_state(CHILD).identity.departure is Departure.FAILED) is is_seen_at_once
+        assert (seen() is Departure.FAILED) is is_seen_at_once
     supervisor.expect_start(CHILD)
-    assert supervisor.child_state(CHILD).identity.departure is Departure.FAILED, "this process is about to start it"
+    assert seen() is Departure.FAILED
     end_as(Departure.DONE)
-    for _ in range(2):
-        supervisor.child_state(CHILD)
+    assert seen() is Departure.DONE
     end_as(Departure.FAILED)
     clock.advance(runtime.timing.rescan)
-    assert supervisor.child_state(CHILD).identity.departure is Departure.FAILED
+    assert seen() is Departure.FAILED

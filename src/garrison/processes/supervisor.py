@@ -85,6 +85,7 @@ if TYPE_CHECKING:
 
 _FEW = 16
 """Children whose records are looked for one by one."""
+_NEVER = ChildState()
 START_RACES = (AlreadyAlive, Refused, Fenced)
 """Errors of a start that lost a race against another supervisor; the next observation shows which one won."""
 
@@ -109,8 +110,10 @@ class Supervisor:
         """Name → the files of its identity and of its hook."""
         self._resting: dict[Key, tuple[tuple[int, ...] | None, ChildState]] = {}
         """Name that was never started, or is over → the stamp of its record, and its state until that changes."""
-        self._done: dict[Key, float] = {}
-        """Name whose work is done, so that only this process starts it again → until when its record is not read."""
+        self._still: dict[Key, ChildState] = {}
+        """Name of a child that only this process starts, again or for the first time → its state at the last look."""
+        self._look_at = 0.0
+        """When to look at those again."""
         # Only an existing folder can be watched.
         atomic.make_directory(signals.inbox_path(runtime.home, incarnation.key))
 
@@ -124,20 +127,14 @@ class Supervisor:
         """Return a name's present record and the verdict on it.
 
         A record is read again only once its stamp has changed. For a name that was never started, or is over, nothing
-        else is checked: a run has thousands, in every turn. The record of one that is done is looked at once a rescan.
+        else is checked.
         """
-        now = self.runtime.clock.monotonic()
-        if (until := self._done.get(key)) is not None and now < until:
-            return self._resting[key][1]
-        self._done.pop(key, None)
         if (paths := self._paths.get(key)) is None:
             store = self.runtime.store
             paths = self._paths[key] = str(store.path(Identity, key)), str(store.path(Hook, key))
         own = file_stamp(paths[0])  # before it is read, so that no change goes unnoticed
         stamp = own or file_stamp(paths[1])
         if (resting := self._resting.get(key)) is not None and resting[0] == stamp:
-            if resting[1].identity is not None and resting[1].identity.departure is Departure.DONE:
-                self._done[key] = now + self.runtime.timing.rescan
             return resting[1]
         state = self._read_state(key, own)
         if not state.leaving and (state.verdict.state == "ended" if state.verdict is not None else stamp is None):
@@ -145,10 +142,6 @@ class Supervisor:
         else:
             self._resting.pop(key, None)
         return state
-
-    def expect_start(self, key: Key) -> None:
-        """Read the record of a name at once when its state is asked for next."""
-        self._done.pop(key, None)
 
     def _read_state(self, key: Key, stamp: tuple[int, ...] | None) -> ChildState:
         try:
@@ -201,18 +194,41 @@ class Supervisor:
         return ChildState(identity, Verdict("alive", f"its record cannot be read: {error}"))
 
     def observe_children(self, keys: Mapping[str, Key]) -> dict[str, ChildState]:
-        """Return the states of children, as `observe_child`; one listing finds those that were never started, if they
-        are many: the folders contain the records of all runs."""
-        if sum(key not in self._known for key in keys.values()) <= _FEW:
-            return {name: self.observe_child(key) for name, key in keys.items()}
+        """Return the states of children, as `observe_child`.
+
+        A run has thousands, in every turn: at those that were never started, or whose work is done, it looks once a
+        rescan. One listing finds those that were never started, if they are many: the folders contain the records of
+        all runs.
+        """
+        now = self.runtime.clock.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + self.runtime.timing.rescan
+            self._still = {}
+            present = self._list_present() if sum(key not in self._known for key in keys.values()) > _FEW else None
+            if present is not None:
+                self._still = {key: _NEVER for key in keys.values()
+                               if key not in self._known and f"{key.full}.json" not in present}
+        states: dict[str, ChildState] = {}
+        for name, key in keys.items():
+            if (state := self._still.get(key)) is None:
+                state = self.observe_child(key)
+                if state.identity is not None and state.identity.departure is Departure.DONE and not state.leaving:
+                    self._still[key] = state
+            states[name] = state
+        return states
+
+    def _list_present(self) -> set[str] | None:
+        """Return the names of the files with records; None if they cannot be listed, which each child reports."""
         store, own = self.runtime.store, self.incarnation.key
         try:
-            present = {*atomic.list_names(store.path(Identity, own).parent),
-                       *atomic.list_names(store.path(Hook, own).parent)}
-        except RecordError:  # each child reports unreadable records
-            return {name: self.observe_child(key) for name, key in keys.items()}
-        return {name: self.observe_child(key) if key in self._known or f"{key.full}.json" in present
-                else ChildState() for name, key in keys.items()}
+            return {*atomic.list_names(store.path(Identity, own).parent),
+                    *atomic.list_names(store.path(Hook, own).parent)}
+        except RecordError:
+            return None
+
+    def expect_start(self, key: Key) -> None:
+        """Look at a child in the next turn: it is about to be started."""
+        self._still.pop(key, None)
 
     def observe_child(self, key: Key, agent: AgentEvidence | None = None) -> ChildState:
         """Return the state of a child of this process: as `child_state`, but it also detects a hang."""

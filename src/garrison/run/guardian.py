@@ -164,7 +164,9 @@ class Guardian:
         """Gather everything that the policy decides on."""
         landing = self._landing()
         turns = {turn.node: turn for turn in self.queue.state.turns.values() if turn.run == self.run}
-        runners = self.supervisor.observe_children({name: self._runner_key(name) for name in self.state.nodes})
+        if self._runner_keys.keys() != self.state.nodes.keys():
+            self._runner_keys = {name: Key("runner", name, self.run) for name in self.state.nodes}
+        runners = self.supervisor.observe_children(self._runner_keys)
         return GuardianView(
             self.run, self.runtime.clock.monotonic(), self.runtime.observer.machine.boot_id,
             signals.list_pending(self.runtime.home, self.incarnation.key), runners,
@@ -336,9 +338,7 @@ class Guardian:
         self._notes[who] = text
 
     def _runner_key(self, node: str) -> Key:
-        if (key := self._runner_keys.get(node)) is None:
-            key = self._runner_keys[node] = Key("runner", node, self.run)
-        return key
+        return self._runner_keys.get(node) or Key("runner", node, self.run)
 
     def _child_key(self, name: str) -> Key:
         return self.processor_key if name == "processor" else self._runner_key(name)

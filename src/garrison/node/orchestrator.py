@@ -305,6 +305,8 @@ class Orchestrator:
             if self.work.has_keyboard:
                 self.incarnation.update(lambda old: replace(old, metadata={**old.metadata, KEYBOARD: True}))
             failpoint.here(":working")
+            if self.network is not None and self.task.agent != "command":
+                self.network.serve()  # while its program starts: the first thing that does is to ask its model
         except GarrisonError as error:
             if machine.is_shortage(error):
                 raise  # the loop tries again

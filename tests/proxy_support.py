@@ -196,6 +196,16 @@ def plain(body: bytes = b"hello", status: int = 200, **headers: str) -> Callable
     return lambda _: (status, {"content-length": str(len(body)), **headers}, [body])
 
 
+def hello(name: str | None) -> bytes:
+    """Return the first message of Python's own TLS client."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
+    return outgoing.read()
+
+
 def certificate(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Return contexts of a server at 127.0.0.1 with a certificate of its own, and of a client that trusts it."""
     key, cert = folder / "key.pem", folder / "cert.pem"

@@ -25,7 +25,7 @@ from garrison.sandbox.proxy.process import LOOKUPS
 from garrison.sandbox.proxy.registration import ApiAccess
 from garrison.sandbox.proxy.relay import MAX_OPENING, Patience
 from garrison.values import replace
-from proxy_support import SHORT, Web, body_of, certificate, plain, read_all, read_head, serving, status_of
+from proxy_support import SHORT, Web, body_of, certificate, hello, plain, read_all, read_head, serving, status_of
 from support import DEADLINE, until
 
 KEY = "sk-real-key"
@@ -637,6 +637,17 @@ def test_a_call_whose_cost_has_no_bound_within_the_budget_is_not_made(tmp_path: 
 # ---- what a tunnel carries
 
 
+def lead_to(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    """Have every name resolved to a public address, and every connection lead to this port of the machine."""
+    connect = asyncio.open_connection
+
+    async def connect_here(_address: str, _port: int, **options: Any) -> Any:
+        return await connect("127.0.0.1", port, **options)
+
+    set_name_server(monkeypatch, lambda _: ["93.184.215.14"])
+    monkeypatch.setattr(asyncio, "open_connection", connect_here)
+
+
 @pytest.mark.parametrize(("sni", "arrives"), [("pypi.org", True), (None, True), ("evil.example", False),
                                               ("ssh", False)])
 def test_a_tunnel_to_an_allowed_host_carries_tls_for_that_host_alone(
@@ -644,14 +655,8 @@ def test_a_tunnel_to_an_allowed_host_carries_tls_for_that_host_alone(
         certified: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     server, client = certified[0], ssl.create_default_context()
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
-    with Web(plain(b"treasure"), server) as web, serving(tmp_path, hosts=("pypi.org",)) as proxy:
-        connect = asyncio.open_connection
-
-        async def connect_here(_address: str, _port: int, **options: Any) -> Any:
-            return await connect("127.0.0.1", web.port, **options)
-
-        set_name_server(monkeypatch, lambda _: ["93.184.215.14"])
-        monkeypatch.setattr(asyncio, "open_connection", connect_here)
+    with Web(plain(b"treasure"), server) as web, serving(tmp_path, Patience(), hosts=("pypi.org",)) as proxy:
+        lead_to(monkeypatch, web.port)
         raw, head = proxy.tunnel("pypi.org:443")
         assert status_of(head) == 200
         with raw:
@@ -666,6 +671,40 @@ def test_a_tunnel_to_an_allowed_host_carries_tls_for_that_host_alone(
                 with pytest.raises(OSError):
                     client.wrap_socket(raw, server_hostname=sni)
         assert (proxy.refused == {}) is arrives
+
+
+RANDOM = (
+    b"A" * 32 + b" /" + b"A" * 31, b"A" * 32 + b" *" + b"A" * 31, b"A /\n".ljust(32, b"A") + b" " * 33,
+    b"A ftp://A/".ljust(32, b"A") + b" \n".ljust(33, b"A"),
+    b"GET / HTTP/1.1\r\n".ljust(32, b"A") + b" \r\nHost: evil.example\r\n\r\n".ljust(33, b"A"),
+    b"\n" * 32 + b" " * 33, bytes(32) + b" " + bytes(32))
+"""Start of a TLS client's first message: 32 random bytes, the length 32, which is a space in ASCII, and 32 more."""
+
+
+@pytest.mark.parametrize("place", ["pypi.org:443", "pypi.org:8443", "93.184.215.14:8443"])
+@pytest.mark.parametrize("pieces", [1, 12])
+def test_a_tunnel_passes_a_tls_clients_first_message_whatever_is_random_in_it(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, pieces: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, serving(tmp_path, Patience(), hosts=(place,)) as proxy:
+        lead_to(monkeypatch, server.getsockname()[1])
+        for random in RANDOM:
+            data = hello("pypi.org")
+            data = data[:11] + random + data[11 + len(random):]
+            size = len(data) // pieces + 1
+            client, _ = proxy.tunnel(place)
+            peer, _ = server.accept()
+            with client, peer:
+                for at in range(0, len(data), size):
+                    client.sendall(data[at:at + size])
+                    time.sleep(0.005 * (pieces > 1))
+                peer.settimeout(DEADLINE)
+                arrived = b""
+                while len(arrived) < len(data) and (more := peer.recv(len(data))):
+                    arrived += more
+                assert arrived == data, random
+                peer.sendall(b"\x16reply")
+                assert client.recv(6) == b"\x16reply"
+        assert proxy.refused == {}
 
 
 CARRIED = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import ssl
 import time
 import tracemalloc
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from garrison.sandbox.proxy.apis import ApiName
 from garrison.sandbox.proxy.demand import DEFAULT_OUTPUT, OVERHEAD, WINDOW, limited_body, read_demand
 from garrison.sandbox.proxy.target import is_complete, server_name
 from garrison.sandbox.proxy.token_counts import MAX_BODY, CallCounts, ResponseReader
+from proxy_support import hello
 
 WHOLE: Mapping[str, tuple[ApiName, Any, CallCounts]] = {
     "messages": (ApiName.ANTHROPIC, {
@@ -224,16 +224,6 @@ def test_a_request_without_a_readable_demand_is_refused(make: Callable[[], bytes
 
 
 # ---- the name in a TLS client's first message
-
-
-def hello(name: str | None) -> bytes:
-    """Return the first message of Python's own TLS client."""
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    with pytest.raises(ssl.SSLWantReadError):
-        context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
-    return outgoing.read()
 
 
 def split(data: bytes, size: int) -> bytes:

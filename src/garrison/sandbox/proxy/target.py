@@ -27,7 +27,9 @@ _AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]{2,45})\]|(?P<name>[A-Za-z0-9
                         r"(?::(?P<port>[0-9]{1,5}))?\Z")
 _REQUEST_BEGIN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]*(?:[ \t\v\f\r][^\x00-\x08\x0e-\x1f]*)?")
 """Possible start of a request line: any method in the grammar, and white space that lenient servers accept."""
-_REQUEST_LINE = re.compile(rb"\S+\s+(?:\S+\s+HTTP/|/|\*|[A-Za-z]+://)", re.IGNORECASE)
+_REQUEST_LINE = re.compile(rb"[^\x00-\x20\x7f]+\s+(?:\S+\s+HTTP/|/|\*|[A-Za-z]+://)", re.IGNORECASE)
+"""Request line with any method but one with control characters: every TLS record starts with one, and the random bytes
+of a client's first message look like the rest in one connection of 140."""
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _GOOGLE_KEY = re.compile(r"(?:(?<=\?)|&)key=[^&]*")
 

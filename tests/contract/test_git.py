@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from garrison.errors import GarrisonError, Refused
-from garrison.system.git import ABSENT, Git, GitError, common_dir, repository_key, validate_repository
+from garrison.system.git import ABSENT, Git, GitError, common_dir, damage, repository_key, validate_repository
 from garrison.system.git.commits import Ident
 from support import copy_of, write_program
 
@@ -195,6 +195,24 @@ def test_a_branch_is_checked_out_nowhere_only_if_git_agrees(repo, ours, deed):
     said = [tree.path for tree in ours.worktrees() if tree.branch == "main"]
     assert not sure or not said
     assert [tree.path for tree in ours.worktrees_on("main") if tree.branch == "main"] == said
+
+
+@pytest.mark.parametrize("head", [b"ref: refs/heads/main\0\n", b"ref: refs/heads/\xff\n", b"ref: \n", b"\0" * 20, b""])
+def test_a_branch_may_be_checked_out_where_a_head_is_damaged(repo, ours, head):
+    ours.add_worktree(repo.parent / "w", "garrison/r/n", "main")
+    subprocess.run(["git", "checkout", "-q", "--detach"], cwd=repo, check=True)
+    assert ours.is_checked_out_nowhere("main")
+    (repo / ".git/worktrees/w/HEAD").write_bytes(head)
+    assert not ours.is_checked_out_nowhere("main")
+
+
+def test_a_worktree_that_is_removed_while_the_others_are_read_is_on_no_branch(repo, ours, monkeypatch):
+    """Regression: with many nodes, each landing listed all worktrees by git, as one was always being removed."""
+    subprocess.run(["git", "checkout", "-q", "--detach"], cwd=repo, check=True)
+    (repo / ".git/worktrees").mkdir()
+    listed = list(damage.list_entries(repo / ".git/worktrees"))
+    monkeypatch.setattr(damage, "list_entries", lambda folder, *_: [*listed, folder / "gone"])
+    assert ours.is_checked_out_nowhere("main")
 
 
 def test_worktrees_are_added_kept_found_again_and_removed(repo, ours, tmp_path):

@@ -560,20 +560,38 @@ def test_a_rebuilt_candidate_is_the_same_commit(world):
     processor.close()
 
 
+def worker(world, queue: MergeQueue, clock, send=lambda _: None) -> QueueWorker:
+    runtime = SimpleNamespace(home=queue.home, clock=clock, environment=lambda launch, more: world.environment)
+    launch = SimpleNamespace(trees=str(world.trees), held_back=(), gate="true", no_gate=False, base="main")
+    supervisor = SimpleNamespace(record=lambda _: None)
+    return QueueWorker(SimpleNamespace(runtime=runtime, launch=launch, supervisor=supervisor, send=send,
+                                       is_at_work=lambda _: False), queue)
+
+
+def test_the_outcomes_of_a_rebuilt_journal_are_told_again(world):
+    """Its records may have lower numbers than those that were told, and runners wait for their signals."""
+    told = []
+    clock = SimpleNamespace(monotonic=lambda: 0.0)
+    ours = worker(world, world.queue, clock, lambda outcome: told.append((outcome.entry.node, outcome.type)))
+    world.add("one")
+    until(lambda: (ours.turn(), world.entry("one").status == "landed")[1], "the landing")
+    ours._report()
+    assert told == [("one", "VALIDATION_PASSED"), ("one", "MERGE_COMPLETE")]
+    ours._report()
+    assert len(told) == 2
+    ours._last_sent = world.queue.state.seq + 50
+    ours._report()
+    assert told[2:] == told[:2]
+    ours.merge.close()
+
+
 def test_two_homes_take_turns_at_one_target(world, tmp_path):
     """A processor keeps the target while it has work, and leaves it to another home's as soon as it has none."""
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
 
-    def worker(queue: MergeQueue) -> QueueWorker:
-        runtime = SimpleNamespace(home=queue.home, clock=clock, environment=lambda launch, more: world.environment)
-        launch = SimpleNamespace(trees=str(world.trees), held_back=(), gate="true", no_gate=False, base="main")
-        supervisor = SimpleNamespace(record=lambda event: None)
-        return QueueWorker(SimpleNamespace(runtime=runtime, launch=launch, supervisor=supervisor, send=lambda _: None,
-                                           is_at_work=lambda holder: False), queue)
-
     other = MergeQueue(tmp_path / "home2", world.repo, token="other")
     other.configure(QueueConfig(no_gate=True))
-    ours, theirs = worker(world.queue), worker(other)
+    ours, theirs = worker(world, world.queue, clock), worker(world, other, clock)
     world.branch("one", {"one.txt": "1\n"})
     world.branch("two", {"two.txt": "1\n"})
     other.enqueue("r2", "two", 1, "two")

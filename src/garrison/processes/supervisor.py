@@ -212,7 +212,8 @@ class Supervisor:
         for name, key in keys.items():
             if (state := self._still.get(key)) is None:
                 state = self.observe_child(key)
-                if state.identity is not None and state.identity.departure is Departure.DONE and not state.leaving:
+                is_over = not (state.living or state.leaving)
+                if is_over and state.identity is not None and state.identity.departure is Departure.DONE:
                     self._still[key] = state
             states[name] = state
         return states

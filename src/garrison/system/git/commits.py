@@ -509,6 +509,8 @@ class Commits(Repository):
 
     def behind_upstream(self, branch: str) -> tuple[str, int] | None:
         """Return the upstream of a branch and how many of its commits the branch lacks; None without upstream."""
+        if all(setting.key != f"branch.{branch}.remote" for setting in self.settings()):
+            return None
         upstream = self.run("for-each-ref", "--format=%(upstream)", f"refs/heads/{branch}").out.strip()
         if not upstream:
             return None

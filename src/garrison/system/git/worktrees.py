@@ -143,7 +143,7 @@ class Worktrees(Commits):
             git_dirs = [self.common, *damage.list_entries(self.common / "worktrees")]
             return [git_dir for git_dir in git_dirs if self._may_be_on(str(git_dir), f"refs/heads/{branch}")] \
                 if self._keeps_refs_in_files else None
-        except (OSError, UnicodeError):
+        except (OSError, ValueError):  # a damaged name may contain a zero byte
             return None
 
     def _is_plainly_on(self, branch: str) -> bool:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import signal
 import time
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,8 +19,7 @@ from garrison.merge.queue import MergeQueue, find_unrecorded, list_queues
 from garrison.merge.records import QueueHindered, QueuePaused, QueueResumed
 from garrison.node.runner import Runner
 from garrison.records import journal, log_retention
-from garrison.run.guardian import Guardian
-from garrison.run.merge_client import MergeClient
+from garrison.run.merge_client import MergeClient, RunEntries
 from garrison.run.merge_processor import QueueWorker
 from garrison.system import failpoint, machine, processes
 from garrison.system.event_loop import EventLoop
@@ -111,22 +109,22 @@ def test_a_follower_of_the_queue_learns_at_once_of_all_but_the_steps_of_its_entr
     processor.close()
 
 
-def test_a_guardian_notes_once_why_the_later_entry_of_a_node_waits(world):
-    """Regression: an earlier entry of the node cleared the note in every turn, and so it was written in every turn."""
+def test_a_guardian_is_told_of_an_entry_only_when_it_changes(world):
+    """Regression: an earlier entry of the node cleared its note in every turn, and so it was written in every turn."""
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     world.branch("one", {"one.txt": "2\n"})
     world.queue.enqueue("r", "one", 2, "one", options=EntryOptions(approval=True))
-    noted = []
-    guardian = SimpleNamespace(queue=world.queue, run="r", _notes={}, _merge_entries={}, _record=noted.append)
-    guardian._note = partial(Guardian._note, guardian)
+    world.queue.enqueue("another", "one", 1, "one")
+    told = []
+    entries = RunEntries(world.queue, "r")
     for _ in range(3):
-        merges = Guardian._merges(guardian)
-    assert (merges["one"].attempt, merges["one"].status) == (2, "held")
-    assert [note.approval for note in noted] == [True]
+        statuses = entries.read(lambda entry: told.append((entry.attempt, entry.status)))
+    assert [(node, status.attempt, status.status) for node, status in statuses.items()] == [("one", 2, "held")]
+    assert told == [(1, "superseded"), (2, "held")]
     commands.approve(world.queue, world.entry("one").id)
-    assert Guardian._merges(guardian)["one"].status == "queued"
-    assert guardian._notes["one"] == ""
+    assert entries.read(lambda entry: told.append((entry.attempt, entry.status)))["one"].status == "queued"
+    assert told[2:] == [(2, "queued")]
 
 
 def test_a_copy_of_a_process_goes_on_from_what_that_has_replayed(world, monkeypatch):
@@ -560,38 +558,20 @@ def test_a_rebuilt_candidate_is_the_same_commit(world):
     processor.close()
 
 
-def worker(world, queue: MergeQueue, clock, send=lambda _: None) -> QueueWorker:
-    runtime = SimpleNamespace(home=queue.home, clock=clock, environment=lambda launch, more: world.environment)
-    launch = SimpleNamespace(trees=str(world.trees), held_back=(), gate="true", no_gate=False, base="main")
-    supervisor = SimpleNamespace(record=lambda _: None)
-    return QueueWorker(SimpleNamespace(runtime=runtime, launch=launch, supervisor=supervisor, send=send,
-                                       is_at_work=lambda _: False), queue)
-
-
-def test_the_outcomes_of_a_rebuilt_journal_are_told_again(world):
-    """Its records may have lower numbers than those that were told, and runners wait for their signals."""
-    told = []
-    clock = SimpleNamespace(monotonic=lambda: 0.0)
-    ours = worker(world, world.queue, clock, lambda outcome: told.append((outcome.entry.node, outcome.type)))
-    world.add("one")
-    until(lambda: (ours.turn(), world.entry("one").status == "landed")[1], "the landing")
-    ours._report()
-    assert told == [("one", "VALIDATION_PASSED"), ("one", "MERGE_COMPLETE")]
-    ours._report()
-    assert len(told) == 2
-    ours._last_sent = world.queue.state.seq + 50
-    ours._report()
-    assert told[2:] == told[:2]
-    ours.merge.close()
-
-
 def test_two_homes_take_turns_at_one_target(world, tmp_path):
     """A processor keeps the target while it has work, and leaves it to another home's as soon as it has none."""
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
 
+    def worker(queue: MergeQueue) -> QueueWorker:
+        runtime = SimpleNamespace(home=queue.home, clock=clock, environment=lambda launch, more: world.environment)
+        launch = SimpleNamespace(trees=str(world.trees), held_back=(), gate="true", no_gate=False, base="main")
+        supervisor = SimpleNamespace(record=lambda event: None)
+        return QueueWorker(SimpleNamespace(runtime=runtime, launch=launch, supervisor=supervisor, send=lambda _: None,
+                                           is_at_work=lambda holder: False), queue)
+
     other = MergeQueue(tmp_path / "home2", world.repo, token="other")
     other.configure(QueueConfig(no_gate=True))
-    ours, theirs = worker(world, world.queue, clock), worker(world, other, clock)
+    ours, theirs = worker(world.queue), worker(other)
     world.branch("one", {"one.txt": "1\n"})
     world.branch("two", {"two.txt": "1\n"})
     other.enqueue("r2", "two", 1, "two")

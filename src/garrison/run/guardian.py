@@ -34,7 +34,7 @@ from garrison.run.agent_places import AgentPlaces
 from garrison.run.follower import open_follower
 from garrison.run.git_record import GIT, GitWatch
 from garrison.run.guardian_view import GuardianView, LandingView, is_resting, is_suspended
-from garrison.run.merge_client import MergeStatus
+from garrison.run.merge_client import MergeStatus, RunEntries
 from garrison.run.plan import (
     JUDGED_CHARACTERS,
     build_task,
@@ -70,7 +70,6 @@ from garrison.values import replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.merge.state import QueueTurn
     from garrison.pipeline.plan import RunPlan
@@ -142,8 +141,7 @@ class Guardian:
                            if queue is not None]
         self._read_results: dict[tuple[str, int], Result] = {}
         """Source and attempt → its result, while the flow does not know it."""
-        self._merge_entries: dict[str, tuple[MergeEntry, MergeStatus]] = {}
-        """Id → entry of this run in the merge queue, and its status."""
+        self._entries = RunEntries(self.queue, self.run)
         self._living: list[ChildState] = []
         """Living children at the last turn."""
         self._heartbeats: dict[Key, str] = {}
@@ -238,17 +236,9 @@ class Guardian:
     def _merges(self) -> dict[str, MergeStatus]:
         pause = self.queue.state.pause
         self._note("merge queue", f"paused: {pause.reason}: {pause.explain()}" if pause else "")
-        merges = {}
-        for entry in self.queue.entries():
-            if entry.run == self.run:
-                known = self._merge_entries.get(entry.id)
-                if known is None or known[0] != entry:
-                    # Noted only then: an earlier entry of the node would clear its note in every turn.
-                    self._note(entry.node, entry.reason if entry.status in ("landing_blocked", "held") else "",
-                               approval=entry.awaits_approval)
-                    known = self._merge_entries[entry.id] = entry, MergeStatus.of(entry)
-                merges[entry.node] = known[1]
-        return merges
+        return self._entries.read(lambda entry: self._note(
+            entry.node, entry.reason if entry.status in ("landing_blocked", "held") else "",
+            approval=entry.awaits_approval))
 
     def _outages(self, turns: Mapping[str, QueueTurn]) -> frozenset[str]:
         """Return the nodes with a turn whose agent waits for a limit or an outage to pass."""

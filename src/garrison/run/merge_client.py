@@ -23,6 +23,8 @@ from garrison.merge.entry import HAS_LANDED, EntryOptions
 from garrison.values import Value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from garrison.ends import LandingNote
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
@@ -101,3 +103,29 @@ class MergeClient:
         if self._landed_since is None:
             self._landed_since = now
         return now - self._landed_since > SIGNAL_GRACE
+
+
+class RunEntries:
+    """Entries of a run in a queue, for its guardian."""
+
+    def __init__(self, queue: MergeQueue, run: str) -> None:
+        self.queue, self.run = queue, run
+        self._known: dict[str, tuple[MergeEntry, MergeStatus]] = {}
+
+    def read(self, on_change: Callable[[MergeEntry], object]) -> dict[str, MergeStatus]:
+        """Return the status of each node's latest entry.
+
+        Args:
+            on_change: called with each entry that is new or has changed, in the queue's order, and with no other: an
+                earlier entry of a node has nothing to say about its present one.
+        """
+        statuses: dict[str, MergeStatus] = {}
+        for entry in self.queue.entries():
+            if entry.run != self.run:
+                continue
+            known = self._known.get(entry.id)
+            if known is None or known[0] != entry:
+                on_change(entry)
+                known = self._known[entry.id] = entry, MergeStatus.of(entry)
+            statuses[entry.node] = known[1]
+        return statuses

@@ -170,8 +170,6 @@ class QueueWorker:
         return True
 
     def _report(self) -> None:
-        if self._last_sent > self.queue.state.seq:  # a rebuilt journal; runners wait for what is not told again
-            self._last_sent = 0
         for outcome in self.merge.outcomes_since(self._last_sent):
             if outcome.entry.recipient:
                 self.processor.send(outcome)

@@ -215,8 +215,8 @@ class Waits:
                      **{f"n{runs}": each for runs, each in zip(RUNS, values, strict=True)})
 
     def node(self) -> None:
-        """Run graphs of nodes that are all free, eight at a time, each a sleep and a file: by hand as well, since each
-        worktree has the files of all nodes that have landed."""
+        """Run graphs of nodes that are all free, eight at a time, each a sleep and a file; and the same by hand at each
+        size, since every worktree has the files of all nodes that have landed."""
         found: dict[str, list[float]] = {name: [] for name in self.checkouts}
         for size in self.nodes:
             for name, folder in self.checkouts.items():

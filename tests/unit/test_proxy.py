@@ -13,7 +13,7 @@ import pytest
 
 from garrison.sandbox.proxy.apis import ApiName
 from garrison.sandbox.proxy.demand import DEFAULT_OUTPUT, OVERHEAD, WINDOW, limited_body, read_demand
-from garrison.sandbox.proxy.target import is_complete, server_name
+from garrison.sandbox.proxy.target import is_complete, is_plain_http, server_name
 from garrison.sandbox.proxy.token_counts import MAX_BODY, CallCounts, ResponseReader
 from proxy_support import hello
 
@@ -224,6 +224,13 @@ def test_a_request_without_a_readable_demand_is_refused(make: Callable[[], bytes
 
 
 # ---- the name in a TLS client's first message
+
+
+@pytest.mark.parametrize(("data", "is_http"), [
+    (b"\x16\x03\x01A / HTTP/1.1\r\n", False), (b"\x16GET / HTTP/1.1\r\n", True), (b"\x01GET / HTTP/1.1\r\n", True),
+    (b"GET / HTTP/1.1\r\n", True), (b"GET /", None), (b"EHLO x\r\n", False)])
+def test_only_tls_is_never_taken_for_plain_http(data: bytes, is_http: bool | None) -> None:
+    assert is_plain_http(data) is is_http
 
 
 def split(data: bytes, size: int) -> bytes:

@@ -631,8 +631,8 @@ MAX_GATES = 16
 SHORT_GATE = 0.25
 """Seconds of a gate run; with a quicker gate, few entries are tested together."""
 QUICK_SET = 16
-"""Maximum number of entries that a quick gate tests together. What a landing costs besides its gate is then shared by
-enough of them, and none waits long until the others are merged."""
+"""Maximum number of entries that a quick gate tests together: enough to share a landing's fixed cost, few enough that
+none waits long for the others' merges."""
 SHORT_QUEUE = 2
 """Queue length up to which untested entries are tested one by one."""
 

@@ -306,7 +306,7 @@ class Orchestrator:
                 self.incarnation.update(lambda old: replace(old, metadata={**old.metadata, KEYBOARD: True}))
             failpoint.here(":working")
             if self.network is not None and self.task.agent != "command":
-                self.network.serve()  # while its program starts: the first thing that does is to ask its model
+                self.network.serve()  # while the program starts: the first thing it does is call its model
         except GarrisonError as error:
             if machine.is_shortage(error):
                 raise  # the loop tries again

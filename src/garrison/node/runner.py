@@ -262,7 +262,7 @@ class Runner:
         return *fingerprint_of(self._watched_paths), *identify_folders(self._folders)
 
     def watch(self, event_loop: EventLoop) -> None:
-        """Wake when the orchestrator or a job ends, and at any signal or result: also of the merge queue."""
+        """Wake when the orchestrator or a job ends, and at any signal (the merge queue's too) or result."""
         if self._view is not None:
             self.supervisor.watch(event_loop, [self._view.orchestrator], records=True)
         self.jobs.watch(event_loop)

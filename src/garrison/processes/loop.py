@@ -373,7 +373,8 @@ def fingerprint_of(paths: Iterable[str]) -> Fingerprint:
 
 
 def identify_folders(paths: Iterable[str]) -> Fingerprint:
-    """Return stamps that change only when one of these folders is removed or replaced, not with its content."""
+    """Return stamps that change when one of these folders is removed or replaced, unless the new one gets the same
+    inode number, but not with its content."""
     return tuple(stamp and stamp[:1] for stamp in map(file_stamp, paths))
 
 

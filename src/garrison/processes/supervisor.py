@@ -111,7 +111,7 @@ class Supervisor:
         self._resting: dict[Key, tuple[tuple[int, ...] | None, ChildState]] = {}
         """Name that was never started, or is over → the stamp of its record, and its state until that changes."""
         self._still: dict[Key, ChildState] = {}
-        """Name of a child that only this process starts, again or for the first time → its state at the last look."""
+        """Child that only this process can start or restart → its state at the last look."""
         self._look_at = 0.0
         """When to look at those again."""
         # Only an existing folder can be watched.
@@ -196,9 +196,9 @@ class Supervisor:
     def observe_children(self, keys: Mapping[str, Key]) -> dict[str, ChildState]:
         """Return the states of children, as `observe_child`.
 
-        A run has thousands, in every turn: at those that were never started, or whose work is done, it looks once a
-        rescan. One listing finds those that were never started, if they are many: the folders contain the records of
-        all runs.
+        A run may have thousands of children. Those never started, or whose work is done, are looked at once per rescan:
+        other processes do not start them. One listing finds those never started, if they are many: the folders contain
+        the records of all runs.
         """
         now = self.runtime.clock.monotonic()
         if now >= self._look_at:

@@ -381,7 +381,7 @@ class RunFiles:
     def latest_attempt(self, node: str) -> int:
         """Return the number of a node's latest attempt that has a folder, 0 if there is none."""
         try:
-            names = os.listdir(f"{self.root}/nodes/{node}")  # noqa: PTH208  # each node asks it of all
+            names = os.listdir(f"{self.root}/nodes/{node}")  # noqa: PTH208  # called for all nodes by each node
         except FileNotFoundError:
             return 0
         return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)

@@ -205,7 +205,8 @@ class Guardian:
         return child if is_here and is_left else None
 
     def _results(self) -> dict[str, Result | None]:
-        """Read the results of finished attempts that the flow does not know yet: each once, they do not change."""
+        """Read the results of finished attempts that the flow does not know yet; each is read once, since it does not
+        change."""
         results: dict[str, Result | None] = {}
         read: dict[tuple[str, int], Result] = {}
         for place in self.state.flow.places.values() if self.state.flow is not None else ():

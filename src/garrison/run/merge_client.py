@@ -7,8 +7,8 @@ A merge entry, followed through the code:
    work again changes nothing.
 3. `run/merge_processor.py` steps `merge/processor.py`: build the candidate (`merge/candidates.py`), run its gate
    (`merge/gate.py`), move the target branch (`merge/landing.py`); each step is journaled first.
-4. `run/merge_processor.py _report` → MERGE_COMPLETE or MERGE_FAILED to the runner, which waits for that: if each runner
-   that waits read each record, the cost of a run would grow with the square of its nodes.
+4. `run/merge_processor.py _report` → MERGE_COMPLETE or MERGE_FAILED to the runner, which wakes for that, and once per
+   rescan. If each waiting runner woke at every record, a run's cost would grow with the square of its nodes.
 5. `node/policy.py _validating` reads `read_status`. Landed → hook `merged`, clean up; conflict or red gate → the node
    fails, and `plan.py change_after_failure` starts another attempt. The guardian also reads the queue's journal
    (`guardian_policy.py _follow_merges`), so that neither a lost signal nor a dead runner blocks the run.
@@ -116,8 +116,8 @@ class RunEntries:
         """Return the status of each node's latest entry.
 
         Args:
-            on_change: called with each entry that is new or has changed, in the queue's order, and with no other: an
-                earlier entry of a node has nothing to say about its present one.
+            on_change: called, in the queue's order, only with entries that are new or have changed; otherwise an
+                unchanged earlier entry would clear its node's note in each turn.
         """
         statuses: dict[str, MergeStatus] = {}
         for entry in self.queue.entries():

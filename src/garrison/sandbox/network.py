@@ -246,8 +246,8 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
     Args:
         mode: what confines the tree: bubblewrap, Landlock or none.
         env: the variables that the tree would have without a sandbox.
-        is_lazy: whether the proxy is started at the first connection; a tree that outlives its starter needs it at
-            once.
+        is_lazy: whether the proxy is started only by `serve` or at the first connection; a tree that outlives its
+            starter needs it at once.
         begun: a namespace that was started in advance, for use unless forwards need another.
         start_seconds: how long the proxy may take to start, unless it is lazy.
     """

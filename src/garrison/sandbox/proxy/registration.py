@@ -138,9 +138,9 @@ def _ticks(pid: int) -> int | None:
 
 # ---- Client of the proxy: keep one listener served by the run's current proxy process.
 #
-# The listener belongs to its user. The proxy is started when the first connection waits in the listener's backlog: most
-# trees never connect. If the proxy dies, connections wait until the next one serves the listener. A stopped proxy gets
-# SIGCONT: otherwise every agent of the run would wait for it.
+# The listener belongs to its user. The proxy is started with an agent, which needs its model, or when the first
+# connection waits in the listener's backlog: most other trees never connect. If the proxy dies, connections wait until
+# the next one serves the listener. A stopped proxy gets SIGCONT: otherwise every agent of the run would wait for it.
 
 
 START_DEADLINE = 10.0

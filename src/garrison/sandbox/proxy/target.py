@@ -27,9 +27,9 @@ _AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]{2,45})\]|(?P<name>[A-Za-z0-9
                         r"(?::(?P<port>[0-9]{1,5}))?\Z")
 _REQUEST_BEGIN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]*(?:[ \t\v\f\r][^\x00-\x08\x0e-\x1f]*)?")
 """Possible start of a request line: any method in the grammar, and white space that lenient servers accept."""
-_REQUEST_LINE = re.compile(rb"[^\x00-\x20\x7f]+\s+(?:\S+\s+HTTP/|/|\*|[A-Za-z]+://)", re.IGNORECASE)
-"""Request line with any method but one with control characters: every TLS record starts with one, and the random bytes
-of a client's first message look like the rest in one connection of 140."""
+_REQUEST_LINE = re.compile(rb"\S+\s+(?:\S+\s+HTTP/|/|\*|[A-Za-z]+://)", re.IGNORECASE)
+_TLS = b"\x16\x03"
+"""Start of a TLS client's first message, whose random bytes look like a request line in one of 140 connections."""
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _GOOGLE_KEY = re.compile(r"(?:(?<=\?)|&)key=[^&]*")
 
@@ -146,6 +146,8 @@ def _split_authority(text: str, default: int) -> tuple[str, int]:
 
 def is_plain_http(data: bytes) -> bool | None:
     """Return whether bytes start an HTTP request, as lenient servers parse it; None if they may become one."""
+    if data.startswith(_TLS):
+        return False
     line, end, _ = data.lstrip()[:MAX_TARGET].partition(b"\n")
     if not end and len(data) < MAX_TARGET:
         return None if _REQUEST_BEGIN.fullmatch(line) else False

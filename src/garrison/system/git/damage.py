@@ -155,8 +155,9 @@ def _names_something(common: Path, head: bytes) -> bool:
 
 
 def mend_registration(common: Path, path: Path | None, told: str = "", *, others: bool = True) -> list[str]:
-    """Repair the entry of the worktree `path`, and of the `others` `commondir`, since git fails on one that it cannot
-    read; return what was repaired. `told`: git's message. The caller reads the index again if it is gone."""
+    """Repair the entry of the worktree `path` and, with `others`, the `commondir` of all others, since git fails on one
+    that it cannot read; return what was repaired. `told`: git's message. The caller reads the index again if it is
+    gone."""
     own, mended = _entry_of(common, path), list[str]()
     if own is not None and _INDEX.search(told):
         (own / "index").unlink(missing_ok=True)
@@ -207,7 +208,7 @@ def _head_of(common: Path, entry: Path, path: Path) -> bytes:
 def is_record_of(entry: Path, link: Path) -> bool:
     """Return whether an entry belongs to the worktree with the `.git` file `link`, by git's records."""
     said = os.fsdecode(_read(f"{entry}/gitdir")).strip()
-    if not said.endswith(f"/{link.parent.name}/.git"):  # that of another: to resolve each would take milliseconds
+    if not said.endswith(f"/{link.parent.name}/.git"):  # another worktree's; resolving each takes milliseconds
         return False
     with suppress(OSError, ValueError):
         recorded = entry / said

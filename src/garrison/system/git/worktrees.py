@@ -156,7 +156,7 @@ class Worktrees(Commits):
                 and operation_in_progress(self.common) is None)
 
     def _may_be_on(self, git_dir: str, ref: str) -> bool:
-        is_there, is_link = os.path.exists, os.path.islink  # each landing asks it of every worktree
+        is_there, is_link = os.path.exists, os.path.islink  # called for every worktree at each landing
         if is_link(f"{git_dir}/HEAD") or is_there(f"{git_dir}/rebase-merge") or \
                 is_there(f"{git_dir}/rebase-apply"):
             return True
@@ -165,7 +165,7 @@ class Worktrees(Commits):
         except FileNotFoundError:
             if is_there(git_dir):
                 raise
-            return False  # it was removed since
+            return False  # it has been removed since
         if OID.fullmatch(content):
             return False
         target = content.removeprefix("ref: ")
@@ -249,7 +249,7 @@ class Worktrees(Commits):
     def _reuse_or_clear(self, path: Path, branch: str | None) -> bool:
         """Return whether the worktree already exists; otherwise clear its place for `worktree add`."""
         real = path.parent.resolve() / path.name
-        damage.mend_registration(self.common, real, others=False)  # git's failure on another one mends that (`run`)
+        damage.mend_registration(self.common, real, others=False)  # others are mended when git fails on them (`run`)
         untrusted.mend_folder(real)  # an agent may have worked there, and removed our permissions
         is_new = self.registered(real) is None and branch is not None and self.is_checked_out_nowhere(branch)
         for tree in () if is_new else self.worktrees():
@@ -302,7 +302,7 @@ class Worktrees(Commits):
     def remove_worktree(self, path: Path) -> None:
         """Remove a registered worktree with its directory, in whatever state. Idempotent."""
         real = path.parent.resolve() / path.name
-        damage.mend_registration(self.common, real, others=False)  # git's failure on another one mends that (`run`)
+        damage.mend_registration(self.common, real, others=False)  # others are mended when git fails on them (`run`)
         for last in attempts(self.retry_seconds):
             if self.registered(real) is None and all(tree.path != real for tree in self.worktrees()):
                 return

@@ -9,12 +9,15 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from garrison.records.json_io import read_json, read_lines
 from garrison.sandbox.proxy import process
@@ -196,12 +199,20 @@ def plain(body: bytes = b"hello", status: int = 200, **headers: str) -> Callable
     return lambda _: (status, {"content-length": str(len(body)), **headers}, [body])
 
 
+def send_in_pieces(client: socket.socket, data: bytes, pieces: int) -> None:
+    """Send so many pieces; a pause after each lets the proxy read it before the next one joins it."""
+    size = len(data) // pieces + 1
+    for at in range(0, len(data), size):
+        client.sendall(data[at:at + size])
+        time.sleep(0.005 * (pieces > 1))
+
+
 def hello(name: str | None) -> bytes:
     """Return the first message of Python's own TLS client."""
     context = ssl.create_default_context()
     context.check_hostname = False
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    with contextlib.suppress(ssl.SSLWantReadError):
+    with pytest.raises(ssl.SSLWantReadError):
         context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
     return outgoing.read()
 

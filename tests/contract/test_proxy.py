@@ -25,7 +25,19 @@ from garrison.sandbox.proxy.process import LOOKUPS
 from garrison.sandbox.proxy.registration import ApiAccess
 from garrison.sandbox.proxy.relay import MAX_OPENING, Patience
 from garrison.values import replace
-from proxy_support import SHORT, Web, body_of, certificate, hello, plain, read_all, read_head, serving, status_of
+from proxy_support import (
+    SHORT,
+    Web,
+    body_of,
+    certificate,
+    hello,
+    plain,
+    read_all,
+    read_head,
+    send_in_pieces,
+    serving,
+    status_of,
+)
 from support import DEADLINE, until
 
 KEY = "sk-real-key"
@@ -690,13 +702,10 @@ def test_a_tunnel_passes_a_tls_clients_first_message_whatever_is_random_in_it(
         for random in RANDOM:
             data = hello("pypi.org")
             data = data[:11] + random + data[11 + len(random):]
-            size = len(data) // pieces + 1
             client, _ = proxy.tunnel(place)
             peer, _ = server.accept()
             with client, peer:
-                for at in range(0, len(data), size):
-                    client.sendall(data[at:at + size])
-                    time.sleep(0.005 * (pieces > 1))
+                send_in_pieces(client, data, pieces)
                 peer.settimeout(DEADLINE)
                 arrived = b""
                 while len(arrived) < len(data) and (more := peer.recv(len(data))):
@@ -730,11 +739,8 @@ def test_plain_http_in_a_tunnel_is_for_its_host_alone(tmp_path: Path, pieces: in
                 client, head = proxy.tunnel(place)
                 assert status_of(head) == 200
                 data = first.replace(b"HERE", place.encode())
-                size = len(data) // pieces + 1
                 with client:
-                    for at in range(0, len(data), size):
-                        client.sendall(data[at:at + size])
-                        time.sleep(0.005 * (pieces > 1))
+                    send_in_pieces(client, data, pieces)
                     assert read_all(client).count(b"treasure") == served, first
                 assert [(seen.path, seen.headers["host"]) for seen in web.seen] == [("/a", place)] * served, first
                 is_malformed = b"HERE\r\nHost" in first or first[:1] == b" " or b"\v" in first  # h11 refuses it

@@ -198,10 +198,10 @@ class Briefer:
     def _siblings(self) -> tuple[tuple[Sibling, ...], int]:
         """Return the tasks of the run that other agents work on now, and how many more there are."""
         found: list[Task] = []
-        is_there = os.path.exists  # asked of every node of the run
         for node in sorted(atomic.list_names(self.files.root / "nodes")):
             attempt = self.files.latest_attempt(node)
-            if node != self.task.node and not is_there(f"{self.files.root}/nodes/{node}/{attempt}/result.json"):
+            is_over = os.path.exists(f"{self.files.root}/nodes/{node}/{attempt}/result.json")  # noqa: PTH110  # of all nodes
+            if node != self.task.node and not is_over:
                 with suppress(GarrisonError):
                     found += filter(None, [run_records.load(Task, self.files.attempt(node, attempt) / "task.json")])
         return (tuple(Sibling(task.node, _title(task), self.files_of(task)) for task in found[:MAX_SIBLINGS]),

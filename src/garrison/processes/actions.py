@@ -159,11 +159,9 @@ def take_signals(inbox: Iterable[PostedSignal], run: str, attempts: Mapping[str,
         apply: returns the actions that apply a signal.
         one: stop after the first applied signal: later ones are judged by the resulting state.
     """
-    incarnations: dict[str, int] | None = None
+    incarnations = {child.identity.key.full: child.identity.incarnation for child in children if child.identity}
     actions: list[Action] = []
     for posted in inbox:
-        if incarnations is None:
-            incarnations = {child.identity.key.full: child.identity.incarnation for child in children if child.identity}
         signal = posted.signal
         if signal is None:
             actions.append(refuse_signal(posted, posted.error))

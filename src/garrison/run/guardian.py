@@ -218,7 +218,8 @@ class Guardian:
                     lost = "; it counts as done without its report" if node.status == "validated" else ""
                     self._note(f"result of {place.node}", problem and problem + lost)
                 results[place.node] = known
-                read |= {(source, its.attempt): known} if known is not None else {}
+                if known is not None:
+                    read[source, its.attempt] = known
         self._read_results = read
         return results
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -198,7 +197,7 @@ class Unit(Value):
         return tuple(sorted((*self.conditional, *self.plain), key=lambda route: route.index))
 
 
-class Program(Value, dict=True):
+class Program(Value):
     """A compiled graph. `attrs` are the graph's attributes as context keys; `max_seconds` limits wall-clock time."""
 
     graph: Graph
@@ -218,22 +217,11 @@ class Program(Value, dict=True):
 
     def reachable(self, node: str, *, backwards: bool = False, within: Container[str] | None = None) -> set[str]:
         """Return `node` and all nodes after it, or before it; `within` limits the search to these."""
-        return reachable((node,), self._before if backwards else self._after, within)
-
-    @cached_property
-    def _after(self) -> dict[str, list[str]]:
-        return _group((route.source, route.target) for route in self.edges)
-
-    @cached_property
-    def _before(self) -> dict[str, list[str]]:
-        return _group((route.target, route.source) for route in self.edges)
-
-
-def _group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    grouped: dict[str, list[str]] = {}
-    for here, there in pairs:
-        grouped.setdefault(here, []).append(there)
-    return grouped
+        neighbours: dict[str, list[str]] = {}
+        for route in self.edges:
+            here, there = (route.target, route.source) if backwards else (route.source, route.target)
+            neighbours.setdefault(here, []).append(there)
+        return reachable((node,), neighbours, within)
 
 
 def compile_graph(graph: Graph, *, flow: str | None = None, max_steps: int | None = None) -> Program:

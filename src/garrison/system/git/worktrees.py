@@ -156,14 +156,14 @@ class Worktrees(Commits):
                 and operation_in_progress(self.common) is None)
 
     def _may_be_on(self, git_dir: str, ref: str) -> bool:
-        is_there, is_link = os.path.exists, os.path.islink  # called for every worktree at each landing
-        if is_link(f"{git_dir}/HEAD") or is_there(f"{git_dir}/rebase-merge") or \
-                is_there(f"{git_dir}/rebase-apply"):
+        # By strings: it is called for every worktree at each landing.
+        rebases = (f"{git_dir}/rebase-merge", f"{git_dir}/rebase-apply")
+        if os.path.islink(f"{git_dir}/HEAD") or any(map(os.path.exists, rebases)):  # noqa: PTH114
             return True
         try:
             content = damage.read_beginning(f"{git_dir}/HEAD").decode().strip()
         except FileNotFoundError:
-            if is_there(git_dir):
+            if os.path.exists(git_dir):  # noqa: PTH110
                 raise
             return False  # it has been removed since
         if OID.fullmatch(content):
